@@ -1,4 +1,4 @@
-"""Rejects starts and ends that a stream cannot have, for queries and batch reads."""
+"""Validates the start and end positions of queries and batch reads against a stream's shards and Kinesis' clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError if a stream cannot be read up to `ends`: a shard is unlisted or still open, or the end lies in the future.
+    """Raise ConfigurationError for an impossible end: of an unlisted shard, `SHARD_END` of an open shard, or a time in the future.
 
     `where` names the stream, and `name` the option or argument, in messages. `now` is the latest possible time of Kinesis, epoch seconds.
     """
@@ -44,7 +44,7 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 
 
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
-    """Return the error for a position in the future, for which a read with an end does not wait. `when` is the position's time."""
+    """Create the error for a position whose time `when` is after `now` (epoch seconds). A read that ends does not wait for new records."""
     return ConfigurationError(
         f"{where}: {name} must not lie in the future: {position} is {instant(when)}, and for Kinesis it is {instant(now)}. "
         "A read that ends does not wait for records; spark.readStream without an end does"
@@ -52,7 +52,7 @@ def in_future(where: str, name: str, position: str, when: float, now: float) -> 
 
 
 def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) -> ConfigurationError:
-    """Return the error for a shard named by an option that is not among `shards`."""
+    """Create the error for a shard that an option names but that is not among `shards`."""
     known = sorted(shards)
     few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
     return ConfigurationError(
@@ -63,5 +63,5 @@ def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) ->
 
 def instant(epoch: float) -> str:
     """Format a time (epoch seconds) for a message."""
-    # Convert without a check: options are checked against the calendar, and sequence numbers have 36 bits of seconds.
+    # This cannot overflow: options were validated, and sequence numbers have 36 bits for the seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,6 +1,6 @@
 """Reads Kinesis' clock from the `Date` header of its responses. All times that are compared with times in a stream use this clock.
 
-This machine's clock may be wrong: AWS accepts signatures up to five minutes off. The header has whole seconds.
+This machine's clock cannot be trusted: AWS accepts requests signed with a clock up to five minutes off. The header has whole seconds.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    Until the first response with a time, it returns the time of `clock` (this machine's). With `warns`, it logs one warning if this machine's
-    clock is off. `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if
-    behind.
+    Until the first response with a time, it returns the time of `clock`, this machine's. With `warns`, it logs one warning if that is off.
+    `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if behind.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -38,7 +37,7 @@ class KinesisClock:
     def watch(self, client: Any, service: str = "kinesis") -> None:
         """Read the time from all responses of a botocore or aiobotocore client, including errors.
 
-        The time of another `service` than Kinesis is exact enough to display ages, but not for positions.
+        The clock of another `service` may differ from Kinesis' clock: use its time to display ages, but not for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._on_request)
         client.meta.events.register(f"after-call.{service}", self._on_response)
@@ -55,12 +54,12 @@ class KinesisClock:
         await self._clock.sleep(seconds)
 
     def time(self) -> float:
-        """Return Kinesis' time in epoch seconds: never too late, and at most one second plus the network delay too early."""
+        """Return a lower bound of Kinesis' time in epoch seconds, at most one second plus the network delay too low."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[0]
 
     @property
     def latest(self) -> float:
-        """Return Kinesis' time in epoch seconds: never too early, and at most one second plus the duration of the last call too late."""
+        """Return an upper bound of Kinesis' time in epoch seconds, at most one second plus the duration of the last call too high."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[1]
 
     @property
@@ -70,11 +69,11 @@ class KinesisClock:
 
     @property
     def answered(self) -> float:
-        """The time in the last response, epoch seconds, at most one second too early; this machine's time if the response lacked one."""
+        """The `Date` header of the last response (epoch seconds, rounded down); this machine's time if the response lacked it."""
         return self._clock.time() if self._answered is None else self._answered
 
     def _on_request(self, request: Any, **_: Any) -> None:
-        # Store the time of each attempt: `after-call` receives the context of the last one.
+        # Each attempt overwrites the time, so that `after-call` reads when the last attempt was sent.
         request.context[_SENT] = self._clock.monotonic()
 
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

@@ -33,7 +33,7 @@ class EventSink(Protocol):
         ...
 
     async def admit(self, event: Event) -> None:
-        """Accept the next event with the space that the transport reserved for it. Without a reservation, wait for space."""
+        """Accept the next event, using the space that the transport reserved for it. If nothing is reserved, wait for space."""
         ...
 
 
@@ -53,11 +53,11 @@ class ShardDelivery:
         self.shard_id = shard_id
         self.position = start
         self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Further facts about `position`
-        # Records after `position` were lost, as options allow, so other readers must not rely on `known`
+        # Records after `position` were trimmed, and options accept that. `known.read_until` ignores them, so other readers must not use it
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
-        self.last_event_at: float  # When the last event came or was admitted, monotonic seconds
+        self.last_event_at: float  # When the last event was received, then when it was admitted, monotonic seconds
         # The last sequence number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context
@@ -79,7 +79,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # Discard the low watermark given at the trim horizon: it is valid only until the first records (a batch read gives its start).
+            # Discard a low watermark given for `TRIM_HORIZON`, such as the start of a batch read: the first records may be older.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -92,7 +92,7 @@ class ShardDelivery:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """Deliver the end of a shard that is closed and fully delivered. Return whether it did."""
+        """If the shard is known to be closed and all its records were delivered, deliver its end. Return whether it was delivered."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing
@@ -102,7 +102,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Called if no event has come. Check with Kinesis whether the shard is closed, then continue as `deliver_known_end`."""
+        """Called when a subscription ended without an event. If ListShards shows the shard as closed, continue as `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -112,12 +112,12 @@ class ShardDelivery:
         return await self.deliver_known_end()
 
     async def is_passed(self) -> bool:
-        """Whether the trim horizon has passed the position. Raises `DataLossError` if so and options make losses fatal."""
+        """Whether the trim horizon has passed the position, so that records are lost. Raises `DataLossError` unless options accept that."""
         if self._retention is None:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # Lower the low watermark: while the sink was full, an event may have waited this long in the socket.
+            # The event may have waited this long in the socket while the sink was full, so its lag was measured that much earlier.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
@@ -125,7 +125,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # Restart at the current horizon. Records that are lost until then are part of this loss, even if the reader is late again.
+            # Continue like a reader that starts at the current horizon: the loss up to here was reported, and later ones count from here.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0
@@ -135,13 +135,13 @@ class ShardDelivery:
 
     @property
     def _begins(self) -> bool:
-        """Whether the reader began at the trim horizon and its first event is not committed yet."""
+        """Whether reading began at the trim horizon and no query has committed the first event yet."""
         committed = self._sink.committed
         return self._from_horizon and (self._first is None or committed is None or not committed.reaches(self._first))
 
     @property
     def seconds_ahead(self) -> float:
-        """How many seconds the position is in the future; 0 or less if it is not."""
+        """How many seconds the position is in the future; 0 or less if it is not in the future."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._context.clock.time() if timed else 0.0
 

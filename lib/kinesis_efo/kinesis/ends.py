@@ -1,6 +1,6 @@
 """Finds a shard's tip, or the position just before its first record that arrived at or after a given time.
 
-Only this module does so for queries that end. A single response never proves that reading is at the tip (see `Quiet`).
+All queries with an end use this module. A single response never proves that reading is at the tip (see `Quiet`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FAR_MILLIS: Final = 5_000
 class LookResult(NamedTuple):
     """What one subscription found."""
 
-    position: Position | None  # After the last record before the time; None without a record
-    # Everything before the time was read. If False, continue at `position`; if that is None, the search gave up
+    position: Position | None  # How far the shard was read; None if reading did not advance
+    # Whether everything before the time was read. If not, continue at `position`; if that is None, `gives_up` ended the search
     complete: bool
-    record: int | None = None  # The sequence number of the last record, if available
+    record: int | None = None  # The sequence number of the last record found, if available
 
 
 class End(NamedTuple):
@@ -43,7 +43,7 @@ class End(NamedTuple):
 
 
 def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> list[Position]:
-    """Return where to search for the last record before a time, in this order; empty if the query's position is not before that time.
+    """Return the positions from which to search for the last record before a time, nearest first; empty if none lies before that time.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -61,12 +61,12 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 
 
 def is_far(head: EventHead) -> bool:
-    """Whether too much is unread for a search that began at the query's position."""
+    """Whether the lag is too large to search all records from the query's position to the tip."""
     return head.millis_behind > _FAR_MILLIS
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether a GetRecords response reports an empty shard. It may be wrong, so the search continues from an earlier time."""
+    """Whether an event has no records and a zero lag. For GetRecords this may be wrong, so the search continues from an earlier time."""
     return head.still and not head.millis_behind
 
 
@@ -84,11 +84,11 @@ async def last_before(
     Args:
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
-        timed: A record without an arrival time raises `FrameError`; otherwise it counts as earlier.
-        gives_up: Ends the search at an event, unless records were found and the event reports a zero lag.
-        patience: Raise `TimeoutError` after this many seconds without records if the end is not confirmed.
+        timed: Raise `FrameError` for a record without an arrival time. If False, such records count as earlier than `epoch_ms`.
+        gives_up: Called for each event; True ends the search, unless records were found and the lag is zero.
+        patience: Raise `TimeoutError` after this many seconds of empty responses that do not prove the end.
 
-    Raises `FrameError` if the events end before any position is reached.
+    Raises `FrameError` if the events end and reading did not advance.
     """
     last: Position | None = None
     record: int | None = None
@@ -109,7 +109,7 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = group.through, Position.after(group.through)
                 if not arrivals:
-                    # Read the last record of this event, which replaces the earlier one.
+                    # Without arrival times, read the number of the last record from the payload.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:
@@ -123,6 +123,6 @@ async def last_before(
     finally:
         events.close()
     if last is None:
-        # Fail, so that the search is repeated: an iterator may expire while it passes a time without records, which proves nothing.
+        # Fail, so that the search is repeated: an iterator that expires before its first record does not prove that there are no records.
         raise FrameError("a subscription or an iterator ended before its first record")
     return LookResult(last, complete=False, record=record)

@@ -91,7 +91,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # Retry, unlike a writer: a reader can safely wait until the key or its policy is repaired.
+    # Writers fail in this case; a reader can safely wait until the key or its policy is repaired.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -119,11 +119,10 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one code for TOO_SOON and NOT_ACTIVE; only the messages differ ("Consumer ... is not in ACTIVE status."). Any other message
-        # counts as NOT_ACTIVE, since both are retried for up to 5 minutes.
+        # Kinesis has one error code for both cases; only the message differs. Both are retried for up to 5 minutes.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # Retry unknown service errors, which may be transient: retries are bounded. Any other unknown error is a bug and must be noticed.
+        # An unknown service error may be transient, and retries are bounded. Any other unknown error is a bug and must be noticed.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
@@ -131,7 +130,7 @@ def _verdict(error: Exception) -> Verdict:
 class Backoff:
     """Counts successive failures and the seconds from the first to the last. Any progress resets both.
 
-    `first` is the first of these errors; the later ones may only be its consequences.
+    `first` is the error of the first failure, which often caused the later ones.
     """
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
@@ -166,10 +165,10 @@ class Backoff:
         self.first = None
 
 
-def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Backoff | None = None) -> StreamError:
+def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `row` counts the successive failures up to this error; None if the error is fatal by itself. `source` is where the ARNs came from.
+    `retries` has counted the failures up to this error; None if the error is fatal at once. `source` is where the ARNs came from.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -205,9 +204,9 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, row: Back
                 f"{where}: unexpected {describe(error)}",
                 remedy="This is a bug: report it with the stack trace",
             )
-    first = row.first if row is not None else None
+    first = retries.first if retries is not None else None
     since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
-    often = f", {row.failures} in {row.seconds:.0f} s" if row is not None else ""
+    often = f", {retries.failures} in {retries.seconds:.0f} s" if retries is not None else ""
     return RetriesExhaustedError(
         f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}",
         remedy="Restart the query once the cause is gone; kinesis-efo option 'retryTimeout' allows more",
@@ -219,7 +218,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Create the exception for a checkpoint of a former stream of the same name. `what` is the evidence."""
+    """Create the exception for a checkpoint of an earlier stream with the same name. `what` is the evidence."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
         remedy="start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
@@ -227,14 +226,14 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
 
 
 def former_position(shard_id: str, position: Position) -> str:
-    """Describe a position of a former stream, for `replaced`."""
+    """Describe, for `replaced`, a position that belongs to an earlier stream."""
     return f", shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream"
 
 
 def report_loss(
     message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
 ) -> None:
-    """Report lost records: an error with a remedy if `fail`, otherwise a warning."""
+    """Report lost records: raise an error with `remedy` if `fail`, otherwise log a warning."""
     if fail:
         raise DataLossError(message, remedy=remedy)
     logger.warning("%s; going on without it, as options allow", message)
@@ -262,14 +261,14 @@ def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> 
 
 
 class LossErrors:
-    """Collects data losses into one error. One restart for each of a thousand shards would take a day."""
+    """Collects the data losses of many shards into one error: accepting them one by one would take a restart for each shard."""
 
     def __init__(self) -> None:
         self._errors: list[DataLossError] = []
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Collect a DataLossError that is raised in the body."""
+        """Collect any DataLossError that the body of the `with` statement raises."""
         try:
             yield
         except DataLossError as error:

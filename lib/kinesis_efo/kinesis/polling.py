@@ -1,7 +1,7 @@
 """Reads shards with GetRecords: the transport of `readMode=polling`, with the same events, positions and errors as subscriptions.
 
 For each shard, Kinesis allows five calls and 2 MB per second, shared by all programs that poll it, and responses of up to 10 MB
-(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw: botocore would decode records.
+(https://docs.aws.amazon.com/kinesis/latest/APIReference/API_GetRecords.html). Responses stay raw bytes: tasks decode the records.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
     """Return the limits for polling: a shard may be reopened as soon as the five calls per second allow.
 
-    `rate` is the bytes read per second, if below Kinesis' limit. The pause after a large response must not count as silence.
+    `rate` is the bytes per second to read, if below Kinesis' limit. The pause after a large response is not counted as silence.
     """
     return replace(
         limits,
@@ -97,7 +97,7 @@ class Pace:
         """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # Request fewer records in the next call, unless a response comes before: the network may be too slow for so many.
+        # If no response comes, the next call requests fewer records: the network may be too slow. A response sets the limit again.
         self.limit = max(1, asked // 4)
         return asked
 
@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of a query that catches up: `rate` bytes per second, at one call per second if possible: other programs may poll.
+    """Create the pace of a separate catch-up read: `rate` bytes per second, if possible in one call per second, since others may poll too.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)

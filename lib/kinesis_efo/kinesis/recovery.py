@@ -88,8 +88,8 @@ class FailureLog:
 class ReadContext:
     """The settings and services shared by all subscriptions to one stream.
 
-    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` calls `topology`
-    to find out what is missing, and shares the responses among the subscriptions.
+    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` lists shards
+    and consumer through `topology`, and shares the responses among the subscriptions.
     """
 
     stream: StreamRef
@@ -114,7 +114,7 @@ class ReadContext:
 
 
 class Recovery:
-    """Handles the errors of a shard's subscriptions, which share this object. It never references a sink, and so never retains records.
+    """Handles the errors of all subscriptions to a shard. It outlives them, so it never references a sink, which would retain its records.
 
     `next_call` is when Kinesis allows the next call for this shard, monotonic seconds.
     """
@@ -153,7 +153,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Retry soon: Kinesis counts the 5 s from the last subscription, which may be of an earlier run.
+                # Retry soon: an earlier run may have opened the last subscription, so that part of the 5 s has already passed.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -180,7 +180,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # No attempt was made meanwhile, for example while the lease was lost, so the timeout starts over.
+            # The last attempt was long ago, for example because the lease was lost meanwhile, so restart the timeout.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
@@ -188,7 +188,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached. (`LATEST` becomes a time by a clock that may be fast.)"""
+        """Whether a position is a time that Kinesis' clock may not have reached, such as a `LATEST` that a fast clock made a time."""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 
@@ -226,7 +226,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Distinguish higher ids, which belong to an earlier stream or are too new to be listed: shard ids grow and are never reused.
+            # Shard ids grow and are never reused: a higher id belongs to an earlier stream, or is too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, former_position(self._shard_id, position), source) from fault.error
@@ -234,12 +234,12 @@ class Recovery:
             cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
             raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error
         if self._stream.polled:
-            # Retry: stream and shard exist, so the error may be transient.
+            # Polling needs no consumer, and stream and shard exist, so the error may be transient.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 
     async def _is_older_than_stream(self, position: Position) -> bool:
-        """Whether a position certainly belongs to an earlier stream of the same name; False if unknown."""
+        """Whether a position certainly belongs to an earlier stream of the same name. False if that is unknown."""
         if (number := position.sequence_number) is None or (created := await self._context.presence.created()) is None:
             return False
         written = written_at(number, self._shard_id, self._context.clock.time() + SKEW_SECONDS)
@@ -269,8 +269,8 @@ class Recovery:
     def _jitter(self, failures: int) -> float:
         return jitter(self._context.retry, failures, self._context.random)
 
-    def _fatal(self, fault: Fault, row: Backoff | None = None) -> Exception:
-        return fatal(fault, self._stream, self._shard_id, self._context.source, row)
+    def _fatal(self, fault: Fault, retries: Backoff | None = None) -> Exception:
+        return fatal(fault, self._stream, self._shard_id, self._context.source, retries)
 
     @property
     def _name(self) -> str:

@@ -1,4 +1,4 @@
-"""Checks whether records were trimmed before they were read, and reports losses. `decisions.losses` decides."""
+"""Checks whether records were trimmed before they were read, and reports losses. The rules are in `decisions.losses`."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class _Loss(NamedTuple):
     gap: Gap | None
 
 
-class _Passed(NamedTuple):
-    """A position that was checked with a retention period (seconds) that may since have been shortened. `at`: when, in epoch seconds."""
+class _Check(NamedTuple):
+    """A check that found no loss. `at`: when, epoch seconds. `retention`: seconds, as then known; it may already have been shortened."""
 
     since: float
     at: float
@@ -76,12 +76,12 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Add a loss to the next line; then call `write` or `write_soon`. `remark` ends the line and is equal for losses of one kind."""
+        """Add a loss to the next log line; then call `write` or `write_soon`. `remark` ends the line, and is equal for similar losses."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def write_soon(self) -> None:
-        """Write the losses within a second, then return: the log shows a loss before later records can be committed."""
+        """Write the collected losses within a second, then return, so that a loss is logged before records after it can be committed."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS
@@ -91,7 +91,7 @@ class LossLog:
             self.write()
 
     def write(self) -> None:
-        """Log the collected losses: the first in full; of the others, the shards and the time span."""
+        """Log the collected losses: the first few in full; for the others, only their shards and the time span."""
         found, self._found = self._found, defaultdict(list)
         for remark, losses in found.items():
             text = "; ".join(loss.cause for loss in losses[:_SHOWN])
@@ -105,7 +105,7 @@ class LossLog:
 
 
 def _numbers(shard_ids: Collection[str]) -> str:
-    """List the numbers of shards, as in 3, 7 to 12, 20; the ids if they lack numbers."""
+    """Format the numbers in shard ids, as in "3, 7 to 12, 20"; the whole ids if they do not end in numbers."""
     numbers, found = {shard_id.rpartition("-")[2] for shard_id in shard_ids}, list[list[int]]()
     if not all(map(str.isdecimal, numbers)):
         return ", ".join(sorted(shard_ids))
@@ -120,12 +120,12 @@ def _numbers(shard_ids: Collection[str]) -> str:
 class Retention:
     """Checks whether records after a position may be gone. Raises or warns, depending on `fail` and the accepted losses.
 
-    It reports every loss shown by positions, listed shards and the stream's current retention. It may also report a loss in a shard that was
-    idle all the time: Kinesis does not reveal whether there were records. It requests the stream's retention only for a position older than
-    `shortest` seconds, the minimum retention of any stream.
+    It detects every loss that follows from positions, listed shards and the stream's current retention. It may also report a loss in a
+    shard that was always idle: Kinesis does not reveal whether there were records. It reads the stream's retention only if a position is
+    older than `shortest` seconds, the minimum retention of any stream.
 
-    `shard` returns a shard as listed, or None if it is too new. Losses that do not fail the query are added to `log`, which the caller has to
-    write.
+    `shard` looks up a shard; None if it is too new to be listed. Losses that do not fail the query are added to `log`, which the caller
+    writes.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # The low watermarks of positions at which shards were idle, and since when. A reader that restarts there has lost nothing.
+        # By shard and position where a shard was idle: the low watermark, and since when it holds. A reader restarting there lost nothing.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
-        # The span of arrival times that warnings cover, by shard. Queries of one run may lose different records.
+        # By shard: the span of arrival times whose loss was logged recently, and need not be logged again.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
-        # What each shard that needs the stream's retention has passed since that was last read
-        self._passed: dict[str, _Passed] = {}
+        # By shard, if its position is older than the minimum retention: the last check, to repeat in case the retention was shortened
+        self._checks: dict[str, _Check] = {}
 
     async def check(
         self,
@@ -162,13 +162,13 @@ class Retention:
         begins: bool = False,
         least: float = START_SECONDS,
     ) -> Gap | None:
-        """Return what is gone if the trim horizon has passed a position, so that reading can only continue at the horizon; else None.
+        """Return the gap if the trim horizon has passed a position, so that reading can only continue at the horizon; None if it has not.
 
         Args:
             position: How far the shard has been read.
-            known: Further facts about the position.
-            begins: No query has committed a record of the shard yet.
-            least: How far, in seconds, the horizon may move after a start there before anything is read.
+            known: What else is known about the position.
+            begins: Whether no query has committed a record of the shard yet.
+            least: After a start at the trim horizon, the horizon may move this many seconds before that counts as a loss.
 
         Raises:
             DataLossError: Records may be gone, and neither `failOnDataLoss` nor `acceptDataLoss` allows that.
@@ -176,8 +176,8 @@ class Retention:
         """
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
-        passed = self._passed.get(shard_id)
-        if until is not None and now - until <= self._shortest and passed is None:
+        last = self._checks.get(shard_id)
+        if until is not None and now - until <= self._shortest and last is None:
             return None  # the fast path: this runs for every event
         shard = None
         since = self._low_watermark(shard_id, shard, position, known)
@@ -185,8 +185,8 @@ class Retention:
             shard = await self._shard(shard_id)
             since = self._low_watermark(shard_id, shard, position, known)
         is_recent = since is None or now - since <= self._shortest
-        if passed is not None:
-            await self._check_passed(shard_id, passed, is_last=is_recent)
+        if last is not None:
+            await self._repeat_check(shard_id, last, is_last=is_recent)
         if since is None or is_recent:
             return None
         start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
@@ -197,31 +197,31 @@ class Retention:
         if is_whole(await self._shard(shard_id), position):
             return None
         if found is None:
-            passed = self._passed.get(shard_id)
-            if passed is None or since < passed.since:
+            last = self._checks.get(shard_id)
+            if last is None or since < last.since:
                 retention = (await self._summary.get()).retention
-                self._passed[shard_id] = _Passed(since, now, retention, position, known)
+                self._checks[shard_id] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # Mention older shards if the start may be in parents that are no longer listed.
+        # The start may be in parents that are no longer listed. The message then mentions older shards.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
         self._report(shard_id, position, known, found, older=older)
         return found
 
-    async def _check_passed(self, shard_id: str, passed: _Passed, *, is_last: bool) -> None:
-        """Report what was gone at an earlier check, if the retention period was shortened. `is_last`: later checks do not need it."""
-        if not is_last and self._clock.time() - passed.at < _CONFIRM_SECONDS:
+    async def _repeat_check(self, shard_id: str, last: _Check, *, is_last: bool) -> None:
+        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: this shard needs no more checks."""
+        if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
-        if self._passed.get(shard_id) is passed:
-            del self._passed[shard_id]
-        if retention < passed.retention and (found := gap(passed.since, passed.at - retention, None)) is not None:
-            self._report(shard_id, passed.position, passed.known, found, older=False)
+        if self._checks.get(shard_id) is last:
+            del self._checks[shard_id]
+        if retention < last.retention and (found := gap(last.since, last.at - retention, None)) is not None:
+            self._report(shard_id, last.position, last.known, found, older=False)
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
-        """Whether all records after a position are certainly retained, being younger than `shortest`. `shard`: from ListShards."""
+        """Whether all records after a position are certainly retained, being younger than `shortest`. `shard` is the shard as listed."""
         since = self._low_watermark(shard_id, shard, position, NO_FACTS)
         return since is not None and self._clock.time() - since <= self._shortest
 
@@ -244,7 +244,7 @@ class Retention:
         self._idle[shard_id, position] = read_until, since
 
     def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
-        """Return `read_until` and `since` of what `was_idle` recorded for a position; None if nothing."""
+        """Return the `read_until` and `since` that `was_idle` recorded for a position; None if it recorded nothing."""
         return self._idle.get((shard_id, position))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
@@ -258,13 +258,13 @@ class Retention:
         return age <= self._shortest or age <= (await self._summary.get()).retention
 
     async def horizon(self, since: float = -inf) -> float:
-        """Return the trim horizon in epoch seconds. The retention was read at `since` (monotonic seconds) or later."""
+        """Return the trim horizon in epoch seconds, from a retention that was read at `since` (monotonic seconds) or later."""
         return self._clock.time() - (await self._summary.get(since)).retention
 
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
-        """Report that a shard is gone, with all its records after `position`; None if it was not read at all."""
+        """Report that a shard was trimmed with all its records after `position` (None: with all its records)."""
         read = "was not read" if position is None else f"was read up to {position} only"
-        # Mention older shards if nothing was read: the parents of an unlisted shard are unknown.
+        # If the shard was never read, its parents may be unread, too. They are unknown, since the shard is no longer listed.
         older = _OLDER if position is None else ""
         self._handle(
             shard_id,

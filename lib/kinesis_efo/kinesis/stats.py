@@ -30,9 +30,9 @@ class SubscriptionStats:
     state: State = State.CLOSED
     opened: int = 0  # Number of successful SubscribeToShard calls
     renewed: int = 0  # Number of normal ends
-    paused: int = 0  # How often it was closed due to a full sink
+    paused: int = 0  # How often a subscription was closed because the sink was full
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
-    events: int = 0  # Number of delivered events, with `records` Kinesis records in `bytes` bytes
+    events: int = 0  # Number of delivered events; `records` and `bytes` count their Kinesis records and payload bytes
     records: int = 0
     bytes: int = 0
     millis_behind: int | None = None
@@ -58,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return by how many milliseconds the reader is behind the shard's tip, including a long silence; None before the first event."""
+        """Return the lag behind the shard's tip in milliseconds, plus the silence if that is unusually long; None before an event."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -47,7 +47,7 @@ _SEARCH_SECONDS: Final = 60.0
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that do not fail the query."""
+    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that are not errors."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
-        # Do not count failures: an outdated list is not one.
+        # Limited in time but not in the number of retries: an outdated list is not a failure.
         self._lists = Patience(replace(retry, max_retries=None), clock, context.random)
         self._presence = context.presence
         self._retention = Retention(
@@ -96,7 +96,7 @@ class Stream:
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Compare the shards with those known: in a re-created stream, a position that is a time would still be valid.
+        # Detect a re-created stream by its shards' first sequence numbers: a position that is a time would stay valid in it.
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
@@ -107,7 +107,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read when the stream was created, to distinguish it from an earlier stream of the same name; None if that fails."""
+        """Read when the stream was created, which distinguishes it from an earlier one of the same name. On failure, that stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
@@ -128,8 +128,8 @@ class Stream:
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, each with its start. The query reads their children later.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention remains: records trimmed since then are a loss. Raises the same
-        errors as `refresh`.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention is kept, so that the query reports the trimmed records as lost.
+        Raises the errors of `refresh`.
         """
         listed = start
         if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
@@ -146,13 +146,13 @@ class Stream:
     async def hash_ranges(self, shard_ids: Collection[str]) -> dict[str, tuple[int, int]]:
         """Return the first and last hash key of each shard that was ever listed or announced. Waits until new shards are listed.
 
-        The result is therefore the same whenever a range is planned again. Raises the same errors as `refresh`.
+        This way, the result is the same when a range is planned again. Raises the same errors as `refresh`.
         """
         await self._list_until(lambda: self.lineage.too_new(shard_ids), "is not listed yet")
         return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
     async def list_shards(self, shard_ids: Collection[str]) -> None:
-        """Wait until these shards are listed, unless they were trimmed. The list may be a minute older than a parent's last event."""
+        """Wait until these shards are listed, unless they were trimmed: ListShards may lag a minute behind the last event of a parent."""
         await self._list_until(lambda: [each for each in shard_ids if each > max(self._shards)], "is not listed yet")
 
     async def list_children(self, ended: Collection[str]) -> None:
@@ -186,7 +186,7 @@ class Stream:
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return a shard's children as `ChildShard` objects, as its last event has them."""
+        """Return a shard's listed or announced children, in the form of its last event."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
@@ -196,8 +196,8 @@ class Stream:
 
         Args:
             positions: The offset of this stream.
-            known: Returns further facts about a position.
-            reported: Shards that were reported before; new ones are added.
+            known: Returns what else is known about the position of a shard.
+            reported: Trimmed shards that were already reported; newly reported ones are added.
 
         Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
         read.
@@ -217,12 +217,12 @@ class Stream:
             self._check_number(shard_id, position)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
-        """Reject a position of an earlier stream, or one of another shard after the end of a closed shard."""
+        """Reject a position of an earlier stream, and another shard's position past the end of a closed shard."""
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # Kinesis rejects another shard's number itself, except past a closed shard's end (no request is made). Continuations are lower.
+        # Kinesis rejects another shard's number, but past a closed shard's end no request is made. (Continuations are never past it.)
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -232,7 +232,7 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: a micro-batch from the position was planned before. Raises the same errors as `check_loss`.
+        Unless a micro-batch from here was `planned` before, the horizon may move by `START_SECONDS`. Raises the errors of `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -289,11 +289,11 @@ class Stream:
         Args:
             start: Where to start.
             sink: Receives the events.
-            known: Further facts about `start`.
+            known: What else is known about `start`.
             may_open: Awaited before each SubscribeToShard call.
             separate: Read with GetRecords, for a query that catches up.
 
-        Raises `StreamReplacedError` or `InvalidRequestError` if the shard cannot have `start`.
+        Raises `StreamReplacedError` or `InvalidRequestError` if `start` belongs to an earlier stream or another shard.
         """
         self._check_number(shard_id, start)
         return self._by(separate).make(shard_id, start, sink, known, may_open)
@@ -309,8 +309,8 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, separate: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        Every record that was acknowledged before the call is at or before the tip. The last record is found if it arrived in the last few seconds,
-        or if GetRecords is used. If `separate`, GetRecords is used if possible, since a new subscription would end the run's.
+        All records acknowledged before the call are at or before the tip. The last one's number is found if it arrived in the last few
+        seconds, or with GetRecords. `separate` uses GetRecords if possible: a new subscription would end that of the run.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), separate=separate)
@@ -319,7 +319,7 @@ class Stream:
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
-            # Read the horizon: the search has not seen records after the position that were trimmed.
+            # The search covers only records after the trim horizon; earlier ones after the position may have been trimmed.
             since = await self.horizon() if position == TRIM_HORIZON else None
             if since is None or since >= read_until:
                 return end
@@ -327,7 +327,7 @@ class Stream:
         return end
 
     def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
-        """Return the low watermark of an idle shard at a position, and since when it counts (None: always), epoch seconds; None if unknown."""
+        """Return the low watermark of a shard that is idle at a position, and since when it counts (None: always); None if unknown."""
         return self._retention.idle(shard_id, position)
 
     async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
@@ -347,16 +347,16 @@ class Stream:
             except InvalidRequestError:
                 if start == position:
                     raise
-                continue  # the clock is so fast that this time is in Kinesis' future
+                continue  # this machine's clock is so fast that the time is in Kinesis' future
             if end is not None and end.position != start:
                 return end
         return End(position)
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, separate: bool = False) -> End:
-        """Find the position just before the first record that arrived at `epoch_ms` or later; or `SHARD_END`.
+        """Find the position just before the first record that arrived at `epoch_ms` or later; `SHARD_END` if the shard ends before.
 
-        Waits until `epoch_ms` has passed. The result is `position`, how far the shard was read, if all earlier records were read. The other
-        arguments and errors are those of `tip`.
+        Waits until `epoch_ms` has passed. Returns `position`, how far the shard was read, if no record in between arrived before
+        `epoch_ms`. The other arguments and errors are those of `tip`.
         """
         by = self._by(separate)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
@@ -376,7 +376,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Find the last position before a time, from `start` on; `start` itself without records in between. None if the search gave up."""
+        """Search from `start` for the last position before `epoch_ms`. Returns `start` if there is none, None if `gives_up` ended it."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,
@@ -402,7 +402,7 @@ class Stream:
         start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
-        """Subscribe, and let `read` read and close the events. Both are retried on failure, with warnings."""
+        """Subscribe, and call `read`, which reads and closes the events. On failure, both are repeated, with warnings."""
         context, recovery = by.context, by.recovery(shard_id)
         backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
         while True:
@@ -428,7 +428,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask`, translate errors as `_listed` does, and retry transient ones. Only for a start, which can wait."""
+        """Call `ask`, translate errors as `_listed` does, and retry transient ones. Used only while a query starts, which can wait."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

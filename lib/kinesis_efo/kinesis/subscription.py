@@ -43,9 +43,9 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardSubscription:
-    """Reads one shard from a position on. The arguments are those of `Stream.subscribe` and two more.
+    """Reads one shard from a position on. The arguments are those of `Stream.subscribe`, plus two:
 
-    `retention` checks whether records after a position may be gone; None to skip that. `recovery` is the state shared with the shard's former
+    `retention` checks whether records after a position may be gone; None skips the check. `recovery` is shared with the shard's former
     subscriptions, which have ended.
     """
 
@@ -80,7 +80,7 @@ class ShardSubscription:
 
     @property
     def lost(self) -> bool:
-        """Whether records after `position` were lost, as options allow. Other queries must then ignore `read_until`."""
+        """Whether records after `position` were trimmed, as options accept. `read_until` ignores them, so other queries must not use it."""
         return self._delivery.lost
 
     @property
@@ -129,7 +129,7 @@ class ShardSubscription:
             self.stats.state = State.PAUSED
             await self._place.wait_granted()
         while (ahead := self._delivery.seconds_ahead) > 0:
-            # Kinesis rejects a position in its future.
+            # Kinesis rejects a start time in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
         if (delay := self._recovery.next_call - clock.monotonic()) > 0:
@@ -139,7 +139,7 @@ class ShardSubscription:
             await self._may_open()
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Raises sink errors and DataLossError."""
+        """Open a subscription and read until it ends. Raises sink errors and DataLossError; other errors are part of the outcome."""
         delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
         if await delivery.deliver_known_end():
             return _CLOSED
@@ -202,7 +202,7 @@ class ShardSubscription:
             except Exception as error:
                 return _Outcome(describe(error), error)
             if events.outdated:
-                # Subscribe again: the data in the socket may have been sent long ago. Its lag could hide records trimmed since then.
+                # Subscribe again: this data may have been sent long ago, so that its lag does not reveal records trimmed since then.
                 return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first
@@ -221,7 +221,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
-            # Report a failure: if a proxy responds in place of Kinesis, renewing the subscription forever would be a silent stall.
+            # Report a failure: if a proxy responds in place of Kinesis, resubscribing forever would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -230,10 +230,10 @@ class ShardSubscription:
 
 
 class OpenSubscription:
-    """Passes events on. If the next event or the sink is too slow, it closes the connection and sets `timed_out`.
+    """Reads events, with a time limit for the next event and one for the sink. If one expires, closes the connection.
 
-    One timer restarts itself: a timer for each event would cost more. The interval never exceeds the shorter limit, so the timer is late
-    only if the process was suspended.
+    One timer re-arms itself, which costs less than a timer for each event. Its interval never exceeds the shorter limit, so the timer is
+    late only if the process was suspended.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -250,7 +250,7 @@ class OpenSubscription:
 
     @property
     def outdated(self) -> bool:
-        """Whether the process was suspended for so long that the data it reads may be old: the timer is late."""
+        """Whether the timer is so late that the process must have been suspended, so that the data it reads may be old."""
         return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
@@ -264,7 +264,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # Replace the connection's own error, which would mislead: the timer closed the connection.
+        # The timer closed the connection; the connection's own error would be misleading.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:
@@ -290,7 +290,7 @@ class OpenSubscription:
     def _check(self) -> None:
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
-            # Extend the limit while bytes of a large event arrive.
+            # Bytes of a large event still arrive, so extend the limit.
             self._received = self._stream.received
             self._deadline += self._limits.silence
             left += self._limits.silence
@@ -305,9 +305,9 @@ class OpenSubscription:
 
 
 class QueuedRoom:
-    """Waits for the buffer space that a shard's transport requests; implements `Quota`. The wait outlives the subscription.
+    """Requests buffer space for a shard's transport; implements `Quota`. The request stays queued if its subscription is closed.
 
-    The time limits of the open `subscription` are suspended during the wait.
+    The time limits of the open `subscription` are suspended while the request waits.
     """
 
     def __init__(self, room: Room, clock: Clock, full: float) -> None:
@@ -335,17 +335,17 @@ class QueuedRoom:
 
     @property
     def waits(self) -> bool:
-        """Whether a wait for space is still pending."""
+        """Whether a request for space is still waiting."""
         return self._waiting is not None
 
     async def wait_granted(self) -> None:
-        """Wait until the pending request for space is granted, if there is one."""
+        """Wait until the waiting request for space is granted, if there is one."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None
 
     def release(self) -> None:
-        """Return unused space, unless a wait is pending."""
+        """Return unused space, unless a request for space is waiting."""
         if self._waiting is None:
             self._room.release()
 

@@ -1,4 +1,4 @@
-"""Reads a stream's shards, retention and consumer from Kinesis. I/O only: `lineage` decides what to read."""
+"""Reads a stream's shards, retention and consumer from Kinesis. I/O only: `decisions.lineage` decides what to read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FRESH_SECONDS: Final = 5.0
 
 
 class StreamSummary(NamedTuple):
-    """A stream as in DescribeStreamSummary: epoch seconds of its creation, and its retention in seconds."""
+    """When a stream was created (epoch seconds), and its retention (seconds), from DescribeStreamSummary."""
 
     created: int
     retention: float
@@ -85,8 +85,8 @@ class ShardLister(Protocol):
 class Topology:
     """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
-    Throttling is retried by the client, which the caller closes. The clock decides whether a rejected start time lies in the future or before
-    retention. `patience` retries transient errors, except of `distribution`, which a read does not depend on.
+    The client retries throttled calls; the caller closes it. `clock` decides whether a rejected start time is in the future or before
+    retention. `patience` retries transient errors, except those of `distribution`, which a read does not need.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -137,7 +137,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Distinguish a time before retention from one in the future, such as "now" on a fast clock: Kinesis returns the same error.
+        # Kinesis returns the same error for a time before retention and for a time in its future, such as "now" by a fast clock.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -165,7 +165,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Ignore such an end, a placeholder of some servers: the shard would count as read to its end at any position.
+            # Some servers send such a placeholder. Ignore it: otherwise, the shard would count as read to its end at any position.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
@@ -204,7 +204,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Return the identity of the stream that currently has an ARN; without its creation time if that cannot be read (no permission)."""
+    """Return the identity of the stream that has this ARN now; without its creation time if that cannot be read (no permission)."""
     try:
         return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
     except CALL_ERRORS as error:
@@ -222,9 +222,9 @@ async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
 
 
 class Presence:
-    """Reads the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Concurrent requests share a call.
+    """Reads the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Concurrent requests share a call, and its error.
 
-    An error may hit a thousand shards at once, and Kinesis allows an account few such calls per second. All waiting callers receive the error.
+    An error may hit a thousand shards at once, and Kinesis allows an account only a few such calls per second.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
@@ -234,10 +234,10 @@ class Presence:
         self._identity = SharedCall(lambda: identified(lister, stream.stream_arn), clock, FRESH_SECONDS)
 
     async def shards(self, shard_id: str) -> dict[str, Shard]:
-        """Return the stream's shards by id. If `shard_id` is missing from the result, they were listed after this call."""
+        """Return the stream's shards by id. A list without `shard_id` is up to date: it was requested after this call began."""
         now = self._clock.monotonic()
         listed = {shard.shard_id: shard for shard in await self._shards.get()}
-        # List again if the shard is missing: a shared response may be older than the shard.
+        # A shared response may be older than the shard, so list again if the shard is missing.
         return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:

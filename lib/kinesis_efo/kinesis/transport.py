@@ -82,7 +82,7 @@ class Quota(Protocol):
 
 
 class Room(Quota, Protocol):
-    """A quota that accepts unused space back."""
+    """A quota to which reserved but unused space can be returned."""
 
     def release(self) -> None:
         """Return the space reserved for an event that will not come."""
@@ -128,10 +128,10 @@ class Transport(Protocol):
     """Subscribes to shards."""
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        """Subscribe to a shard after `position`; at the tip by Kinesis' clock if None. Raises `ClientError` if Kinesis rejects the call.
+        """Subscribe to a shard after `position` (None: at the tip, by Kinesis' clock). Raises `ClientError` if Kinesis rejects the call.
 
-        `SHARD_END` raises ValueError. `room` reserves space before an event larger than the share is read, and before any other event with
-        records is returned. The receiver of the event then owns the reservation.
+        `SHARD_END` raises ValueError. `room` reserves space before an event larger than its share is read, and before any other event with
+        records is returned. The caller then owns the reservation.
         """
         ...
 
@@ -172,9 +172,9 @@ class BotoTransport:
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response, from aiohttp or HTTP/2. Its headers were already received.
+    """The body of one SubscribeToShard response, over HTTP/1.1 (aiohttp) or HTTP/2. Its headers were already received.
 
-    Once the length of a large frame is received, the rest of the frame is read only when there is space for it. Until then, reading from the
+    Once the length of a large frame is known, the rest of the frame is read only when there is space for it. Until then, reading from the
     socket pauses.
     """
 
@@ -194,7 +194,7 @@ class BotoEventStream:
         return self
 
     async def __anext__(self) -> Event:
-        # Events that arrived before an error are delivered before it.
+        # Return the events that arrived before an error, then raise the error.
         while not self._payloads:
             if self._fault:
                 raise self._fault
@@ -239,7 +239,7 @@ class BotoEventStream:
                 # The initial response is empty; unknown event types are ignored.
                 pass
             case "event", kind:
-                # Fail: the event may contain records, which would be skipped.
+                # An event without a text as its type may contain records, which must not be skipped.
                 raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))

@@ -53,12 +53,12 @@ async def stream_opener(
 ) -> Callable[[StreamRef], Stream]:
     """Open the clients for reading streams. Return a function that opens a stream.
 
-    `stack` closes the clients. `source` is where the manifest came from, for messages. The clock reads Kinesis' time from the responses.
+    `stack` closes the clients. `source` is where the manifest came from, for messages. `clock` is set by the responses.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Enter this stack before the run starts: clients that are opened later are then closed only after the run has ended.
+    # Enter this stack now, so that the clients that it opens later are closed only after the run has ended.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -107,7 +107,7 @@ async def _open_separate(
 
 
 def _separate_rate(options: SourceOptions) -> int:
-    """Return the bytes per second that a query alone reads from a shard, at most Kinesis' limit."""
+    """Return the bytes per second that a query may read from a shard with GetRecords while it catches up, at most Kinesis' limit."""
     return min(options.shard_rate, 2 << 20)
 
 

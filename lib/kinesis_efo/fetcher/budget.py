@@ -33,7 +33,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def wait(self) -> Coroutine[None, None, bool]:
-        """Sleep until the next `notify` after this call (not after its first await)."""
+        """Return a coroutine that sleeps until the next `notify` after this call, even if it is awaited later."""
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
@@ -48,11 +48,11 @@ class Signal:
 class Budget:
     """At most `limit` bytes, shared by all shards of a fetcher. `now` returns the monotonic time in seconds.
 
-    A shard that does not get space joins a queue. Each shard requests one event at a time, so a busy shard goes behind all waiting ones. Up to a
-    quarter of the limit is reserved for shards that use little (`share`): they do not queue behind busy ones.
+    A shard that does not get space joins a queue. It requests space for one event at a time, so a busy shard goes to the end of the queue
+    after each event. Up to a quarter of the limit is reserved for shards that use little (`share`): they do not queue behind busy shards.
 
-    The bytes in use stay within `limit`, with two exceptions that prevent deadlocks: one event at a time that is larger than all space for the
-    queue, and one event per shard whose reader waits for that event while the budget is full.
+    The bytes in use stay within `limit`, with two exceptions that prevent deadlocks: one event at a time that is larger than all unreserved
+    space, and one event per shard if a reader waits for this event while the budget is full.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.open_account(ShardKey("s", "busy")), budget.open_account(ShardKey("s", "quiet"))
@@ -106,13 +106,13 @@ class Budget:
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
-        elif account is self._too_large:  # the task of the request was just cancelled
+        elif account is self._too_large:  # the task that requested it was just cancelled
             self._too_large = None
 
 
 @dataclass(slots=True)
 class _Request:
-    """A shard's request for `size` bytes. `granted` is done once they are reserved."""
+    """A shard's request for `size` bytes. `granted` is done once the bytes are reserved."""
 
     size: int
     granted: asyncio.Future[None]
@@ -143,7 +143,7 @@ class Account:
         return False
 
     def reserve(self, size: int) -> Coroutine[None, None, None]:
-        """Reserve bytes once there is space. The place in the queue is that of this call, not of its first await.
+        """Return a coroutine that ends once the bytes are reserved. It queues from this call on, even if it is awaited later.
 
         Raises `CancelledError`, without a reservation, if the task is cancelled or the account is closed.
         """
@@ -178,7 +178,7 @@ class Account:
         return self in self._budget._queue
 
     def exceed(self) -> None:
-        """Grant the pending request even if the budget is full, for a task that waits for the event."""
+        """Grant the waiting request even if the budget is full, because a task waits for this event."""
         if self.waits:
             self._budget._grant(self)
 
@@ -245,9 +245,9 @@ class ShardRoom:
     async def reserve(self, size: int) -> None:
         """Queue for space after `try_reserve` has failed.
 
-        If all readers of this shard wait for this event, all earlier events are dropped, and the event gets space whatever its size. If one
-        reader is behind and another one has waited for `STARVING_SECONDS`, the event gets space and earlier events stay, one event at a time. A
-        reader that is behind and does not move for `CLAIM_SECONDS` does not count.
+        No reader waits forever for this event. If all readers of the shard wait for it, earlier events are dropped, and it gets space
+        whatever its size. If a reader is behind and another one has waited for `STARVING_SECONDS`, it gets space and earlier events stay,
+        for one event at a time. A reader that is behind and has not moved for `CLAIM_SECONDS` is ignored.
         """
         # Release reservations before waiting: otherwise, two shards could deadlock.
         self.release()

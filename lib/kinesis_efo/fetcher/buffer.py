@@ -1,7 +1,7 @@
 """Buffers the fetched, uncommitted events of one shard, in order and without gaps.
 
-A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for budget, its socket is not read. Dropped events can be
-fetched from Kinesis again.
+A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for space, the shard's socket is not read. Dropped events
+can be fetched from Kinesis again.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position at its end
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record. The sequence number 0 means that it is at `through`, as in most events: this makes reports 10% smaller. Its index in
-    # an aggregate is missing once the payload was dropped.
+    # The last record. Number 0 stands for that of `through`, which makes reports 10% smaller. `sub` is 0 once the payload was dropped
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
     age: int = 0  # Milliseconds since the last of them arrived
@@ -127,12 +126,12 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the next event, received at `now` (monotonic seconds). A small event, received without reserved space, may wait for it."""
+        """Add the next event, received at `now` (monotonic seconds). A small event has no reservation yet, so it may wait for space."""
         self.quiet.observe(event.head, now)
         if event.head.still:
             self.room.release()
             return
-        # Do not make an event without records wait for space: it moves the offset of an idle shard.
+        # An event without records must not wait for space: it advances the position of an idle shard.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -150,7 +149,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # a repeated event, which would never be dropped: no position moves
+            self._evict(len(self))  # a repeated event, which no later commit would drop
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -171,7 +170,7 @@ class ShardBuffer(EventIndex):
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
         """Return the events since the last call, and the number of all events so far.
 
-        `reported` is the number returned by the last call, or 0. An idle last event is returned again: its position may have grown.
+        `reported` is the number returned by the last call, or 0. A last event without records is returned again, with its new position.
         """
         first = max(0, min(reported - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
@@ -190,9 +189,9 @@ class ShardBuffer(EventIndex):
     def reading(
         self, after: Position, through: Position, last: int | None = None, asked_at: float = -inf, query: str = ""
     ) -> Iterator[Cursor]:
-        """Open a cursor for the range `(after, through]` of a query. Events after an open cursor are retained.
+        """Open a cursor for the range `(after, through]` of a query. While it is open, events after its position are retained.
 
-        `last` is the sequence number of the range's last record, if available; `asked_at` is when the range was requested, monotonic seconds.
+        `last`: the sequence number of the range's last record, if available. `asked_at`: when the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at, query)
         self._cursors.add(cursor)
@@ -204,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events before a position, which all queries have committed. `retained` is what each of several queries needs."""
+        """Drop the events before a position that all queries have committed. `retained`: the position from which each query needs some."""
         self._retained = retained
         if self.covers(position):
             self.committed = position
@@ -222,7 +221,7 @@ class ShardBuffer(EventIndex):
         self._account.exceed()
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """Return the sequence number of a range's last record; None if unknown or without records."""
+        """Return the sequence number of a range's last record; None if it is unknown or there are no records."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -232,13 +231,13 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """Return the last record up to a committed position; None if unknown or without records.
+        """Return the last record up to a committed position; None if it is unknown or there are no records.
 
         The position is the end of an event or, at a query's end, within an event.
         """
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # the buffer begins after the position, where another query reads
+            last = None  # the buffer begins after the position, because another query reads further on
         between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
         if position == start or (last is not None and between):
             return last  # between a dropped event's last record and its end there are no records
@@ -271,7 +270,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # Retain events that all readers have passed for queries without a reader here.
+            # Retain events for queries without a reader here, even if all readers have passed these events.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
@@ -290,7 +289,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Drop events that exceeded the budget once they are read: they may block the next reader.
+        # Events that exceed the budget may block the next reader, so drop them once they are read.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.drop_unread(self.index_after(read))
@@ -343,8 +342,8 @@ class Cursor:
         self._found = last is not None and not position.precedes(last)
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
-        self.position = self.settled = position  # `settled`: the end of the last event with records
-        # If the next event is past the range's last record but lacks it: its payload, or [] if empty
+        self.position = self.settled = position  # `settled`: the end of the last event with records that was read
+        # Set if the event that should contain the range's last record lacks it: the event's payload, or [] without records
         self.beyond: list[bytes] | None = None
         # The reader made no progress while another one waited, so events are no longer retained for it
         self.given_up = False
@@ -373,14 +372,14 @@ class Cursor:
         """Whether the reader has received all of its range.
 
         A range with a known last record is complete once that record was read. Any other range is complete once its end position was
-        reached or, since the end is in the past, once the reader seems to be at the tip: an event with just that position may never come.
-        GetRecords returns positions only with records, and SubscribeToShard may choose others.
+        reached, or once the reader is at the tip: the end is in the past, and an event with just that position may never come, since
+        GetRecords returns positions only with records, and SubscribeToShard may choose other positions.
         """
         if self._last is not None:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # Continue until Kinesis ends the shard, and if the buffer may begin after the reader: records in between would be skipped.
+        # Do not end at the tip if the range ends with the shard, or if the buffer may lack records after the reader's position.
         buffer = self._buffer
         believed = not self._through.is_end and buffer.quiet.is_at_tip(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))

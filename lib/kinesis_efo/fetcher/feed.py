@@ -1,4 +1,4 @@
-"""Fetches one buffer row of the run's table: a subscription, or GetRecords, fills a buffer. Only the run restarts the row."""
+"""Fills the buffer of one shard from a subscription or with GetRecords. Only the run restarts it."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class FetchCounts:
 
 
 class RowListener(Protocol):
-    """Receives notifications about changed buffer rows, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
+    """Receives notifications about changed buffers, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Mark these buffer rows as changed, so that they are processed next time."""
+        """Mark these buffers as changed, so that they are processed next time."""
 
     def wake(self) -> None:
-        """Process the changed buffer rows now."""
+        """Process the changed buffers now."""
 
 
 class ShardFeed:
-    """Fills a buffer with the events of one buffer row, as its `Order` requires.
+    """Fills the buffer of one shard as its `Order` requires.
 
     Args:
         subscribe: Creates a subscription.
-        listener: Receives notifications about the buffer row.
+        listener: Receives notifications about the buffer.
         ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard can no longer be read.
         counts: Counts what is received.
-        fail_on_data_loss: If False, a shard that is gone counts as read to its end.
+        fail_on_data_loss: If False, a shard that was trimmed counts as read to its end.
         lost: Logs that loss.
         arrival_step: The resolution of recorded arrival times in milliseconds; None to skip them.
         compact_after: See `EventIndex`.
@@ -149,7 +149,7 @@ class ShardFeed:
 
     def _record_lag(self, event: Event, came: float) -> None:
         self.millis_behind = event.head.millis_behind
-        # Use one event per second, so that the events cover the time for which a server may be wrong.
+        # Use one lag per second: a server may report a wrong lag in several events in quick succession.
         if not self._read_until or came - self._lag_at >= _STEP_SECONDS:
             self._lag_at = came
             self._read_until.append(came - event.head.millis_behind / 1000)
@@ -171,7 +171,7 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """End the shard once everything up to the sequence number `last` was read; ListShards shows it as closed."""
+        """Called when ListShards shows the shard as closed: the shard ends once everything up to the sequence number `last` was read."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
@@ -205,14 +205,14 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.signal.notify()
-        # Report every new position to readers, but do not wake a poll for one without records: 256 idle shards have 50 of these a second.
+        # Notify readers of every new position. Wake the listener only for records: 256 idle shards report 50 positions per second.
         self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
 
 class _Filling:
-    """The sink of one subscription. Late events of an earlier subscription go into that one's closed buffer."""
+    """The sink of one subscription, with a separate buffer: late events of an earlier subscription go into its closed buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
@@ -233,7 +233,7 @@ class _Filling:
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        # Use the time when the event came, not when there was space for it.
+        # The lag is that of the time when the event came, not of the time when there was space for it.
         feed._record_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.is_at_tip()
         if event.head.still and (turns_quiet or came - feed._touched_at >= _STILL_SECONDS):

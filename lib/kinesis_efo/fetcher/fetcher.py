@@ -78,17 +78,17 @@ class Coordinator(Protocol):
         """Return the error of a read that has waited `seconds` in vain for permission to read its shard."""
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
-        """Return further facts about a position of a shard."""
+        """Return what else is known about a position of a shard."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report that a buffer row can no longer be filled, or that a query cannot read what it has planned."""
+        """Report that a buffer can no longer be filled, or that a query cannot read a range that it has planned."""
 
 
 class Fetcher:
     """Fills buffers as the run requests and serves ranges of them.
 
-    The buffers of all queries use `budget`. Those of queries that catch up, if any, use a part of it (`separate`). `counts` has the
-    received events and bytes, by query name.
+    The buffers that all queries share use `budget`. Buffers of queries that catch up, if any, use a part of it (`separate`). `counts` has
+    the received events and bytes, by query name (None: all queries).
     """
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
@@ -109,7 +109,7 @@ class Fetcher:
         self._orders_changed = Signal()
 
     def start(self, coordinator: Coordinator, listener: RowListener) -> None:
-        """Watch the streams, and apply orders as far as the coordinator allows. The listener is notified of changed buffer rows."""
+        """Start watching the streams. `coordinator` decides which shards may be read; `listener` is notified of changed buffers."""
         self._coordinator, self._listener = coordinator, listener
         coordinator.failure.on_set(self._wake_all)
         self._tasks = [
@@ -118,7 +118,7 @@ class Fetcher:
         ]
 
     async def stop(self) -> None:
-        """Stop fetching and close all connections. Waiting calls fail."""
+        """Stop fetching and close all connections. Waiting reads fail."""
         self._coordinator.failure.adopt(stopped())
         for task in self._tasks:
             task.cancel()
@@ -132,7 +132,7 @@ class Fetcher:
     # -- what the run orders
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Fill these buffer rows as requested. None ends a row once all tasks have finished reading it."""
+        """Fill these buffers as ordered. None closes a buffer once no task reads from it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -140,7 +140,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Apply the order even if the shard may not be read yet: its subscription waits for that, and the order is not sent again.
+                # Apply the order even if the shard may not be read yet: it is not sent again, and the subscription waits for permission.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -148,7 +148,7 @@ class Fetcher:
         self._orders_changed.notify()
 
     async def close(self, rows: Iterable[RowKey]) -> None:
-        """Stop filling these buffer rows now, and wait until their connections are closed."""
+        """Stop filling these buffers now, and wait until their connections are closed."""
         feeds = [feed for row in list(rows) if (feed := self._feeds.pop(row, None)) is not None]
         closing = [task for feed in feeds if (task := feed.close()) is not None]
         self._share_room()
@@ -159,7 +159,7 @@ class Fetcher:
         return iter(list(self._feeds.values()))
 
     def feed(self, row: RowKey) -> ShardFeed | None:
-        """Return the feed of a buffer row, if the row is requested and may be read."""
+        """Return the feed that fills a buffer; None if the run has not ordered it, or the shard may not be read now."""
         return self._feeds.get(row) if self._coordinator.may_read(row.shard) else None
 
     def _close_unneeded(self, row: RowKey) -> None:
@@ -174,7 +174,7 @@ class Fetcher:
         self.separate.limit, self.budget.limit = max(1, part), self.room - part
 
     async def _make_room(self) -> None:
-        """Free the space of unread buffers for buffers that would otherwise wait forever."""
+        """Free the space of buffers that are not read, for buffers that would otherwise wait for space forever."""
         while True:
             await self._clock.sleep(1.0)
             for budget in (self.budget, self.separate):
@@ -199,7 +199,7 @@ class Fetcher:
 
     @property
     def reading(self) -> bool:
-        """Whether a task is reading a range, except for one that stopped reading long ago. Thread-safe."""
+        """Whether a task is reading a range. A task that stopped reading long ago does not count. Thread-safe."""
         long_ago = self._clock.monotonic() - CLAIM_SECONDS
         handed = [reading.handed_at for reading in list(self._readings)]
         return any(at is None or at >= long_ago for at in handed)
@@ -218,11 +218,11 @@ class Fetcher:
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads that cover a range, some at a time, from a buffer row.
+        """Yield the payloads that cover a range, a few at a time, from one buffer.
 
-        `asked_at` is when the range was requested, monotonic seconds; None for now. Raises:
+        `asked_at` is when the range was requested, monotonic seconds (None: now). Raises:
 
-        - `NotCovered` if the row lacks the rest of the range or does not reach it.
+        - `NotCovered` if the buffer lacks the rest of the range or does not get that far.
         - `DataLossError` if the last record of the range is lost and losses fail the query.
         - `RetriesExhaustedError` if the end is not reached in time.
         """
@@ -232,7 +232,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
-            # Give up soon, since the record was trimmed: otherwise each range would wait long, while more records expire.
+            # The record was trimmed, so give up soon: if each range waited long, more records would expire meanwhile.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -283,7 +283,7 @@ class Fetcher:
         await losses.write_soon()
 
     def _listed(self, name: str) -> None:
-        """Pass on the ends of closed shards after a listing of the stream."""
+        """Called after a stream's shards were listed. Passes the ends of closed shards to their feeds."""
         stream = self._streams.stream(name)
         for feed in self:
             key = feed.key
@@ -299,7 +299,7 @@ class Fetcher:
 
     @contextmanager
     def _retained(self, row: RowKey) -> Iterator[None]:
-        """Retain a buffer row that is no longer requested while a task reads it."""
+        """Retain a buffer while a task reads from it, even if the run no longer orders it."""
         self._readers[row] += 1
         try:
             yield
@@ -326,7 +326,7 @@ class FetcherSource:
 
 
 class _RangeReading:
-    """Reads one range for a task from a buffer row.
+    """Reads one range for a task from a buffer.
 
     `handed_at` is when the task received its current payloads, monotonic seconds; None while it waits.
     """
@@ -369,13 +369,13 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Record the progress after the yield: a task may need long for its payloads.
+                            # Restart the time limits only now: the task may have taken long to process these payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((self._row, wanted.through), None)
                 if self._shortfall.lost:
                     await fetcher._lost(wanted.key, self._shortfall.lost)
         except (DataLossError, RetriesExhaustedError) as error:
-            # Fail the query: another attempt would wait as long.
+            # Fail the query: another attempt of the task would wait just as long.
             fetcher._coordinator.failed(RowKey(self._query, self._row.shard), error)
             raise
         finally:
@@ -392,7 +392,7 @@ class _RangeReading:
             self._shortfall.check_progress(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
-                raise NotCovered(self._left)  # the buffer row is not requested, or no longer
+                raise NotCovered(self._left)  # the run has not ordered this buffer, or no longer does
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
             await fetcher._orders_changed.within(min(give_up_at - now, _AGAIN_SECONDS))
@@ -425,7 +425,7 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Drop the event, which shows the run that the record must be fetched again.
+            # Drop the event that lacks the record, so that the run fetches it again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
@@ -440,7 +440,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Do not wait for a buffer that other queries read far before this range.
+        # The buffer is filled far before this range, where other queries read: do not wait until it gets here.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

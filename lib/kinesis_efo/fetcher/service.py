@@ -38,8 +38,8 @@ class RangeSource(Protocol):
 class FetcherService(Service):
     """Serves tasks; see `Service`.
 
-    `source` maps the name of a query to what its tasks read from, or raises `FetcherUnreachableError`. A call without data sends an empty part
-    after `word_seconds`.
+    `source` returns, by the name of a query, what its tasks read from, or raises `FetcherUnreachableError`. A call that has no data for
+    `word_seconds` sends an empty part as a heartbeat.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return the payloads that a running `some` has found so far, in order; if none, an empty part for the range that it waits for."""
+        """Return what a running `some` has read so far, in order; if nothing, an empty part for the range that it waits for."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]
@@ -128,7 +128,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # after a restart, the first `expect` may have come before reading was allowed
+                fetcher.expect(ranges)  # again: at the first call, reading may not have been allowed yet
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -23,8 +23,8 @@ class Shortfall:
     Args:
         timeout: The time limit in seconds (option `retryTimeout`).
         waits_for: Describes what the range waits for.
-        fail: A lost record fails the query; otherwise, `lost` describes the loss.
-        beyond_since: When another attempt at the range found its last record missing, monotonic seconds.
+        fail: Whether a lost record fails the query. If not, `lost` describes the loss.
+        beyond_since: When an earlier attempt at the range found its last record missing, monotonic seconds.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Shortfall:
         self._progress_at, self._beyond_since = now, None
 
     def check_progress(self, position: Position, now: float) -> None:
-        """Warn if the range has waited for long at a position."""
+        """Warn if the range has waited at a position for a long time."""
         if position != self._position:
             self._position, self._moved_at, self._warned_at = position, now, now
         elif now - self._warned_at >= WARN_SECONDS:
@@ -67,7 +67,7 @@ class Shortfall:
             )
 
     def went_beyond(self, position: Position, now: float) -> bool:
-        """Handle an event that has passed the last record of the range without containing it.
+        """Called for an event that is past the last record of the range without containing it.
 
         Returns whether the range ends here, as `failOnDataLoss=false` allows. If not, the caller reads from Kinesis again. Raises
         `DataLossError` if this lasts too long.

@@ -28,7 +28,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     opened: int
     failures: int
     arrived: int  # Received bytes
-    age: float | None = None  # Seconds from its last event to the report; None before the first
+    age: float | None = None  # Seconds from the last event to the report; None before the first event
     records: int | None = None  # Kinesis records; None from a run of an earlier version
 
     @classmethod
@@ -45,7 +45,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         stream: Logical name of its stream.
         fetched: The position up to which it was fetched.
         buffered: Bytes fetched and not yet processed.
-        records: Kinesis records in them.
+        records: Kinesis records in these bytes.
         waiting: Seconds for which the oldest of these records has waited; None if all were processed.
         behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before the
             first event.
@@ -98,9 +98,9 @@ class QueryShard(msgspec.Struct, frozen=True, array_like=True):
     done: str  # The query has processed everything up to here
     records: int  # Kinesis records fetched after `done`; while the query catches up, the shard may have more
     bytes: int  # Bytes of their events
-    millis: int | None  # Its lag behind the tip; None if unknown
+    millis: int | None  # The query's lag behind the tip in milliseconds; None if unknown
     held: int = 0  # Bytes in the shared buffer that are retained only for this query
-    apart: bool = False  # The query catches up in this shard
+    apart: bool = False  # The query catches up in this shard, with its own GetRecords calls
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
@@ -162,9 +162,9 @@ class RunStatus(msgspec.Struct, frozen=True):
 
     at: float  # The time of the status, epoch seconds by the run's clock
     shards: list[ShardStatus]
-    room: int = 0  # Bytes that its fetchers may buffer
-    cpu: float = 0.0  # CPU seconds of its process, including a fetcher in it
-    queries: list[QueryStatus] = []  # Empty for a single query that does not catch up
+    room: int = 0  # Bytes that the run's fetchers may buffer
+    cpu: float = 0.0  # CPU seconds of the run's process, including a fetcher that runs in it
+    queries: list[QueryStatus] = []  # Empty if there is only one query and it does not catch up
 
 
 _MOST_ACCESS: Final = 64 << 10

@@ -37,7 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """Return a stream by its logical name.
 
-        Raises `FetcherError` if only the checkpoint has the stream, and `FetcherUnreachableError` if a client may still add it.
+        Raises `FetcherError` if only the checkpoint names it, and `FetcherUnreachableError` if a client may still add it to the run.
         """
         try:
             return self.streams[name]
@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return the ends of these shards, their descendants and those that can begin: `SHARD_END` if closed, None if open."""
+        """Return the ends of these shards, of shards that can begin, and of all their descendants: `SHARD_END` if closed, None if open."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
@@ -150,7 +150,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """How often the shards of a stream were listed so far."""
+        """How often shards were listed so far, counted over all streams."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _of_lineage(

@@ -1,4 +1,4 @@
-"""Messages between tasks, fetchers and a run with remote fetchers, and such a fetcher's client for the run.
+"""The messages of a run with remote fetchers, and the client with which fetchers and tasks call the run.
 
 A remote fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
 """
@@ -37,7 +37,7 @@ class GetTicket(msgspec.Struct, frozen=True):
 
 
 class RowKey(NamedTuple):
-    """The key of a buffer row: the events of a shard for all queries, or (if `query` is set) for one query that catches up."""
+    """The key of a buffer. `query` is set if the buffer is for one query that catches up; otherwise, all queries share it."""
 
     query: str | None
     shard: ShardKey
@@ -51,13 +51,13 @@ class RowKey(NamedTuple):
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """The run's instruction to a fetcher: which events a buffer row has."""
+    """The run's instruction to a fetcher: which events of a shard to buffer."""
 
-    version: int  # Changes whenever the buffer row restarts
-    start: Position | None  # Where its events begin; None in a message if an earlier one with this version had it
+    version: int  # Changes whenever the buffer starts over
+    start: Position | None  # Where the buffer begins; None in a message if an earlier message with this version had it
     keep: Position  # Drop all events before this position
-    kept: list[tuple[str, Position]] = []  # From where on the buffer is retained for each query, if there are several
-    known: Facts = NO_FACTS  # Further facts about `start`
+    kept: list[tuple[str, Position]] = []  # With several queries, the position from which each query needs events
+    known: Facts = NO_FACTS  # What else is known about `start`
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
@@ -109,10 +109,10 @@ class ShardNews(msgspec.Struct, frozen=True):
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
-        lost: Records after the last event were lost, as options allow. Then `read_until` is valid for this reader only.
+        lost: Records after the last event were trimmed, as options accept. `read_until` ignores them, so other readers must not use it.
         children: The shard's children, if the shard has ended.
         quiet: Seconds for which the shard has apparently been at the tip; 0 if it may have more records.
-        lowest: The buffer covers everything after this sequence number, if it starts at a time or at the trim horizon.
+        lowest: The buffer has everything after this sequence number, if it starts at a time or at the trim horizon.
         before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
     """
 
@@ -140,7 +140,7 @@ class Report(msgspec.Struct, frozen=True):
     number: int  # One more than in the previous report; 1 if the report is complete
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, packed by `pack_error`; empty without an error
-    failures: dict[str, bytes] = {}  # The packed errors of queries, by their names in the run
+    failures: dict[str, bytes] = {}  # Errors of single queries, by the query's name in the run, packed likewise
 
 
 class ReportReply(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ class ReportReply(msgspec.Struct, frozen=True):
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task requests the fetchers of some ranges."""
+    """A task's request for the fetchers of some ranges."""
 
     shards: list[ShardKey]
     wait: float  # Maximum seconds to wait until every range has a fetcher
@@ -163,12 +163,12 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "", *, doubts: bool = False) -> WhereRequest:
-        """Create the request for some ranges of a query."""
+        """Create the request for the fetchers of some ranges of a query."""
         return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], doubts)
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """The addresses of the shards' fetchers, in the order of the shards (None: not assigned yet), and the number of the run's fetchers."""
+    """`fetchers`: the shards' fetchers, in the order of the request (None: not assigned yet). `there`: number of the run's fetchers."""
 
     fetchers: list[FetcherAddress | None]
     there: int

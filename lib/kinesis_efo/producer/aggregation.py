@@ -20,7 +20,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """One Kinesis record with several records of one shard. Its partition key and hash key are those of the first record."""
+    """One Kinesis record that contains several records of one shard. It has the partition key and the hash key of the first of them."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 

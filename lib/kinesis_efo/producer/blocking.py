@@ -152,7 +152,7 @@ class Producer:
             done.result()
 
     def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Waiting and later puts raise an error.
+        """Write all records, then disconnect. Leaving the context does this. Puts that still wait, and later puts, raise an error.
 
         Raises:
             StreamError: As for `flush`. The producer is closed even then, and each later call raises the error again.
@@ -162,7 +162,7 @@ class Producer:
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # Make a `close` in another thread fail.
+            # A `close` that waits in another thread then fails, instead of writing the outstanding records.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
@@ -213,11 +213,11 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # Skip this if Ctrl-C interrupted an earlier call in `_end_loop`: the stopping loop would cancel it.
+                    # If Ctrl-C interrupted an earlier `_end_loop`, the loop is stopping and would cancel this call.
                     if not self._loop_ends:
                         self._call(end)
                 finally:
-                    # Stop the engine, which still runs after an interrupted `end`: without the loop, a flush would wait forever.
+                    # Stop the engine even if `end` was interrupted: without the loop, a later flush would wait forever.
                     engine.halt()
                     self._end_loop()
         if check:
@@ -307,7 +307,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    # Ignore the failing shutdown of the executor at the end of the process: it cannot start the thread that joins the workers.
+    # Ignore that the executor's shutdown fails at the end of the process, when no thread can be started to join the workers.
     with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))

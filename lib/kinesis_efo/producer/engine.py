@@ -64,7 +64,7 @@ class _Left:
 
 
 class Engine:
-    """Runs an open producer on the event loop that creates it. `stream` is the stream's name or ARN, for messages."""
+    """Does the work of an open producer, on the event loop on which it is created. `stream`: the stream's name or ARN, for messages."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
         self._counts = Counts()
-        # Reentrant: a signal handler may interrupt its owner; see `_check_signal`.
+        # Reentrant: a signal handler may run on the thread that has the lock; `_check_signal` then raises an error.
         self._lock = threading.RLock()
         self._puts = False
         self._left = _Left()
@@ -149,7 +149,7 @@ class Engine:
     ) -> Record | None:
         """Validate a record. Returns None if it can never be written and `fail_on_error` is off.
 
-        `position` is its number in messages, by default its number among all records of this producer.
+        `position` is the record's number in messages, by default its number among all records of this producer.
         """
         self.check()
         if key is None:
@@ -298,7 +298,7 @@ class Engine:
                 self._left.bytes,
             )
 
-    # -- parts, with the lock held
+    # -- helpers, called with the lock held
 
     def _put(self, records: Sequence[Record], waits: list[Wait]) -> None:
         now = self._clock.monotonic()
@@ -355,13 +355,13 @@ class Engine:
             self._waits.popleft()
 
     def _conclude_flushes(self) -> None:
-        # Keep this order: Ctrl-C between the two lines must not cause an endless wait.
+        # Complete the future first: if Ctrl-C came after `popleft` but before `_end`, the flush would wait forever.
         while self._flushes and not self._flushes[0][0].count:
             _end(self._flushes[0][1])
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        # Keep the entries, so that a flush after an interrupted abort also waits for their records.
+        # Do not remove the entries, so that a flush after an interrupted abort also waits for their records.
         for _, done in self._flushes:
             _end(done, error)
 
@@ -495,7 +495,7 @@ class Engine:
             with self._lock:
                 self._fail(error)
         except (Exception, asyncio.CancelledError) as error:
-            # Make later flushes fail: if all tasks of the loop are cancelled, as on SIGTERM, they would wait forever.
+            # If all tasks of the loop are cancelled, as on SIGTERM, nothing is sent any more: later flushes must fail and not wait forever.
             with self._lock:
                 if not self._stopped:
                     self._break(error)
@@ -522,7 +522,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map is recent enough to belong to the same stream, and has all shards in `results`."""
+        """Whether the shard map has all shards in `results`, and is so recent that the stream cannot have been re-created since."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)
@@ -581,7 +581,7 @@ class Engine:
             return None
         return f"producer for {self._stream}: {self._left.records} records ({self._left.bytes} bytes) are outstanding"
 
-    # -- messages, without the lock: a log handler may put them into this producer
+    # -- logging, without the lock: a log handler may put its lines into this producer
 
     def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
         """Fail futures of `send`. Called without the lock: their callbacks may call the producer."""
@@ -608,7 +608,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Called when an engine is garbage-collected or its process ends. In a forked process, the records belong to the parent."""
+    """Called when an engine is garbage-collected or its process ends. Silent in a forked process: the records belong to its parent."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

@@ -85,6 +85,6 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # Do not retry an unknown code, unlike a reader: transient errors have a status of 500 and above, so this error would most likely
+    # Unlike a reader, fail on unknown codes: transient errors have a status of 500 and above, so a retry would only pile up records.
     # persist while records pile up.
-    return WriteFault(code, text, Retry.NO, WriteError, "mend the cause: Kinesis would refuse the request again")
+    return WriteFault(code, text, Retry.NO, WriteError, "fix the cause: Kinesis would refuse the request again")

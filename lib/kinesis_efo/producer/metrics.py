@@ -1,4 +1,4 @@
-"""A producer's metrics (counters, gauges and a latency histogram), and its warning about a stall."""
+"""A producer's metrics (counters, gauges and a latency histogram), and a warning when writing stalls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 
 
 class Latency:
-    """A histogram of the times from `put` to acknowledgement. Each bound is larger by a factor of the square root of two."""
+    """A histogram of the times from `put` to acknowledgement. Each bucket's bound is the previous one times the square root of two."""
 
     __slots__ = ("_counts", "count", "longest", "total")
 

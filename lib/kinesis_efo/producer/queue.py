@@ -48,7 +48,7 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        self._counted = self._last = 0.0  # When the last fault that counts, and the last fault, came
+        self._counted = self._last = 0.0  # When the last failure that counts (see `counts`) and the last failure of any kind came
         self.faults = 0
         self.until = 0.0
 
@@ -65,11 +65,11 @@ class Backoff:
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether a fault of a request counts: the last one that did was known when the request was sent."""
+        """Whether the failure of a request counts: only if the request was sent after the last failure that counted."""
         return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:
-        """End the backoff after a request that succeeded as a whole, unless it was sent before the last fault."""
+        """End the backoff after a request that succeeded as a whole, unless it was sent before the last failure."""
         if sent_at >= self._last:
             self.faults = 0
             self.until = 0.0
@@ -91,7 +91,7 @@ class Lane:
         self.backoff = backoff
         self.records: deque[Record] = deque()
         self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles, or to find a refused record
-        self.is_suspect = False  # Whether a record made Kinesis refuse a request as a whole: the lane's requests have no other records
+        self.is_suspect = False  # A record of this lane may have made Kinesis refuse a whole request, so they are sent without other lanes
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -112,7 +112,7 @@ class PutRecordsRequest:
 
     @property
     def aggregated(self) -> bool:
-        """Whether it has aggregates, whose records readers compare with the hash range of their shard."""
+        """Whether the request has aggregates. Readers may drop an aggregate with a record outside the hash range of its shard."""
         return any(len(parcel.records) > 1 for parcel in self.parcels)
 
     @property
@@ -208,7 +208,7 @@ class RecordQueue:
                 break
             if lane.is_suspect and request.parcels:
                 continue
-            # With `ordered`, a single aggregate, which Kinesis writes as a whole or not at all.
+            # With `ordered`, send only one aggregate per lane: Kinesis writes it as a whole or not at all, which keeps the order.
             parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
             if parcels:
                 request.parcels += parcels
@@ -238,7 +238,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # Compare the maps: a re-created stream has shards with the same ids but other ranges. With AUTO, ranges do not apply.
+        # In a re-created stream, the same shard ids have other ranges, so check whether the map is current. With AUTO, ranges do not apply.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -250,7 +250,7 @@ class RecordQueue:
                 settled.acknowledged += parcel.records
                 settled.placed.append((parcel, result))
             else:
-                # Send the records of an aggregate with records of other shards again: the KCL and strict readers drop it.
+                # The aggregate has records of other shards, so the KCL and strict readers drop it: send its records again.
                 settled.misrouted |= self.shards.predicts
                 cause = f"{WRONG_SHARD}: an aggregate for {shard} was written to {result.shard}"
                 self._retry(parcel, WRONG_SHARD, cause, outcome, settled)
@@ -272,7 +272,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # Halve the requests of the record's lane until one contains only the record for which Kinesis has refused all of them.
+            # Halve the requests of these lanes until a refused request has only one record, which must be the cause.
             for shard, parcels in Counter(request.shards).items():
                 if (lane := self._lanes.get(shard)) is not None:
                     lane.most, lane.is_suspect = max(1, min(lane.most, parcels) // 2), True
@@ -376,7 +376,7 @@ class RecordQueue:
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # Reset the failure: the failed records belong to other shards now. Those of an unchanged shard may still be in flight.
+                # The failed records belong to other shards now, so the outage ends. In an unchanged shard, they may still be in flight.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
@@ -415,8 +415,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # Limit a throttled shard by what it accepted this time: sending more is useless. Other failures must not narrow the lane: a record
-        # that fails each time would block the records behind it.
+        # A throttled shard gets twice what it accepted now. Other failures must not narrow the lane: one bad record would block the others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -42,7 +42,7 @@ class HashRange:
 
     Attributes:
         open: Whether the shard still accepts records.
-        first: Its first sequence number. It differs from the former one if the stream was deleted and created again.
+        first: Its first sequence number, which differs if the stream was deleted and created again.
     """
 
     id: str

@@ -64,7 +64,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # Do not end a closed shard when records stop coming: it ends where Kinesis reports its end.
+        # A closed shard ends where Kinesis reports its end, not when records stop coming.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
 
 

@@ -47,15 +47,15 @@ def tip_at(loaded: float) -> Position:
 
 
 def reset_by(before: float, now: float) -> float:
-    """Return by how many seconds this machine's clock was set, given its differences from a clock that nobody sets."""
-    # Ignore the delay between the two clock readings; every action must compute the same end.
+    """Return by how many seconds this machine's clock was reset. `before` and `now` are its offsets from the monotonic clock."""
+    # The two clocks are not read at the same moment: ignore small differences, so that every action computes the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
     """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
-    If `here`, the read was loaded on this machine, whose clock error has been measured.
+    If `here`, the read was loaded on this machine, whose clock error is known.
     """
     # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
@@ -68,7 +68,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 
 
 async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock | None = None) -> int:
-    """Return Kinesis' time, epoch milliseconds: never too early, and at most a second plus the duration of the call too late.
+    """Return an upper bound of Kinesis' time in epoch milliseconds, at most a second plus the duration of the call too high.
 
     Raises `StreamError` if Kinesis does not answer.
     """
@@ -111,7 +111,7 @@ async def plan(
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the response also has Kinesis' time
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # Ask again: a response from the beginning of a second makes this machine's clock seem slow; a second response usually does not.
+            # Ask again: responses have whole seconds, so one from the beginning of a second makes this machine's clock seem slow.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -244,7 +244,7 @@ class StretchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the read. Replaces times before the horizon with the horizon, also in `_starts`."""
+        """Return the start of the read. Replaces start times before the trim horizon with the horizon, also those of single shards."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -273,9 +273,9 @@ class StretchPlanner:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
     async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
-        """Return the shards that were open at a time; None if unknown, or if the time is so recent that any shard may have been open.
+        """Return the shards that were open `margin` seconds after a position; None if any shard may have been open.
 
-        It is unknown if this list or `known` is outdated, and so lacks a shard.
+        That is so if the time is recent, or if this list and `known` contradict each other because one of them is outdated.
         """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:

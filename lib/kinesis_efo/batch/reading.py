@@ -58,7 +58,7 @@ _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 
 
 class StretchEvent(NamedTuple):
-    """An event with records of a shard's part, and how far the shard was read before it."""
+    """An event with records of a shard's part. `after`: how far the shard was read before the event."""
 
     stretch: Stretch
     after: Position
@@ -73,8 +73,8 @@ class StretchProgress:
     rows: int = 0  # Delivered rows
     records: int = 0  # Fetched Kinesis records, including those before and after the part
     bytes: int = 0  # Bytes of their JSON
-    arrived: float | None = None  # When the last of them arrived in the stream, epoch milliseconds
-    behind: int | None = None  # Milliseconds from the last response to the shard's tip
+    arrived: float | None = None  # When the last fetched record arrived in the stream, epoch milliseconds
+    behind: int | None = None  # The lag in the last response, milliseconds
 
     def add(self, event: Event) -> None:
         """Count an event."""
@@ -106,7 +106,7 @@ def pace_of(rate: int) -> Pace:
 
 
 class _Complete(Exception):
-    """All rows of a shard's part were read."""
+    """Raised when all rows of a shard's part were read."""
 
 
 @dataclass
@@ -159,7 +159,7 @@ async def read_stretch(
     """Read one shard's part to its end. Return the parts of children that are missing from the plan, to be read next.
 
     Args:
-        stream: Its client reads only this shard.
+        stream: Opened with a client that reads only this shard.
         progress: Updated during the read.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Receives the records; it may wait.
@@ -169,7 +169,7 @@ async def read_stretch(
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # At the trim horizon, `begins` compares the horizons. A sequence number contains a time.
+    # The low watermark of the start. At the trim horizon, `begins` checks for losses instead; a sequence number contains its time.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
     since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
     calls = 0
@@ -217,7 +217,7 @@ async def check_planned(
     again: bool,
     fail: bool,
 ) -> None:
-    """Report what was deleted between the planning of a shard's part and its first response. `clock` follows the client of `lister`.
+    """Report what was deleted between the planning of a shard's part and its first response. `clock` is set by the responses to `lister`.
 
     Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, for a later
     attempt of a task (`again`), if it may have moved at all.
@@ -246,10 +246,10 @@ async def check_planned(
 
 
 class Reading:
-    """Reads the rows of parts, at most one per shard. `again`: this is a later attempt of a task.
+    """Reads the rows of shards' parts, at most one part per shard. `again`: this is a later attempt of a task.
 
-    `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped KPL
-    aggregates; if None, they are only logged.
+    `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped
+    KPL aggregates; if None, they are only logged.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Reading:
                 # Raise the task's cancellation: a task group ignores a task that was cancelled from within, although its rows are missing.
                 task.result()
         except asyncio.CancelledError:
-            # Free a place for the final None: the consumer has stopped.
+            # The consumer has stopped, so make room in the queue for the final None.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -401,7 +401,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read, then the remaining tasks. A task that was cancelled twice would not close its clients."""
+    """Cancel a read and wait for it, then cancel the remaining tasks: a task that is cancelled twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

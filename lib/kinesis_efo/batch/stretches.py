@@ -1,7 +1,7 @@
 """Decides which part of each shard (a `Stretch`) a batch read covers. Does no I/O.
 
 A time range is half open, and a row's arrival time decides whether the row belongs to it. So reads of `[8:00, 9:00)` and `[9:00, 10:00)`
-together have each row of the two hours once, even if Kinesis finds a time inexactly, or parents and children overlap.
+together have each row of the two hours once, even if Kinesis does not start exactly at a time, or if parents and children overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Stretch:
     """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # The shard's, to drop aggregates with records of other shards; None: drop none
+    hash_range: tuple[int, int] | None  # Hash keys of the shard; aggregates with other ones are dropped, unless None
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # Last sequence number, if the shard was closed when planned
@@ -28,7 +28,7 @@ class Stretch:
     created: float = 0.0  # When the shard was created, if the part starts at the trim horizon; epoch seconds
     newest: str | None = None  # The newest shard listed when planned; None if later ones do not matter
     partly: bool = False  # Some shards are not read
-    refused: bool = False  # Another part may have the same rows
+    refused: bool = False  # Fail if the part has rows: another part may have the same ones
     planned: float = 0.0  # When the read was planned, epoch seconds by Kinesis' clock
     stream_created: int | None = None  # Epoch seconds; None if unknown
 
@@ -70,7 +70,7 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
 def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
     """Return the parts of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
 
-    The child of a merge is read after its oldest parent, which is read as well, unless the read is `partly`.
+    After a merge, both parents announce the same child. It is read after the older one, which is read as well unless the read is `partly`.
 
     >>> stretch = Stretch(ShardKey("orders", "s2"), None, Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 0, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]

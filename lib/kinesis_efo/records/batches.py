@@ -60,7 +60,7 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order, and their data. Once aggregates are split, each row has one record.
+    """Records of one shard, in order, and their data. Once aggregates are split, there is one record per row.
 
     `hash_range` is the first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.
     """
@@ -143,8 +143,8 @@ class BatchBuilder:
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
         """Build the rows of an aggregate after sub-sequence number `done`.
 
-        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so it is already done. If aggregates are not split, the
-        whole record is delivered unless it is done.
+        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so nothing of it is left. If aggregates are not
+        split, the whole record is delivered, unless nothing is left.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -187,7 +187,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches from runs of rows, their data and their sub-sequence numbers (None: all are 0)."""
+    """Build batches from the rows of one or more shards, their data and their sub-sequence numbers (None: all are 0)."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):
@@ -237,7 +237,7 @@ def undecodable(key: ShardKey, error: Exception) -> FrameError:
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# Avoid pa.array() and pa.scalar(): they import an installed pandas, which delays each worker's first row by half a second.
+# Avoid pa.array() and pa.scalar() here: they import pandas, if installed, which delays each worker's first row by half a second.
 
 
 def _binary(values: list[bytes]) -> pa.Array:
@@ -249,7 +249,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # Use the lengths of the strings if all texts are ASCII, as most are: one byte per character.
+    # If all texts are ASCII, as most are, their lengths are those of the strings: one byte per character.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 

@@ -21,7 +21,7 @@ _INTERFACE: Final = 1
 
 
 class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. The core declines a whole payload with unusual content."""
+    """Rows that the core has decoded for one batch. If a payload is unusual, the core declines all of it, and Python decodes it."""
 
     @property
     def floor(self) -> str | None:
@@ -38,7 +38,7 @@ class CoreBatch(Protocol):
         """Discard all rows."""
 
     def take(self) -> Any:
-        """Return the rows, with Arrow's C data interface. The next batch continues in the same range."""
+        """Return the rows, as an object with Arrow's C data interface. The next batch continues in the same range."""
 
 
 class CoreFrames(Protocol):
@@ -75,7 +75,7 @@ class EventReaders(NamedTuple):
 class Choice(NamedTuple):
     """The decoder that this process uses."""
 
-    # Creates a batch of the core, given whether to split KPL aggregates; None for Python
+    # Creates a batch of the core (argument: whether to split KPL aggregates); None if Python decodes
     new_batch: Callable[[bool], CoreBatch] | None
     detail: str  # Describes the choice, for the log
     fix: str = ""  # How to fix an installed core that cannot be used, else empty
@@ -105,7 +105,7 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
     try:
         events = EventReaders(module.Frames, module.read_head, module.read_answer)
     except AttributeError:
-        # Read events in Python: the wheel may be of an earlier release than the library.
+        # The wheel may be of an earlier release than the library, so Python reads the events.
         return Choice(module.Batch, f"{detail}, which is too old to read events: Python does")
     return Choice(module.Batch, detail, events=events)
 

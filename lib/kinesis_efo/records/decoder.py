@@ -226,7 +226,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore `large` of the last event, whose payload may not have been retained.
+            # Restore `large` as the last event set it: that event may not be among these payloads.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

@@ -26,7 +26,7 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Assume keys, unless older versions of botocore drop the strategy from responses: only on-demand streams have one.
+    # Without a strategy, keys decide. An older botocore, however, drops the strategy of an on-demand stream from responses.
     return Distribution.UNKNOWN if on_demand(summary) and not _is_known_to(client) else Distribution.KEYED
 
 

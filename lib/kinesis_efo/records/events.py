@@ -39,7 +39,7 @@ class EventHead(NamedTuple):
     millis_behind: int  # The lag
     records: int  # Number of Kinesis records (an aggregate counts once)
     children: tuple[ChildShard, ...] = ()  # The shard's children, at its end
-    still: bool = False  # The position stays: an empty GetRecords response lacks one
+    still: bool = False  # An empty GetRecords response, which lacks a position: reading stays where it is
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
     stuck: bool = False  # GetRecords returned the request's own iterator again
 
@@ -108,7 +108,8 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes`: size of data and keys, which counts against the read limit; exact to a few per record.
+    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against the read limit, give or take a few per
+    record.
     """
 
     events: tuple[Event, ...]
@@ -138,7 +139,8 @@ _ABOUT_A_RECORD: Final = 185
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
     """Return an event's last record, or the last one up to sequence number `through`; None without such a record.
 
-    Searches the text (quotes within keys and data are escaped). Decodes the payload only if it seems to contain an aggregate.
+    Searches the text: keys and data cannot be mistaken for names, since their quotes are escaped. Decodes the payload only if it seems to
+    contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -248,11 +250,11 @@ def first_number(payload: bytes) -> int | None:
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with sequence number `number`. Searches the text (quotes within keys and data are escaped)."""
-    # Search without a regular expression for each number: compiling it would cost more than the search.
+    """Whether an event has the record with sequence number `number`. Searches the text, in which quotes in keys and data are escaped."""
+    # Do not build a regular expression with the number: compiling it would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # If no name precedes the number, rfind's -1 stands for the start of the event, where there is no name either.
+        # If no name precedes the number, rfind returns -1: the match then starts at the event's first byte, and fails.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1

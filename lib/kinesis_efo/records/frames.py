@@ -79,7 +79,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding a frame: the core has declined it, or an earlier one of the same chunk."""
+        """Whether Python is decoding a frame, because the core has declined this frame or an earlier one of the same chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -95,7 +95,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Clear the prelude even after an error: no more bytes of the frame are expected.
+                    # Clear the prelude first: if the frame is invalid, no more of its bytes are awaited.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]
@@ -160,7 +160,7 @@ def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
         raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
         raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
-    # Include the prelude's checksum, which the frame's checksum covers, too.
+    # Include the prelude's own checksum, which the frame's checksum covers as well.
     return total, headers_length, crc32(prelude[8:], running)
 
 

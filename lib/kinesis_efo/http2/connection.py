@@ -46,7 +46,7 @@ RECEIVE_BYTES: Final = 256 << 10
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# The connection's window stays open, so that an unread stream does not block other streams, which have separate windows.
+# So large that it never closes: an unread stream must not block the other streams. Each stream has a separate window.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -137,8 +137,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Response:
         """Send a request in a place reserved by `take_place`. Returns once the response's headers have arrived.
 
-        In `headers`, names with a colon come first. `Response` explains `share` and `silence`. Raises the errors of `Response.opened`, and
-        `NotProcessed` if the service refused the request before processing it.
+        `headers` begins with the pseudo-headers (names with a colon). `Response` explains `share` and `silence`. Raises the errors of
+        `Response.opened`, and `NotProcessed` if the service refused the request before processing it.
         """
         response: Response | None = None
         try:
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         """Drop the connection immediately."""
         self._lose(why)
-        # Until 3.11.5, asyncio raises an error if a TLS connection is already closed.
+        # Before Python 3.11.5, `abort` raises an error if a TLS connection is already closed.
         if self._transport is not None and not self.gone:
             self._transport.abort()
 
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Accept only as many requests here as are in progress, whatever the SETTINGS, so that the next attempt uses another connection.
+            # So that the next attempt uses another connection, accept here only as many requests as are in progress, whatever the SETTINGS.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Reset the stream if half open: the service may respond before it has the whole request. Raises if both sides have ended.
+                # The service may respond before it has the whole request: reset a half-open stream. Raises if both sides have ended it.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

@@ -113,7 +113,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # Fail requests instead of opening another connection, which would most likely fail in the same way.
+        # If the new connection is unusable, fail requests instead of opening another one, which would most likely be as well.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:

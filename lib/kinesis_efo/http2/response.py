@@ -152,14 +152,13 @@ class Response:
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Copy the next bytes, and count the padding. Raises `WindowOverflow` if both exceed the window."""
+        """Copy the next bytes, and count the padding. Raises `WindowOverflow` if together they exceed the window."""
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy these bytes: the next ones are received into the same buffer. Join small chunks: each has a memory overhead, which the
-            # window does not bound.
+            # The receive buffer is reused, so copy the bytes. Join small chunks: the window does not bound their memory overhead.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -168,7 +167,7 @@ class Response:
             self._received += size
             self._wake()
         if padding:
-            # Reopen the window by the padding, which is never read.
+            # The padding is never read, so return it to the window now.
             self.widen()
 
     def end(self, fault: BaseException | None) -> None:
@@ -193,7 +192,7 @@ class Response:
     # -- helpers
 
     def widen(self) -> None:
-        """Reopen the window once half of it is used up."""
+        """Return bytes to the window once half of it is used up."""
         usual = min(LARGEST_WINDOW, max(LEAST_WINDOW, self._share() // 2))
         if self._window + self._unread <= usual // 2:
             self.expect(usual)

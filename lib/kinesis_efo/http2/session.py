@@ -232,7 +232,7 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """Add the cause to the message of an error, which botocore omits."""
+    """Add the cause, which botocore omits, to the message of an error."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 

@@ -22,7 +22,7 @@ class Member:
 
     def __init__(self) -> None:
         self.request: WorkRequest  # The fetcher's last request
-        self.requested_at: float  # When this request was received, monotonic seconds
+        self.requested_at: float  # When the last request was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
         self.revision = 1  # Grows whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
@@ -42,7 +42,7 @@ class Member:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return each `Order` for its shards that was not in a reply yet."""
+        """Return each `Order` for the fetcher's shards that was not in a reply yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }

@@ -108,7 +108,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # Report the run as unreachable: another run now has its port.
+            # The secret is refused because another run now has this port: report the run as unreachable.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

@@ -63,7 +63,7 @@ class Assignment:
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
         self.failure = Failure()
-        self.failures: dict[str, bytes] = {}  # The packed errors of queries, by their names in the run
+        self.failures: dict[str, bytes] = {}  # Packed errors of single queries, by the query's name
         self.revision = 0
         self._clock = clock
         self._ask = ask
@@ -240,7 +240,7 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Ignore the reply if the shards were dropped meanwhile.
+                # Otherwise, ignore the reply: the shards were dropped while it was under way.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         end = self._assignment.follow(work, asked_at)

@@ -52,7 +52,7 @@ class Reporter:
         self.news.notify()
 
     def reset(self) -> None:
-        """Report everything next time, to a run that does not count this fetcher as alive."""
+        """Report everything next time, because the run lacks the earlier reports."""
         self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}
 
@@ -78,7 +78,7 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         view = self._views.get(feed.row)
-        # Start over after a gap: events may have been dropped before they were reported.
+        # Start over: a compacted event may have been dropped before it was reported.
         if view is None or view.buffer is not buffer or view.entries < buffer.compacted:
             view = self._views[feed.row] = _PlannerView(buffer)
             start = buffer.start

@@ -48,7 +48,7 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        self._counted = self._last = 0.0  # When the last failure that counts (see `counts`) and the last failure of any kind came
+        self._counted = self._last = 0.0  # When the last counted failure (see `counts`) and the last failure came
         self.faults = 0
         self.until = 0.0
 

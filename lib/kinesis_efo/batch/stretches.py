@@ -20,7 +20,7 @@ class Stretch:
     """The part of one shard that is read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # Hash keys of the shard; aggregates with other ones are dropped, unless None
+    hash_range: tuple[int, int] | None  # Hash key range; drop aggregates with keys outside of it. None: drop none
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # Last sequence number, if the shard was closed when planned
@@ -122,7 +122,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
 
 
 def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:
-    """Return the end of each shard, without shards after the end."""
+    """Return where the read of each shard ends, without shards that come after the end of the read."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}

@@ -63,7 +63,7 @@ class Assignment:
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
         self.failure = Failure()
-        self.failures: dict[str, bytes] = {}  # Packed errors of single queries, by the query's name
+        self.failures: dict[str, bytes] = {}  # Serialized errors of single queries, by the query's name
         self.revision = 0
         self._clock = clock
         self._ask = ask

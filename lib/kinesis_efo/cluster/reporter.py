@@ -78,7 +78,7 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         view = self._views.get(feed.row)
-        # Start over: a compacted event may have been dropped before it was reported.
+        # Report the whole buffer if it is new, or if events were dropped before they were reported.
         if view is None or view.buffer is not buffer or view.entries < buffer.compacted:
             view = self._views[feed.row] = _PlannerView(buffer)
             start = buffer.start

@@ -47,7 +47,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position at its end
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record. Number 0 stands for that of `through`, which makes reports 10% smaller. `sub` is 0 once the payload was dropped
+    # The last record; number 0 means that of `through`, which makes reports 10% smaller. `sub` is 0 once the payload was dropped
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
     age: int = 0  # Milliseconds since the last of them arrived
@@ -203,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events before a position that all queries have committed. `retained`: the position from which each query needs some."""
+        """Drop events before a position that all queries have committed. `retained`: the position from which each query needs events."""
         self._retained = retained
         if self.covers(position):
             self.committed = position

@@ -38,8 +38,8 @@ class RangeSource(Protocol):
 class FetcherService(Service):
     """Serves tasks; see `Service`.
 
-    `source` returns, by the name of a query, what its tasks read from, or raises `FetcherUnreachableError`. A call that has no data for
-    `word_seconds` sends an empty part as a heartbeat.
+    `source` returns the object that serves a query's ranges, by the query's name, or raises `FetcherUnreachableError`. A call that has no
+    data for `word_seconds` sends an empty part as a heartbeat.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return what a running `some` has read so far, in order; if nothing, an empty part for the range that it waits for."""
+        """Return what a running `some()` call has read so far, in order; if nothing, an empty part for the range that it waits for."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]
@@ -128,7 +128,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # again: at the first call, reading may not have been allowed yet
+                fetcher.expect(ranges)  # repeat it: reading may not have been allowed at the first call
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -139,8 +139,8 @@ class Report(msgspec.Struct, frozen=True):
     name: str
     number: int  # One more than in the previous report; 1 if the report is complete
     shards: list[ShardNews] = []
-    failure: bytes = b""  # The error that has ended reading, packed by `pack_error`; empty without an error
-    failures: dict[str, bytes] = {}  # Errors of single queries, by the query's name in the run, packed likewise
+    failure: bytes = b""  # The error that has ended reading, serialized by `pack_error`; empty without an error
+    failures: dict[str, bytes] = {}  # Serialized errors of single queries, by the query's name in the run
 
 
 class ReportReply(msgspec.Struct, frozen=True):

@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # The service may respond before it has the whole request: reset a half-open stream. Raises if both sides have ended it.
+                # Reset a half-open stream: the service may respond before it has the whole request. (`h2` raises if both sides have ended.)
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

@@ -113,7 +113,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # If the new connection is unusable, fail requests instead of opening another one, which would most likely be as well.
+        # If the new connection is unusable, fail requests: another connection would most likely be unusable, too.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it took a request"))
         elif not connection.most_streams:

@@ -54,7 +54,7 @@ def session_class(
 ) -> Any:
     """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
 
-    `Response` explains `share`. `socket_factory` creates the sockets of HTTP/1.1.
+    `Response` explains `share`. `socket_factory` creates sockets for HTTP/1.1.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)

@@ -30,7 +30,7 @@ class LookResult(NamedTuple):
     """What one subscription found."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
-    # Whether everything before the time was read. If not, continue at `position`; if that is None, `gives_up` ended the search
+    # Whether everything before the time was read. If not, continue at `position`; if that is None, the search was given up
     complete: bool
     record: int | None = None  # The sequence number of the last record found, if available
 

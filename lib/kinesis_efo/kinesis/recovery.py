@@ -88,8 +88,8 @@ class FailureLog:
 class ReadContext:
     """The settings and services shared by all subscriptions to one stream.
 
-    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` lists shards
-    and consumer through `topology`, and shares the responses among the subscriptions.
+    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` looks up
+    shards and consumer through `topology`, and shares the responses among the subscriptions.
     """
 
     stream: StreamRef
@@ -188,7 +188,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached, such as a `LATEST` that a fast clock made a time."""
+        """Whether a position is a time that Kinesis' clock may not have reached: a fast clock may have chosen it for `LATEST`."""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 

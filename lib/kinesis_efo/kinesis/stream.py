@@ -186,7 +186,7 @@ class Stream:
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return a shard's listed or announced children, in the form of its last event."""
+        """Return a shard's children, listed or announced, as its last event announces them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
@@ -232,7 +232,7 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        Unless a micro-batch from here was `planned` before, the horizon may move by `START_SECONDS`. Raises the errors of `check_loss`.
+        Until a micro-batch from here is `planned`, the horizon may move `START_SECONDS`. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,

@@ -165,7 +165,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # Some servers send such a placeholder. Ignore it: otherwise, the shard would count as read to its end at any position.
+            # Some servers send an end before the start as a placeholder. Ignore it: otherwise, any position would be past the shard's end.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(

@@ -239,7 +239,7 @@ class BotoEventStream:
                 # The initial response is empty; unknown event types are ignored.
                 pass
             case "event", kind:
-                # An event without a text as its type may contain records, which must not be skipped.
+                # An event whose type is not a string may contain records, which must not be skipped.
                 raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))

@@ -540,7 +540,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # Check the traits, which may change without a reshard. After a reshard, skip this call: AWS allows an account 20 a second.
+            # Check the traits, which may change without a reshard. After a reshard, skip this call: AWS allows an account only 20 a second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)

@@ -86,5 +86,4 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
         case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
     # Unlike a reader, fail on unknown codes: transient errors have a status of 500 and above, so a retry would only pile up records.
-    # persist while records pile up.
     return WriteFault(code, text, Retry.NO, WriteError, "fix the cause: Kinesis would refuse the request again")

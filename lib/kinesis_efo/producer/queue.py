@@ -91,7 +91,7 @@ class Lane:
         self.backoff = backoff
         self.records: deque[Record] = deque()
         self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles, or to find a refused record
-        self.is_suspect = False  # A record of this lane may have made Kinesis refuse a whole request, so they are sent without other lanes
+        self.is_suspect = False  # Kinesis may have refused a whole request for a record of this lane: send it alone
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -415,7 +415,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # A throttled shard gets twice what it accepted now. Other failures must not narrow the lane: one bad record would block the others.
+        # Send a throttled shard twice what it accepted now. Other failures must not narrow the lane: a bad record would block the others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

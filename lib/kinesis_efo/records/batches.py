@@ -249,7 +249,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # If all texts are ASCII, as most are, their lengths are those of the strings: one byte per character.
+    # In ASCII texts, as most are, each character is one byte, so the strings' own lengths can be used.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 

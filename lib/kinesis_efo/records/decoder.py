@@ -164,7 +164,7 @@ class _RangePayloads(NamedTuple):
 class _CoreDecoder:
     """Decodes a batch with the core and retains its payloads: if the core declines one, Python decodes all of them.
 
-    So batches have the same bounds as if Python decoded everything, and errors come from Python.
+    So batches have the same boundaries as if Python decoded everything, and all errors come from Python.
     """
 
     def __init__(self, core: CoreBatch) -> None:
@@ -226,7 +226,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore `large` as the last event set it: that event may not be among these payloads.
+            # Restore `large` (how to decode) as the last event set it: that event may not be among these payloads.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

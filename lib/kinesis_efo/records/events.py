@@ -108,7 +108,7 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against the read limit, give or take a few per
+    `iterator` is None at the shard's end. `bytes`: size of data and keys, which counts against the read limit; accurate to a few per
     record.
     """
 

@@ -74,13 +74,13 @@ ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
     **dict.fromkeys(BROKEN, (RetriesExhaustedError, "too many failures in a row without any progress")),
     **dict.fromkeys([f"refuse {code}" for code in REFUSALS[:6]], (RetriesExhaustedError, "too many failures in a row")),
     **{f"refuse {code}": (KeyUnusableError, code) for code in REFUSALS[6:11]},
-    "refuse ResourceInUseException: too soon": (ConsumerTakenOverError, "is read by someone else"),
+    "refuse ResourceInUseException: too soon": (ConsumerTakenOverError, "is used by another program"),
     "refuse ResourceInUseException: not active": (RetriesExhaustedError, "has not become ACTIVE within 5 minutes"),
     "refuse ExpiredTokenException": (AccessRefusedError, "expired and do not refresh themselves"),
     "refuse AccessDeniedException": (AccessRefusedError, "Allow kinesis:SubscribeToShard on it to arn:aws:sts:"),
     "refuse InvalidArgumentException": (InvalidRequestError, "check that checkpoint and ARN belong together"),
     "refuse ResourceNotFoundException": (RetriesExhaustedError, "ResourceNotFoundException"),
-    "exception ResourceInUseException": (ConsumerTakenOverError, "is read by someone else"),
+    "exception ResourceInUseException": (ConsumerTakenOverError, "is used by another program"),
     "exception ResourceNotFoundException": (RetriesExhaustedError, "ResourceNotFoundException"),
     "exception KMSThrottlingException": (RetriesExhaustedError, "KMSThrottlingException"),
     "exception InternalFailureException": (RetriesExhaustedError, "InternalFailureException"),
@@ -204,9 +204,9 @@ async def test_a_second_reader_that_stays_is_named() -> None:
 
     with raises(
         ConsumerTakenOverError,
-        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json): consumer ... is read by someone "
-        "else: ResourceInUseException: Another subscription has been made for consumer ... and shard shardId-000000000000. "
-        "Every application needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one",
+        "stream 'orders', shard shardId-000000000000, consumer ... (from manifest.json): consumer ... is used by another "
+        "program: ResourceInUseException: Another subscription has been made for consumer ... and shard shardId-000000000000. "
+        "Give each application a separate consumer; look for another query, Flink job or KCL worker that uses this one",
     ):
         await world.read(meanwhile=disturb, rows=1000)
     world.check(whole=False)

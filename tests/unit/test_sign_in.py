@@ -166,7 +166,7 @@ def test_a_hanging_program_fails_the_sign_in(home: Home, monkeypatch: pytest.Mon
         with raises(
             AccessRefusedError,
             "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/orders (from m.json): there are no AWS "
-            "credentials to ask for its shards with: the sign-in with AWS profile 'dev' (of ...) fails: "
+            "credentials to list its shards with: the sign-in with AWS profile 'dev' (of ...) fails: "
             "CredentialRetrievalError: Error when retrieving credentials from custom-process: it did not end within 0 s; "
             "it may wait for input; correct that, or log in",
         ):

@@ -42,8 +42,8 @@ class Completion:
             stretch = self._stretch
             raise RetriesExhaustedError(
                 f"shard {stretch.key} does not get to {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where the read "
-                f"of it ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. Not a record is known to be missing",
-                remedy="read it again, and see whether Kinesis has a problem",
+                f"of it ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. No record is known to be missing",
+                remedy="read it again, and check whether Kinesis has a problem",
             )
         return False
 

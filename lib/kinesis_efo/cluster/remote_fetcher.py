@@ -127,8 +127,8 @@ class Assignment:
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard may not be read here. The task then looks for the shard's fetcher."""
-        known = "nothing was heard of the run lately" if shard in self._shards else "another fetcher reads it"
-        return FetcherUnreachableError(f"shard {shard} is not read here for {seconds:.0f} s now: {known}")
+        known = "the run has not answered lately" if shard in self._shards else "another fetcher reads it"
+        return FetcherUnreachableError(f"shard {shard} has not been read here for {seconds:.0f} s: {known}")
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
         if (order := self._orders.get(shard)) is None:
@@ -222,7 +222,7 @@ class RemoteFetcher:
                 silence = self._clock.monotonic() - heard_at
                 if silence >= self._give_up:
                     raise FetcherUnreachableError(
-                        f"the fetcher on {self._identity.host} has heard nothing of the run for {silence:.0f} s, given up: {error}"
+                        f"the fetcher on {self._identity.host} has not heard from the run for {silence:.0f} s and gives up: {error}"
                     ) from error
                 await self._clock.sleep(_RETRY_SECONDS)
                 continue
@@ -233,7 +233,9 @@ class RemoteFetcher:
                 case "standby":
                     await self._clock.sleep(_WAIT_SECONDS)
                 case "unknown":
-                    logger.warning("this fetcher counted as dead, and others may have its shards; starting over")
+                    logger.warning(
+                        "the run considered this fetcher dead, and others may have its shards; starting over"
+                    )
                     await self._begin_anew()
                     self._name = self._new_name()
                     done = 0

@@ -359,8 +359,8 @@ class Cursor:
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
             self.given_up = True
             logger.warning(
-                "shard %s: a task has taken nothing of its range for %.0f s, at %s, while another waits: nothing is buffered for it any more, "
-                "and it reads from Kinesis again if it goes on",
+                "shard %s: a task has not read its range for %.0f s, at %s, while another task waits: its events are no longer buffered, "
+                "and are fetched from Kinesis again if it continues",
                 self._buffer.key,
                 now - self._holds_up_since,
                 self.position,

@@ -89,8 +89,8 @@ class Shortfall:
             return self._gone(position, seconds, str(quiet))
         raise RetriesExhaustedError(
             f"shard {self._wanted.key} was read up to {position} and does not get to {self._wanted.through}, where the range ends, for "
-            f"{seconds:.0f} s: {quiet}. Not a record is known to be missing",
-            remedy="start the query again, and see whether Kinesis has a problem",
+            f"{seconds:.0f} s: {quiet}. No record is known to be missing",
+            remedy="restart the query, and check whether Kinesis has a problem",
         ).about(*self._wanted.key)
 
     def _gone(self, position: Position, seconds: float, why: str) -> bool:

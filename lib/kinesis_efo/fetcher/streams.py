@@ -46,7 +46,7 @@ class Streams:
                 raise FetcherUnreachableError(f"stream {name!r} is not listed here yet") from None
             raise FetcherError(
                 f"the checkpoint names stream {name!r}, but the query reads {', '.join(map(repr, sorted(self.streams)))}: "
-                "streams cannot be taken away from a query; start it with a new checkpoint"
+                "streams cannot be removed from a query; start it with a new checkpoint"
             ) from None
 
     async def add(self, name: str, stream: Stream) -> None:

@@ -442,7 +442,7 @@ class _Outbox:
             transport.write(bytes(self._unsent))
             self._unsent.clear()
             if transport.get_write_buffer_size() > _MOST_UNSENT:
-                self._abort(ConnectionLost("the service does not read what it is sent"))
+                self._abort(ConnectionLost("the service does not read what is sent to it"))
 
 
 def _name(code: int | ErrorCodes | None) -> str:

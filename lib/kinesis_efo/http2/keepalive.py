@@ -48,7 +48,7 @@ class Keepalive:
         try:
             await self._look_after()
         except Exception as error:
-            why = f"the connection could not be looked after: {type(error).__name__}: {error}"
+            why = f"watching the connection failed: {type(error).__name__}: {error}"
             self._connection.abort(ConnectionLost(why))
 
     async def _look_after(self) -> None:

@@ -115,10 +115,10 @@ class Pool:
         self._sockets.add(connection)
         # If the new connection is unusable, fail requests: another connection would most likely be unusable, too.
         if connection.closed:
-            self._fail(ConnectionLost("the service closed the connection before it took a request"))
+            self._fail(ConnectionLost("the service closed the connection before it accepted a request"))
         elif not connection.most_streams:
             connection.close()
-            self._fail(ConnectionLost("the service takes no requests: its SETTINGS_MAX_CONCURRENT_STREAMS is 0"))
+            self._fail(ConnectionLost("the service accepts no requests: its SETTINGS_MAX_CONCURRENT_STREAMS is 0"))
         else:
             self._places = connection.most_streams
         self._changed(connection)

@@ -100,7 +100,7 @@ class Response:
         """
         while not self.status:
             if self._ended:
-                raise ConnectionAbortedError("the request was given up before its answer")
+                raise ConnectionAbortedError("the request was cancelled before its response")
             await self._more()
 
     async def readany(self) -> bytes:
@@ -201,7 +201,7 @@ class Response:
         if self._fault is not None:
             raise self._fault
         if self._waiter is not None:
-            raise RuntimeError("two tasks read one response of HTTP/2; this is a bug")
+            raise RuntimeError("two tasks read one HTTP/2 response; this is a bug")
         loop = asyncio.get_running_loop()
         waiter = self._waiter = loop.create_future()
         alarm = loop.call_later(self._silence, self._fall_silent) if self._silence else None

@@ -151,9 +151,7 @@ class Http2Session(HttpSession):
 
     async def _dial(self, origin: Origin, proxy_url: str | None, changed: Changed) -> Connection:
         if proxy_url is not None and origin.scheme != "https":
-            raise NotHttp2(
-                f"a proxy stands before {origin}, which is reached in the clear: only TLS gets through as it is"
-            )
+            raise NotHttp2(f"{origin} is reached through a proxy and without TLS: a proxy passes HTTP/2 only with TLS")
         try:
             async with asyncio.timeout(self._connect_seconds):
                 security = proxy = None

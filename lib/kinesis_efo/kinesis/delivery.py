@@ -106,7 +106,7 @@ class ShardDelivery:
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
-            logger.info("%s: whether the shard is closed cannot be asked for now: %s", self, describe(error))
+            logger.info("%s: cannot check now whether the shard is closed: %s", self, describe(error))
             return False
         self.closing = end or self.closing
         return await self.deliver_known_end()

@@ -189,13 +189,13 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: 
             )
         case Verdict.TAKEN_OVER | Verdict.TOO_SOON:
             return ConsumerTakenOverError(
-                f"{where}: consumer {stream.consumer_arn} is read by someone else: {describe(error)}",
-                remedy="Every application needs a consumer of its own; look for another query, Flink job or KCL worker that uses this one",
+                f"{where}: consumer {stream.consumer_arn} is used by another program: {describe(error)}",
+                remedy="Give each application a separate consumer; look for another query, Flink job or KCL worker that uses this one",
             )
         case Verdict.NOT_ACTIVE:
             return RetriesExhaustedError(
                 f"{where} cannot be read: the consumer has not become ACTIVE within 5 minutes: {describe(error)}",
-                remedy="Look at it with `aws kinesis describe-stream-consumer`",
+                remedy="Check it with `aws kinesis describe-stream-consumer`",
             )
         case Verdict.FOREIGN:
             return SequenceNumberError(f"{where} cannot be read: {error}")
@@ -205,7 +205,7 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: 
                 remedy="This is a bug: report it with the stack trace",
             )
     first = retries.first if retries is not None else None
-    since = f"; the first in the row was {describe(first)}" if first and describe(first) != describe(error) else ""
+    since = f"; the first was {describe(first)}" if first and describe(first) != describe(error) else ""
     often = f", {retries.failures} in {retries.seconds:.0f} s" if retries is not None else ""
     return RetriesExhaustedError(
         f"{where} cannot be read: too many failures in a row without any progress{often}. The last was {describe(error)}{since}",

@@ -221,7 +221,7 @@ class Recovery:
             if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
                 raise AccessRefusedError(
                     f"{where}: {fault}. Whether the stream, the shard or {self._stream.reader} is missing "
-                    f"cannot be told, because kinesis:ListShards was refused: {describe(error)}",
+                    f"is not known, because kinesis:ListShards was refused: {describe(error)}",
                     remedy="Allow it to the job's role",
                 ) from fault.error
             return self._count(found)

@@ -217,7 +217,7 @@ async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
     try:
         return await asking
     except CALL_ERRORS as error:
-        logger.info("stream %s: who decides on the shard of its records is not known: %s", ref.name, describe(error))
+        logger.info("stream %s: how its records are distributed is not known: %s", ref.name, describe(error))
         return Distribution.UNKNOWN
 
 
@@ -306,16 +306,16 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
             ).about(ref.name) from error
         if cause is Cause.NO_CREDENTIALS:
             raise AccessRefusedError(
-                f"{where}: there are no AWS credentials to ask for its shards with: {describe(error)}",
+                f"{where}: there are no AWS credentials to list its shards with: {describe(error)}",
                 remedy=credentials_remedy(error),
             ).about(ref.name) from error
         if cause.refused or cause is Cause.EXPIRED:
             raise AccessRefusedError(
-                f"{where}: its shards or its retention cannot be asked for: {describe(error)}",
+                f"{where}: its shards or its retention cannot be read: {describe(error)}",
                 remedy=f"The role needs {action_of(error, 'ListShards')} on it, and valid credentials",
             ).about(ref.name) from error
         raise SubscriptionError(
-            f"{where}: its shards or its retention cannot be asked for: {describe(error)}. "
-            "What passes was waited for, as long as kinesis-efo option 'retryTimeout' says; look at the "
-            "stream's status and at the network path to the endpoint, and start the query again: nothing was lost"
+            f"{where}: its shards or its retention cannot be read: {describe(error)}. "
+            "Transient errors were retried for as long as kinesis-efo option 'retryTimeout' allows; check the "
+            "stream's status and the network path to the endpoint, and restart the query: nothing was lost"
         ).about(ref.name) from error

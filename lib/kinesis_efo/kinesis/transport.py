@@ -300,7 +300,7 @@ def starting_position(position: Position | None) -> dict[str, Any]:
             return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
         case PositionKind.INSIDE:
             return {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": str(position.value)}
-    raise ValueError("a shard cannot be read behind SHARD_END")
+    raise ValueError("a shard cannot be read after SHARD_END")
 
 
 def as_time(epoch_ms: int) -> datetime:

@@ -443,7 +443,7 @@ class RecordQueue:
             self._warned_at = now
             settled.stuck = (
                 f"stream {self._stream}: {oldest.describe()} is not written yet: Kinesis has refused it for {lasts:.0f} s, although {shard} "
-                f"takes other records; it is sent again until Kinesis takes it ({outcome.cause})"
+                f"accepts other records; it is sent again until Kinesis accepts it ({outcome.cause})"
             )
 
     def _error(self, fault: WriteFault) -> StreamError:

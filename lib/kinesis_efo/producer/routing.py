@@ -122,7 +122,7 @@ def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSe
     """Warn about settings that a producer ignores for a stream with these traits. Each warning is logged once per process."""
     if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
         _warn_once(
-            f"stream {stream}: records are not aggregated, because it cannot be told whether Kinesis distributes the stream's records "
+            f"stream {stream}: records are not aggregated, because it is not known whether Kinesis distributes the stream's records "
             f"itself (RecordDistributionStrategy), in which case readers may drop aggregates: {traits.unknown}"
         )
     asked = [what for what, on in (("aggregated", settings.aggregate), ("kept in order", settings.ordered)) if on]

@@ -159,7 +159,9 @@ class BatchBuilder:
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
         """Log how many aggregates were corrupt. Call `left_out` for each shard with dropped aggregates, with their number."""
         for key, corrupt in self._corrupt.items():
-            logger.warning("%s: %d records begin like KPL aggregates but are none; passed on as they are", key, corrupt)
+            logger.warning(
+                "%s: %d records look like KPL aggregates but are corrupt; passed on as they are", key, corrupt
+            )
         for key, foreign in self._foreign.items():
             left_out(key, foreign)
 

@@ -175,9 +175,9 @@ def sequence_number(name: str, text: str) -> int:
     """
     if text.startswith("0") and len(text) > 1 and text.isdigit():
         raise SequenceNumberError(
-            f"{name} {text[:80]!r} has leading zeros, which Kinesis' numbers never have. They would be asked for without the zeros, and a "
-            "server that compares texts finds nothing behind them: records would be skipped in silence. Read from a server that writes "
-            "sequence numbers as Kinesis does"
+            f"{name} {text[:80]!r} has leading zeros, which Kinesis' numbers never have. Requests would lack the zeros, and a server "
+            "that compares numbers as text would find nothing after them: records would be skipped silently. Read from a server that "
+            "writes sequence numbers as Kinesis does"
         )
     return _number(name, text)
 

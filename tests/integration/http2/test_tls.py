@@ -264,4 +264,4 @@ async def test_wrong_certificate_behind_a_proxy_is_refused(authority: Authority)
 
 async def test_proxy_before_an_unencrypted_service_is_refused() -> None:
     async with client("http://localhost:9", proxies={"http": "http://127.0.0.1:9"}) as aws:
-        await refused(aws, HTTPClientError, "a proxy stands before localhost:9, which is reached in the clear")
+        await refused(aws, HTTPClientError, "localhost:9 is reached through a proxy and without TLS")

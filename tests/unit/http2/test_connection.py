@@ -171,7 +171,7 @@ async def test_service_that_does_not_read_is_given_up() -> None:
             assert not line.ends
             line.receive(PingFrame(0, b"are you?").serialize())
         assert "abort" in line.ends
-        with pytest.raises(ConnectionLost, match="the service does not read what it is sent"):
+        with pytest.raises(ConnectionLost, match="the service does not read what is sent to it"):
             await waiting
 
 
@@ -254,4 +254,4 @@ async def test_fault_of_the_keepalive_ends_the_connection() -> None:
         line.broken = True
         await asyncio.sleep(PING_SECONDS)
         assert "abort" in line.ends
-        assert "could not be looked after: RuntimeError: a bug" in str(line.connection.ready.exception())
+        assert "watching the connection failed: RuntimeError: a bug" in str(line.connection.ready.exception())

@@ -198,7 +198,7 @@ async def test_service_that_hangs_up_gets_one_dial() -> None:
 
     network.dial = hung_up  # type: ignore[method-assign]
     async with opened(network) as pool:
-        with pytest.raises(ConnectionLost, match="closed the connection before it took a request"):
+        with pytest.raises(ConnectionLost, match="closed the connection before it accepted a request"):
             await pool.place()
         assert network.dials == 1
         assert not pool.connections

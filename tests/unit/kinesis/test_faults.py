@@ -90,9 +90,7 @@ def test_fatal_errors_cross_processes() -> None:
     row.failed(TimeoutError("first"), 5.0)
     row.failed(TimeoutError("x"), 90.0)
     error = fatal(classify(TimeoutError("x")), STREAM, "shard", "m.json", row)
-    assert "progress, 2 in 85 s. The last was TimeoutError: x; the first in the row was TimeoutError: first" in str(
-        error
-    )
+    assert "progress, 2 in 85 s. The last was TimeoutError: x; the first was TimeoutError: first" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is RetriesExhaustedError
     assert str(again) == str(error)

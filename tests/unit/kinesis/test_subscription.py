@@ -354,7 +354,7 @@ async def test_eleventh_failure_in_a_row_is_fatal() -> None:
         CONSUMER_ARN,
         SOURCE,
         "number 10",
-        "the first in the row was InternalFailureException: number 0",
+        "the first was InternalFailureException: number 0",
     )
     assert error.__cause__ is errors[0]
     assert len(world.transport.calls) == 11
@@ -506,7 +506,7 @@ async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     if polled:
         world.poll()
     reader = f"stream {STREAM_ARN}" if polled else f"consumer {CONSUMER_ARN}"
-    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "cannot be told", f" {reader} is missing")
+    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "is not known", f" {reader} is missing")
 
 
 async def test_failing_listshards_is_retried() -> None:

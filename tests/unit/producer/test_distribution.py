@@ -199,7 +199,7 @@ def test_unknown_distribution_disables_aggregation_and_slows_lookups(
     caplog.set_level(logging.WARNING)
     drive(scenario, stream, request, aggregate=True, ordered=ordered)
     (said,) = caplog.messages
-    assert said.startswith(f"stream {request.node.name}: records are not aggregated, because it cannot be told")
+    assert said.startswith(f"stream {request.node.name}: records are not aggregated, because it is not known")
     assert said.endswith("the role has no permission")
 
 

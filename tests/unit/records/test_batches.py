@@ -132,8 +132,8 @@ def test_warnings_name_each_shard(caplog: pytest.LogCaptureFixture) -> None:
     ]
     together(given)
     assert [line.message.split(";")[0] for line in caplog.records] == [
-        "stream-0:shardId-000000000000: 1 records begin like KPL aggregates but are none",
-        "stream-1:shardId-000000000001: 2 records begin like KPL aggregates but are none",
+        "stream-0:shardId-000000000000: 1 records look like KPL aggregates but are corrupt",
+        "stream-1:shardId-000000000001: 2 records look like KPL aggregates but are corrupt",
         "stream-0:shardId-000000000000: 1 KPL aggregates left out: hash keys of their records belong to other shards",
         "stream-0:shardId-000000000004: 1 KPL aggregates left out: hash keys of their records belong to other shards",
     ]

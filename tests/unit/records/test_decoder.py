@@ -297,7 +297,7 @@ def test_broken_aggregates_are_delivered_with_one_warning(caplog: pytest.LogCapt
     assert [(line.levelname, line.message) for line in caplog.records] == [
         (
             "WARNING",
-            "orders:shardId-000000000003: 3 records begin like KPL aggregates but are none; passed on as they are",
+            "orders:shardId-000000000003: 3 records look like KPL aggregates but are corrupt; passed on as they are",
         )
     ]
 

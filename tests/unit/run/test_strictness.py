@@ -95,4 +95,4 @@ def test_nothing_is_omitted_with_unknown_distribution(caplog: pytest.LogCaptureF
 
     caplog.set_level(logging.WARNING)
     drive(scenario)
-    assert [("cannot be told" in message) for message in caplog.messages] == [True, False]
+    assert [("it is not known" in message) for message in caplog.messages] == [True, False]

@@ -107,7 +107,7 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
-        # Identify the streams first: if a stream is created again during planning, its earlier shards must not be taken for the new ones.
+        # Identify the streams first: if a stream is re-created during planning, its earlier shards must not be mistaken for the new ones.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the response also has Kinesis' time
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:

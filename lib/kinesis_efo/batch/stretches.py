@@ -70,7 +70,7 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
 def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
     """Return the parts of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
 
-    After a merge, both parents announce the same child. It is read after the older one, which is read as well unless the read is `partly`.
+    After a merge, both parents announce the same child. It is read after its older parent, which is read as well unless `partly`.
 
     >>> stretch = Stretch(ShardKey("orders", "s2"), None, Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 0, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
@@ -95,7 +95,7 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """Return the parts of a stream's shards, parents before children, given all `shards` that Kinesis lists. The tip is given as a time.
+    """Return the parts of a stream's shards, parents before children, given all `shards` that Kinesis lists. A tip must be given as a time.
 
     Naming a shard as start skips its ancestors. Naming it as end with a sequence number skips its descendants.
 

@@ -28,7 +28,7 @@ class Member:
         self.changed = Signal()  # Notified when there is something to send
         self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
-        # When its last report was answered, monotonic seconds: the fetcher creates the next report only then
+        # When the fetcher's last report was answered, monotonic seconds; it creates the next one only after that
         self.replied_at = -inf
         self._reports = 0
 

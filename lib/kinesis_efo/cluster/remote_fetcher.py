@@ -56,9 +56,9 @@ class FetcherIdentity:
 class Assignment:
     """The shards that the run has assigned to this fetcher, and until when it may read them; implements `Coordinator`.
 
-    The time counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can acquire the
-    lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to check whether the
-    run still counts this fetcher as alive; see `renew`. `failure` is the error that ended the fetcher.
+    The time limit counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can
+    acquire the lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to
+    check whether the run still counts this fetcher as alive; see `renew`. `failure` is the error that ended the fetcher.
     """
 
     def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ class Assignment:
         return order.known if order.start == position else Facts(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report an error: of this fetcher, or of one query."""
+        """Report an error of one query if `row` names it, otherwise of this fetcher."""
         if row.query is None:
             self.failure.set(error)
         else:
@@ -183,7 +183,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # When one task ends, end all: without reports, for example, the fetcher would block its shards.
+            # When one task ends, end all: a fetcher that no longer reports, for example, would only keep its shards from others.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()

@@ -57,7 +57,7 @@ class Reporter:
         self._touched = {feed.row for feed in self._fetcher}
 
     def collect(self) -> list[ShardNews]:
-        """Return what has happened since the last call. If that is too much, the next call returns the rest."""
+        """Return what has happened since the last call. If that is too much for one report, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
         feeds = {feed.row: feed for feed in self._fetcher if feed.row in touched}

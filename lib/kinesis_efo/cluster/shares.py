@@ -110,7 +110,7 @@ class Rates:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Update the bytes per second if that is due. Return whether it was."""
+        """Update the measured rates if that is due. Return whether they were updated."""
         seconds = now - self._since
         if seconds < INTERVAL:
             return False
@@ -123,7 +123,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """Return the cost of each shard: its bytes per second plus a part of the mean, since idle shards cost, too. Drops other shards."""
+        """Return the cost of each shard: its bytes per second plus a part of the mean, since idle shards cost, too. Forgets the others."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

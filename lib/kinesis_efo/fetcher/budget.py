@@ -219,7 +219,7 @@ class Account:
 class ShardRoom:
     """Space for a shard's next event, on top of what is buffered; implements `kinesis.transport.Room`.
 
-    `waits` is called when the shard starts to queue.
+    `waits` is a callback for when the shard has to queue.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:

@@ -154,7 +154,7 @@ class ShardBuffer(EventIndex):
         self._arrived()
 
     def close(self) -> None:
-        """Drop everything. The buffer then covers no position."""
+        """Drop everything. The buffer then does not cover any position."""
         if not self._closed:
             self._closed = True
             self.room.close()

@@ -425,7 +425,7 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Drop the event that lacks the record, so that the run fetches it again.
+            # Drop the event that lacks the record: the run then has this part of the shard fetched again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 

@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # So that the next attempt uses another connection, accept here only as many requests as are in progress, whatever the SETTINGS.
+            # Accept no more requests than are in progress, whatever the SETTINGS allow, so that the next attempt uses another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)

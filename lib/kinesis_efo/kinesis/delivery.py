@@ -57,7 +57,7 @@ class ShardDelivery:
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
-        self.last_event_at: float  # When the last event was admitted (until then: received), monotonic seconds
+        self.last_event_at: float  # When an event was last received or admitted, monotonic seconds
         # The last sequence number and the children, once ListShards shows the shard as closed
         self.closing: tuple[int, tuple[ChildShard, ...]] | None = None
         self._context = context

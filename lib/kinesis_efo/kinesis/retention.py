@@ -145,7 +145,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position where a shard was idle: the low watermark, and since when it holds. A reader restarting there lost nothing.
+        # By shard and position where a shard was idle: the low watermark, and since when it holds. A restart there does not lose records.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, and need not be logged again.
         self._covered: dict[str, tuple[float, float]] = {}

@@ -305,9 +305,9 @@ class OpenSubscription:
 
 
 class QueuedRoom:
-    """Requests buffer space for a shard's transport; implements `Quota`. The request stays queued if its subscription is closed.
+    """Requests buffer space for a shard's transport; implements `Quota`. A request stays queued if its subscription is closed.
 
-    The time limits of the open `subscription` are suspended while the request waits.
+    The time limits of the open `subscription` are suspended while a request is queued.
     """
 
     def __init__(self, room: Room, clock: Clock, full: float) -> None:
@@ -335,17 +335,17 @@ class QueuedRoom:
 
     @property
     def waits(self) -> bool:
-        """Whether a request for space is still waiting."""
+        """Whether a request for space is queued."""
         return self._waiting is not None
 
     async def wait_granted(self) -> None:
-        """Wait until the waiting request for space is granted, if there is one."""
+        """Wait until a queued request for space is granted, if there is one."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None
 
     def release(self) -> None:
-        """Return unused space, unless a request for space is waiting."""
+        """Return unused space, unless a request for space is queued."""
         if self._waiting is None:
             self._room.release()
 

@@ -137,7 +137,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis returns the same error for a time before retention and for a time in its future, such as "now" by a fast clock.
+        # Kinesis returns the same error for a time before retention and for a time in its future, such as the current time of a fast clock.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None

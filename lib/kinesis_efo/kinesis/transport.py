@@ -1,6 +1,6 @@
 """Defines the `Transport` protocol for subscribing to shards, and implements it with SubscribeToShard and aiobotocore.
 
-The client chooses HTTP/2 or HTTP/1.1. Events are parsed here: botocore's event parser is ten times slower and quadratic in the size of an event.
+The client chooses HTTP/2 or HTTP/1.1. Events are parsed here: botocore's parser is ten times slower, and quadratic in an event's size.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Quota(Protocol):
         ...
 
     async def reserve(self, size: int) -> None:
-        """Wait for and reserve space after `try_reserve` has failed. Raises `NoRoom` if none becomes free for a long time."""
+        """Called after `try_reserve` has failed: wait for space and reserve it. Raises `NoRoom` if that takes too long."""
         ...
 
 

@@ -415,7 +415,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # Send a throttled shard twice what it accepted now. Other failures must not narrow the lane: a bad record would block the others.
+        # Next, send a throttled shard twice what it accepted. Other failures must not narrow the lane: a bad record would block the others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

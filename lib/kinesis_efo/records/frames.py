@@ -35,7 +35,7 @@ HeaderValue = str | bytes | bool
 class Frame(NamedTuple):
     """One frame with correct checksums. The payload of a SubscribeToShard stream is JSON.
 
-    `headers` has for example `:event-type`. Numbers, times and UUIDs stay raw bytes; this library does not read such headers.
+    `headers` contains, for example, `:event-type`. Numbers, times and UUIDs stay raw bytes; this library does not read such headers.
     """
 
     headers: dict[str, HeaderValue]

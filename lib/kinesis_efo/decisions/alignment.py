@@ -1,8 +1,8 @@
 """Aligns the shards of a query by arrival time (option `maxShardSkew`).
 
-Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the watermark
-past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a record that arrived more
-than `maxShardSkew` after the earliest unread record of all shards.
+Spark's watermark follows the newest event time of all shards. While a query reads a backlog, a shard with few records would move the
+watermark past unread records of other shards, and stateful operators would drop these records as late. So no micro-batch reads a record
+that arrived more than `maxShardSkew` after the earliest unread record of all shards.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SILENT_SECONDS: Final = 60.0
 """The other shards wait at most this many seconds for a shard that receives no events."""
 
 _ROUNDS: Final = 8
-_WORD_SECONDS: Final = 10.0
+_WARN_SECONDS: Final = 10.0
 
 
 class ShardEvents(Protocol):
     """The events of a shard: an `EventIndex` or a part of it."""
 
     def news_since(self, after: Position) -> float | None:
-        """Return the time of the first event after `after` that has records or ends the shard; None if there is none."""
+        """Return the time of the first event after `after` that has records or ends the shard; None if there is none. Orders the shards."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return as many events after `after` as fit into both limits; with `some`, at least the first one with records."""
+        """Return as many events after `after` as fit the limits. With `some`, include the first with records even if it is too large."""
 
 
 class _Front(NamedTuple):
-    """Arrival time `at` (epoch milliseconds) up to which a shard was read, set at `since` (monotonic seconds)."""
+    """How far a query has read a shard: up to the arrival time `at` (epoch milliseconds), which was set at `since` (monotonic seconds)."""
 
     at: float
     since: float
@@ -129,13 +129,13 @@ class Alignment:
         return min([others, *left]) + self._most
 
     def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
-        """Return the low watermark of a position, epoch milliseconds. Later records that arrived out of order may be older."""
+        """Return the low watermark of a position (epoch milliseconds), assuming that records arrived in order."""
         known = front.at if (front := self._fronts.get(key)) else -inf
         waiting = buffer.arrival_after(position)
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # Use the newest arrival: only the children have unread records, which arrived later.
+            # All unread records are in the children, and arrived after the newest record of this shard.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
@@ -163,10 +163,10 @@ class Alignment:
         return slowest
 
     def _warn_waiting(self, waiting: int, now: float) -> None:
-        """Log a warning each time all shards have waited for another `_WORD_SECONDS`."""
+        """Log a warning every `_WARN_SECONDS` while no shard can advance."""
         if self._held_since is None:
             self._held_since = self._warned_at = now
-        if now - self._warned_at < _WORD_SECONDS:
+        if now - self._warned_at < _WARN_SECONDS:
             return
         self._warned_at = now
         key, front = min(self._fronts.items(), key=lambda each: each[1])
@@ -189,7 +189,7 @@ class _UpTo:
         self._horizon = horizon
 
     def news_since(self, after: Position) -> float | None:
-        """Return the arrival time of the first record after `after`, so that the shard with the oldest record is planned first."""
+        """Return the arrival time of the first record after `after`: the shard with the oldest unread record is planned first."""
         arrived = self._buffer.arrival_after(after)
         # Plan a shard first, regardless of the limits, if only its end is unread: it delays all others.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived

@@ -17,7 +17,7 @@ _CONFIRM_SECONDS: Final = 12.0
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """The state of `Ending`, which the next run continues from."""
+    """The state of `Ending`, from which the next run process continues if this one dies."""
 
     wanted: bool
     in_one_batch: bool
@@ -30,15 +30,16 @@ class Ending:
     """The positions at which one query ends (its targets), and whether it has reached them.
 
     Args:
-        catch_up: Read up to all targets in the first micro-batch: before 4.2, Spark ends the query after it.
+        catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after that micro-batch.
         ends: The option `endingPosition`.
         patience: Seconds to wait for a shard to reach its target.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = self.in_one_batch = catch_up  # `wanted`: find targets next; `in_one_batch`: in one micro-batch
+        self.wanted = catch_up  # The targets must be found next
+        self.in_one_batch = catch_up  # A single micro-batch reads up to all targets
         self.over = False  # The query has finished reading
-        # The positions by shard; None for a query without an end, or before they are found
+        # The targets; None for a query without an end, or before the targets are found
         self.targets: Mapping[ShardKey, Position] | None = None
         self.changed = False  # The state has changed since the last call of `state` or `restore`
         self._settled: set[ShardKey] = set()
@@ -73,19 +74,19 @@ class Ending:
     def set_targets(
         self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
-        """Set the targets at `now` (monotonic seconds). `lasts`: sequence numbers of the last records up to the targets, if available."""
+        """Set the targets at `now` (monotonic seconds). `lasts` has the sequence number of the last record up to each target, if known."""
         self.wanted, self.changed = False, True
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End quiet shards before their targets: event positions need not reach a target.
+        """End shards without further records before their targets: if no records come, an event's position need not reach the target.
 
         Args:
             position: The query's positions.
             quiet: Since when each shard seems to be at its tip, monotonic seconds.
 
-        Raises RetriesExhaustedError if a shard stays quiet for `patience` seconds before a record that exists, or before its end.
+        Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds although a record that exists, or its end, is unread.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
@@ -109,11 +110,11 @@ class Ending:
             self.targets, self.changed = targets, True
 
     def includes(self, shard: ShardKey) -> bool:
-        """Whether the query starts reading a shard. Shards opened after it began are left to the next run."""
+        """Whether the query starts reading a shard. Once the targets are set, it ignores shards that have none."""
         return self.targets is None or shard in self.targets
 
     def limit_to_target(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """Return `through`, limited to the shard's target. `at` is how far the shard was read."""
+        """Return `through`, limited to the shard's target. `at` is the position up to which the shard was read."""
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)
@@ -133,7 +134,7 @@ class Ending:
         return frozenset(key for key, at in position.items() if at.reaches(self.targets.get(key, at)))
 
     def last(self, shard: ShardKey, through: Position) -> int | None:
-        """Return the sequence number of the last record up to `through`, if `through` is the shard's target and the number is available."""
+        """Return the sequence number of the last record up to `through`; None if unknown, or if `through` is not the shard's target."""
         return self._lasts.get(shard) if (self.targets or {}).get(shard) == through else None
 
     def reached(self, position: Mapping[ShardKey, Position]) -> bool:
@@ -147,7 +148,7 @@ class Ending:
         )
 
     def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of a single micro-batch that reads up to all targets. With `endingPosition`, this micro-batch is the query's last."""
+        """Return the end of the single micro-batch that reads up to all targets. With `endingPosition`, the query ends with it."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

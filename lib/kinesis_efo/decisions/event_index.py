@@ -20,7 +20,7 @@ _BEHIND_ALL: Final = 10**400
 
 
 class Portion(NamedTuple):
-    """The next events after a position."""
+    """The events of one shard that a micro-batch reads."""
 
     through: Position  # The end of the last event
     bytes: int
@@ -35,13 +35,13 @@ class EventIndex:
     def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
         self.start = start
         self.end = start
-        # The first position, until a record is dropped: the index then lacks records after it
+        # `start`, until a record is dropped; None from then on, as the index lacks records after the original start
         self._origin: Position | None = start
         # When the oldest buffered records were received, monotonic seconds; None without records
         self.waiting_since: float | None = None
         # The latest arrival of all records that were ever added, epoch milliseconds; `-inf` if unknown
         self.newest: float = -inf
-        # Parallel lists, for bisection. The sums start with the sum before the first event and are not reset when events are dropped.
+        # Lists with one slot per event, for bisection. The cumulative sums have one more slot, and are not reset when events are dropped.
         self._ends: list[int] = []
         self._since: list[float] = []
         self._behind: list[int] = []
@@ -107,14 +107,14 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # Ignore an event without records that has a lower position, so that an offset never moves back.
+        # An event without records may have a lower position. Ignore that position, so that an offset never moves back.
         if self.end.kind is PositionKind.AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
             return False
         self.end = _position(end)
         if not size and self.idle:
-            # Retain only the newest position of an idle shard, which sends an empty event every few seconds.
+            # An idle shard sends an empty event every few seconds: retain only the newest position.
             self._ends[-1] = end
             return False
         self._ends.append(end)
@@ -135,11 +135,11 @@ class EventIndex:
 
     @property
     def starts_unnumbered(self) -> bool:
-        """Whether the index starts at a time or the trim horizon. Only the first event then shows which sequence numbers it covers."""
+        """Whether the index starts at a time or the trim horizon. The sequence numbers it covers are then unknown until the first event."""
         return self.start.kind in (PositionKind.AT_TIMESTAMP, PositionKind.TRIM_HORIZON)
 
     def covers(self, position: Position) -> bool | None:
-        """Whether the buffer has, or will receive, all events after a position without gaps; None if only the first event will show."""
+        """Whether the buffer has, or will receive, all events after a position without gaps; None if unknown until the first event."""
         numbered = position.kind is PositionKind.AFTER
         if numbered and self.lowest is not None and position.value >= self.lowest:
             return True
@@ -153,17 +153,17 @@ class EventIndex:
         return known and not self.end.reaches(position)
 
     def bytes_after(self, position: Position) -> int:
-        """Bytes of the events after a position that the index covers."""
+        """Return the bytes of all events after `position`, which the index must cover."""
         return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
 
     def records_after(self, position: Position) -> int:
-        """Kinesis records in the events after a position that the index covers."""
+        """Return the number of Kinesis records in all events after `position`, which the index must cover."""
         return self._records_through[-1] - self._records_through[self.index_after(position)]
 
     def extend_coverage(self, number: int) -> None:
-        """Record that an index starting at a time or the trim horizon covers all events after `number`, so that a reader there can use it.
+        """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
-        Otherwise two readers at different positions would endlessly move the subscription back and forth.
+        A reader at `number` can then use the buffer. Otherwise it and another reader would endlessly move the subscription back and forth.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
@@ -173,7 +173,7 @@ class EventIndex:
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """Return the index of the first event after `position`, which the index must cover. An event may end after its last record."""
+        """Return the index of the first unread event at `position`, which must be covered. An event is read once its last record is."""
         ends, number = self._ends, position.value
         if position.kind is not PositionKind.AFTER:
             return len(ends) if position.is_end else self.gone
@@ -182,13 +182,12 @@ class EventIndex:
         return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
-        """Return when the first event after `after` with records or the shard's end was received, monotonic seconds; None without such an
-        event."""
+        """Return when the first event after `after` that has records or ends the shard was received (monotonic seconds), or None."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
     def lag(self, after: Position, now: float) -> int | None:
-        """Return the age in milliseconds of the first event after `after` with records or the shard's end; None without such an event."""
+        """Return the age in milliseconds of the first event after `after` that has records or ends the shard; None if there is none."""
         news = self._first_news(self.index_after(after))
         return self.age(news, now) if news < len(self._ends) else None
 
@@ -217,7 +216,7 @@ class EventIndex:
         )
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """Return the last sequence number after `after` up to `through`; None without such a record, or if `through` is within an event."""
+        """Return the sequence number of the last record in `(after, through]`; None without records, or if `through` is within an event."""
         if not self.end.reaches(through):
             return None
         stop = self.index_after(through)
@@ -226,7 +225,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to a position before which everything was dropped; None if unknown."""
+        """Return the last record up to a position whose preceding events were all dropped; None if unknown."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
@@ -258,7 +257,7 @@ class EventIndex:
     ) -> Portion:
         """Return the records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 
-        The portion may end within an event. With `some`, it has at least the first group of arrivals, if `horizon` allows.
+        The portion may end within an event. With `some`, its first group of arrivals may exceed the limits, but not `horizon`.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -316,7 +315,7 @@ class EventIndex:
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
         elif self.lowest is None or news:
-            # No record lies between the last dropped record and the new start.
+            # Cover all positions from the last dropped record on: no record lies between it and the new start.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
         waiting = len(self._ends) if self.waiting_since is None else self._first_news(stop)

@@ -1,7 +1,7 @@
 """Decides where a query or batch read begins and when each shard is read: parents before children, each shard exactly once.
 
-A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed nor in the
-offset was trimmed, with all its records.
+A shard in an offset was started; its ancestors were read, or skipped on purpose at the query's start. A shard that is neither listed nor in
+the offset was trimmed, with all its records.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Lineage:
     @property
     def shards(self) -> list[Shard]:
         """All shards, parents before their children."""
-        # A child has a higher first sequence number than its parents, or is only announced; then it has a higher id.
+        # Listed children have higher first sequence numbers than their parents. Announced children have no number yet, but higher ids.
         return sorted(
             self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
         )
@@ -70,7 +70,7 @@ class Lineage:
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of `parent` announced; ListShards may not list them yet."""
         for child in children:
-            # Use 0 as first sequence number, which the event lacks, until ListShards returns the child.
+            # The event does not contain the first sequence number: use 0 until ListShards returns the child.
             if child.shard_id not in self._shards:
                 self._announced.add(child.shard_id)
             hashes = (child.starting_hash, child.ending_hash)
@@ -86,11 +86,11 @@ class Lineage:
         return sorted(self._children.get(shard_id, ()))
 
     def too_new(self, shard_ids: Iterable[str]) -> list[str]:
-        """Return the unlisted shards that are newer than the list of shards."""
+        """Return those of `shard_ids` that ListShards does not list yet because they are too new."""
         return [shard_id for shard_id in shard_ids if shard_id > self._newest_listed and shard_id not in self._shards]
 
     def roots(self) -> list[str]:
-        """Return the oldest shards, with which a read of the whole stream starts."""
+        """Return the shards without listed parents, where a read of the whole stream starts."""
         return sorted(
             shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
         )
@@ -98,9 +98,9 @@ class Lineage:
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
         """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
 
-        A shard may start once all its parents were read to their end. Unlisted parents were trimmed and count as read. A shard that is in the
-        offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new shards are
-        roots.
+        A shard may start once all its parents were read to their end. Unlisted parents were trimmed and count as read. A shard that is in
+        the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new
+        shards are roots.
         """
         # With an outdated list, start only shards whose parents are in the offset: other shards may look unread although they are finished.
         is_old = self.outdated or bool(self.too_new(positions))
@@ -116,9 +116,10 @@ class Lineage:
         )
 
     def _waits(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether `child` has an unlisted parent and an unfinished older shard of the offset shares its hash keys.
+        """Whether an unfinished shard of the offset is an ancestor of `child`, with trimmed shards in between.
 
-        The older shard is then an ancestor through trimmed shards. If it is unlisted too, it may have had any hash keys.
+        If a parent of `child` is unlisted, each older shard with overlapping hash keys counts as an ancestor. An unlisted older shard
+        always counts, because its hash keys are unknown.
         """
         if all(parent in self._shards for parent in child.parents):
             return False
@@ -128,9 +129,10 @@ class Lineage:
         )
 
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether the offset has a finished ancestor of `child` that is not its parent, judged by the hash keys of unlisted parents.
+        """Whether a finished shard of the offset is an ancestor of `child`, with unlisted parents of `child` in between.
 
-        Otherwise, those parents may have been trimmed before the query started. An unlisted shard may have had any hash keys.
+        If so, these parents were trimmed after the query started. A finished shard counts as an ancestor if it is unlisted, or if its hash
+        keys overlap those of `child` outside of the listed parents.
         """
         known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
         ended = [
@@ -199,7 +201,7 @@ class Lineage:
         return not _beyond([self._shards[shard_id].hash_range for shard_id in shard_ids], whole, whole)
 
     def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
-        """Return some shards and all their descendants."""
+        """Return the given shards and all their descendants."""
         found = set(shard_ids)
         ahead = list(found)
         while ahead:
@@ -210,7 +212,7 @@ class Lineage:
         return found
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
-        """Return all ancestors of some shards."""
+        """Return all ancestors of the given shards."""
         found: set[str] = set()
         ahead = list(shard_ids)
         while ahead:
@@ -223,7 +225,7 @@ class Lineage:
 
 
 def _beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two hash key ranges overlap outside of the `known` ranges."""
+    """Whether the hash key ranges `child` and `other` overlap outside of the `known` ranges."""
     low, high = max(child[0], other[0]), min(child[1], other[1])
     for first, last in sorted(known):
         if first <= low <= last:
@@ -239,13 +241,13 @@ class Side:
 
     everywhere: Position  # The position for all shards that are not in `named`
     named: Mapping[str, Position]  # Positions of single shards
-    # Shards that were open at the time of `everywhere`, give or take some seconds. None: any may have been open. Empty: only the named shards
-    # and their descendants are read
+    # The shards that were open at about the time of `everywhere`; None if any shard may have been open.
+    # If this is empty, only the named shards and their descendants are read.
     open_then: Collection[str] | None = None
 
 
 def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
-    """Return the start of each shard that is read, parents first. Ancestors of named shards are skipped unless they are named."""
+    """Return where each shard starts that is read, parents first. An ancestor of a named shard is only read if it is named too."""
     passed = lineage.ancestors(start.named)
     reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
     found: dict[str, Position] = {}
@@ -253,7 +255,7 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
     for shard in lineage.shards:
         name = shard.shard_id
         if name not in start.named and not behind.keys().isdisjoint(shard.parents):
-            # The other parent of a merge may start earlier.
+            # A merged shard starts where the earlier of its parents starts.
             starts = [behind.get(parent, found.get(parent)) for parent in shard.parents]
             behind[name] = _earliest([each for each in starts if each is not None])
         if name in behind:
@@ -264,17 +266,17 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
 
 
 class Beginning(NamedTuple):
-    """A query's first `offset` in one stream, and the shards it leaves out although they do not precede the start."""
+    """A query's first `offset` in one stream, and the shards that it never reads although they may have records after the start."""
 
     offset: dict[str, Position]
     left_out: list[str]
 
 
 def beginning(lineage: Lineage, start: Side) -> Beginning:
-    """Return a query's first offset and the shards it leaves out. Other shards begin only after shards of the offset have ended.
+    """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
 
-    A closed shard that is neither read nor an ancestor of the offset counts as read to its end; otherwise, the child of a merge would wait for
-    it.
+    A closed shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, the child of a merge
+    with a shard of the offset would wait for it.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -297,7 +299,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # Leave out open shards, and closed ones if only named shards have a start: otherwise, these ended before the start.
+            # A closed shard without a start ended before the start of the stream, unless only named shards have a start.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END
@@ -315,14 +317,14 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """Return shards that count as read to their end although their lease rows do not show it, each with its descendants that have begun.
+    """Return shards whose lease rows are not at the end although descendants have begun. The values are these descendants.
 
-    A crash leaves such a lease row if the children were planned before the parent's last checkpoint was written.
+    Such shards count as read to their end: after a crash, the row may lack the parent's last checkpoint.
 
     Args:
-        positions: The positions in the lease rows.
-        lineages: The lineages of their streams.
-        parents: The parents in the lease rows.
+        positions: Each shard's position in its lease row.
+        lineages: The lineage of each stream.
+        parents: Each shard's parents as recorded in its lease row.
     """
     found: dict[ShardKey, list[str]] = {}
     for key, position in positions.items():

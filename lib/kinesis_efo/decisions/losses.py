@@ -1,8 +1,8 @@
 """Decides from positions, times and the list of shards whether records were trimmed before they were read.
 
 If the trim horizon has passed a position, Kinesis silently continues at the horizon. A sequence number contains the second in which it was
-assigned and the second in which its shard was created. AWS does not promise this layout, but the KCL relies on it too (SequenceNumberValidator).
-Sequence numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
+assigned and the second in which its shard was created. AWS does not promise this layout, but the KCL relies on it too
+(SequenceNumberValidator). Sequence numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ _36_BITS: Final = (1 << 36) - 1
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """Facts about a position, beyond the position itself."""
+    """What is known about a position in addition to the position itself, to decide whether records after it were lost."""
 
-    # The low watermark: every record that arrived earlier lies at or before the position; None if unknown
+    # A low watermark: every record that arrived earlier lies at or before the position; None if unknown
     read_until: float | None = None
     # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query starts there
     horizon: float | None = None
-    # A loss after this or an earlier position is accepted (option `acceptDataLoss`); None if none is
+    # A loss of records directly after this or any earlier position is accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
-    # For `TRIM_HORIZON`, `read_until` covers only what arrived after this time: another query found it there, and earlier records may have been
-    # trimmed. None if it covers everything
+    # At `TRIM_HORIZON`, `read_until` covers only records that arrived after this time; earlier ones may be trimmed. None: it covers all
     read_since: float | None = None
 
     def accepts_loss(self, position: Position) -> bool:
@@ -45,7 +44,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         return self.accepted is not None and self.accepted.reaches(position)
 
     def covers_all(self, position: Position) -> bool:
-        """Whether `read_until` covers all earlier records, whenever the shard was created."""
+        """Whether all records that arrived before `read_until` lie at or before `position`, however old the shard is."""
         since = self.read_since if position == TRIM_HORIZON else None
         return since is None or (self.horizon is not None and self.horizon >= since)
 
@@ -58,12 +57,12 @@ class Gap(NamedTuple):
 
     since: float  # The low watermark of the position
     horizon: float  # The trim horizon when the shard is read
-    # A warning is enough: the horizon moved while the first records of a start at the horizon were read
+    # A warning is enough: the query starts at the trim horizon, which moved before the first records were read
     tolerated: bool
 
 
 class ReadUntil:
-    """Finds the low watermark that server responses prove. A single response may be wrong: the least of three in two seconds counts."""
+    """Finds a low watermark from server responses. One response may be wrong: the lowest of at least three in two seconds counts."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -72,7 +71,7 @@ class ReadUntil:
         self._since = 0.0
 
     def observe(self, claim: float, now: float) -> None:
-        """Process a response received at `now` (monotonic seconds), with `claim` as its low watermark."""
+        """Process a response that was received at `now` (monotonic seconds) and implies the low watermark `claim`."""
         if not self._answers:
             self._since, self._least = now, inf
         self._answers += 1
@@ -86,9 +85,9 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     """Return the low watermark of a shard's position; None if unknown.
 
     Args:
-        shard: The shard as ListShards returns it, or None.
+        shard: The shard as ListShards returns it; None if unlisted.
         position: How far the shard has been read.
-        known: Further facts about the position.
+        known: What else is known about the position.
         latest: The latest possible time in a sequence number, epoch seconds.
     """
     if position.is_end:
@@ -97,7 +96,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # An unlisted shard may have been created after the query's start.
+            # Only for listed shards: an unlisted one may have been created after the query chose its start.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -117,8 +116,8 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
     Args:
         since: The low watermark of the position, from `low_watermark`.
         horizon: The trim horizon now.
-        start: The trim horizon at the start of a query, if it starts at the horizon of this shard and has committed none of its records.
-        least: How far, in seconds, the horizon may move after `start` before anything is read.
+        start: The trim horizon when a query chose to start there, if it has not committed any record of this shard; otherwise None.
+        least: Seconds that the horizon may move after `start` without a gap.
     """
     if since is None or since >= horizon:
         return None
@@ -128,20 +127,20 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return the facts for reading that begins at `TRIM_HORIZON`: `read_since` becomes the horizon."""
+    """Return `known` for a read that begins at `TRIM_HORIZON`: `read_since` becomes the horizon of that start."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)
 
 
 def start_horizon(shard: Shard | None, known: Facts) -> float | None:
-    """Return the trim horizon when a query chose to start at the horizon of this shard; None for shards created later."""
+    """Return the trim horizon at the time when a query chose it as its start; None if it did not, or if the shard was created later."""
     created = None if shard is None else created_at(shard)
     return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """Return the time at which a sequence number of a shard was assigned; None if it has another layout, or a time after `latest`.
+    """Return when a sequence number was assigned, in epoch seconds; None if it has another layout, or a time after `latest`.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -154,12 +153,12 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
 
 
 def created_at(shard: Shard) -> float | None:
-    """Return when a shard was created, from its first sequence number; None if that has another layout."""
+    """Return when a shard was created, from its first sequence number; None if the number has another layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 
 def time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    """Return the time in a position; None for kinds of positions, or layouts of sequence numbers, without a time."""
+    """Return the time that a position contains; None if it contains no time, or a sequence number with another layout."""
     if position.sequence_number is not None:
         return written_at(position.sequence_number, shard_id, latest)
     return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None
@@ -186,6 +185,6 @@ def _index(number: int) -> int:
 
 
 def _is_version_2(number: int) -> bool:
-    """Whether a sequence number consists of, from the highest of its 186 bits: the value 2 (2 bits), the shard's creation time (36), the
-    shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), and the value 2 (4)."""
+    """Whether a sequence number has layout version 2. Its 186 bits, from the highest, are the value 2 (2 bits), the shard's creation time
+    (36), the shard's index modulo 16 (4), a counter (64), a byte, the time of assignment (36), the shard's index (32), the value 2 (4)."""
     return number.bit_length() == 186 and number & 0xF == 2

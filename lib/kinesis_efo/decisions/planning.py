@@ -22,27 +22,23 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     key: ShardKey
     through: Position  # Records up to here are buffered and fit within the limits
     records: int  # Number of these records
-    bytes: int  # Their bytes in the buffer
+    bytes: int  # Bytes of these records in the buffer
     millis_behind: int | None  # The lag reported by the last event; None before the first event
     last: int | None = None  # The sequence number of the last record; None if unknown or without records
     # For how many seconds the shard has apparently been read to its tip; 0 if it may have more records, or if unknown
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
-    more: bool = False  # The limits exclude buffered events
-    left: int | None = None  # The age in milliseconds of the oldest excluded event
+    more: bool = False  # More events are buffered than the limits allow
+    left: int | None = None  # The age in milliseconds of the oldest event that exceeds the limits
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to a poll: the shards that can advance, children that start, and ended shards whose children are all in the offset.
+    """The reply to a poll: how a query's offset can advance."""
 
-    Children in `starting` start at the trim horizon: this micro-batch reads their parents to their end. `undecided`: more shards could start, but
-    whether records before them were lost is still unknown.
-    """
-
-    shards: list[ShardProgress]
-    starting: list[ShardKey] = []
-    finished: list[ShardKey] = []
-    undecided: bool = False
+    shards: list[ShardProgress]  # How far each shard can advance
+    starting: list[ShardKey] = []  # Children that start at the trim horizon, after the end of their parents
+    finished: list[ShardKey] = []  # Ended shards that leave the offset, because all their children are in it
+    undecided: bool = False  # More shards could start, but it is still unknown whether records before them were lost
 
 
 def is_behind(millis: int | None) -> bool:
@@ -53,8 +49,8 @@ def is_behind(millis: int | None) -> bool:
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
     """Whether a micro-batch that would read `shards` may wait for more records.
 
-    It may not if the limits exclude events, a shard ends, or there is nothing to read. Otherwise it waits until all shards together have
-    `least_bytes` of data. If that is None, it waits while each shard with records is behind its tip.
+    It may not if the limits exclude events, if a shard ends, or if there is nothing to read. Otherwise it waits until all shards together
+    have `least_bytes` of data. If `least_bytes` is None, it waits while every shard with new records is behind its tip.
     """
     size = 0
     for shard in shards:
@@ -70,8 +66,8 @@ def plan(
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 
-    Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at least
-    one event, so that even the smallest limits cannot stop a query.
+    Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at
+    least one event, so that even the smallest limits cannot stop a query.
 
     Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`.
     """

@@ -10,7 +10,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowe
 
 
 class Progress:
-    """The progress of one query. It only moves forward: offsets are ordered by their marks, which the first ones of an old checkpoint lack."""
+    """The offsets that one query has finished and planned. Their marks order them; in old checkpoints, the first offsets have no mark."""
 
     def __init__(self) -> None:
         # Everything up to this offset is processed, and the next micro-batch begins here; None if unknown
@@ -82,9 +82,10 @@ def lease_positions(
     stored: Callable[[ShardKey], Position | None],
     ancestors: Callable[[ShardKey], Collection[ShardKey]],
 ) -> dict[ShardKey, Position]:
-    """Return the positions that lease rows should have: for each shard, that of the slowest query that has reached the row's position.
+    """Return the positions to write to lease rows: for each shard, the position of the slowest query.
 
-    A lease row must not move back, so queries behind it are ignored. A query that reads an ancestor of a shard is at the shard's beginning.
+    A row never moves back, so queries that have not reached its position are ignored. A query that still reads an ancestor of a shard is at
+    the shard's beginning.
 
     Args:
         shards: The shards whose positions to compute.

@@ -37,8 +37,8 @@ _STEP_SECONDS: Final = QUIET_SECONDS / 16
 class Quiet:
     """Counts successive empty responses or events of a shard.
 
-    Reading is at the tip if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag shows that
-    reading progresses through a time without records, and restarts the count.
+    The reader is at the tip if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag restarts
+    the count: the reader passes a period without records.
 
     >>> quiet = Quiet()
     >>> for second in range(3):
@@ -74,13 +74,13 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Restart the count when a subscription's event waits for buffer space. GetRecords is only called once there is space."""
+        """Restart a subscription's count when its event waits for buffer space. GetRecords is only called once there is space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()
 
     def is_at_tip(self, asked_at: float = -inf) -> bool:
-        """Whether the shard has been read to its tip. Records may have come after responses before `asked_at`, so these do not count."""
+        """Whether the shard has been read to its tip. Responses before `asked_at` do not count: records may have arrived since."""
         counted = [at for at in self._counted if at >= asked_at]
         return len(counted) >= self._needed and counted[-1] - counted[0] >= QUIET_SECONDS
 

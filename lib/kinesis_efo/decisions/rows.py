@@ -1,7 +1,7 @@
-"""Decides for one shard what is retained, which queries catch up with GetRecords, and where the subscription stands.
+"""Decides for one shard which events are retained, which queries catch up with GetRecords, and where the subscription restarts.
 
-A buffer row is an index of events in the run's table. All queries share one buffer of a shard, which a subscription fills. A query that is
-behind has a separate buffer, filled with GetRecords. `decide` is pure; the only history in its input is when each buffer last moved.
+All queries share one buffer of a shard, which a subscription fills. A query that is behind has a separate buffer, filled with GetRecords.
+`decide` is pure: it depends only on its arguments, which include how long ago each buffer last moved.
 """
 
 from __future__ import annotations
@@ -12,31 +12,27 @@ from typing import Final, NamedTuple
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.positions import Position, lowest, rank
 
-# Seconds between two moves of a subscription, which Kinesis allows to reopen only so often; separate buffers have another limit.
+# A subscription moves to another position at most once in this time, because Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# In an idle shard, a query can join a shared buffer only if that stays this long: the query's task needs one event.
+# An idle shared buffer that a query uses stays this long before it moves back for another query, which may join it at the next event.
 IDLE_SECONDS: Final = 60.0
-# A buffer with at most this lag will soon reach each query that is ahead of it.
+# A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
 # After this long without space for the next event, the query that retains the most catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
 
 
 class Needs(NamedTuple):
-    """What a query needs of a shard.
+    """The positions of one shard at which a query needs a buffer."""
 
-    The query has finished everything up to `lowest` and planned up to `reach`. `requested` is the position of a task's request that waits
-    for a buffer to serve it.
-    """
-
-    lowest: Position
-    reach: Position
-    requested: Position | None = None
+    lowest: Position  # The query has finished everything up to here
+    reach: Position  # The query has planned up to here
+    requested: Position | None = None  # Where a task's request waits for a buffer that can serve it
 
     @property
     def restart_at(self) -> Position:
-        """Where fetching restarts if no buffer covers the needs: at the request, else at `lowest`, where a repeated micro-batch begins."""
+        """Where a new buffer for the query begins: at the request, or else at `lowest`, where a repeated micro-batch would begin."""
         return self.lowest if self.requested is None else self.requested
 
     @property
@@ -45,14 +41,14 @@ class Needs(NamedTuple):
 
 
 class RowView(NamedTuple):
-    """A buffer row as `decide` sees it. Times are in seconds."""
+    """The state of a buffer as `decide` sees it. Times are in seconds."""
 
     events: EventIndex
     lag: float | None  # How far the buffer's end is behind the tip; None if unknown
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # There is no space for the next event
-    quiet: bool = False  # The shard seems to be at the tip: the event that shows the buffer's start may never come
+    quiet: bool = False  # The buffer seems to be at the shard's tip: the event that shows its first sequence number may never come
     retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
@@ -68,7 +64,7 @@ class RowView(NamedTuple):
         return near and self.has(position)
 
     def is_within(self, needs: Needs) -> bool:
-        """Whether the buffer begins within or before what a query has planned."""
+        """Whether the buffer begins before or within the micro-batches that a query has planned."""
         return self.has(needs.reach) or self.has(needs.lowest)
 
 
@@ -76,9 +72,9 @@ class Decision(NamedTuple):
     """What to do with the buffers of a shard."""
 
     restart_at: Position | None  # Where the subscription restarts; None if it continues
-    retain_from: Position  # The lowest position in `retained`; everything before it is dropped
-    retained: Mapping[str, Position]  # For each query, the position from which the shared buffer is retained
-    separate: Mapping[str, Position]  # Where each separate buffer begins or restarts
+    retain_from: Position  # The lowest position in `retained`; the shared buffer drops all earlier events
+    retained: Mapping[str, Position]  # From which position the shared buffer retains events, for each query
+    separate: Mapping[str, Position]  # Where the separate buffer of each query that has one begins
     rules: tuple[str, ...] = ()  # The rules that applied
 
 
@@ -115,7 +111,7 @@ def decide(
 def _restart(
     queries: Mapping[str, Needs], shared: RowView, separate: Mapping[str, RowView], *, hold: bool, may_poll: bool
 ) -> tuple[Position | None, str]:
-    """Return where the subscription restarts, and the rule."""
+    """Return where the subscription restarts, and the rule that applied; None and "" if it continues."""
     ends = [each.lowest for each in queries.values()]
     far = shared.lag is not None and shared.lag > NEAR_SECONDS
     if not may_poll:
@@ -149,7 +145,7 @@ def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
 
 
 def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
-    """Return the position from which the shared buffer is retained for a query; None if it is not retained for this query."""
+    """Return from which position the shared buffer retains events for a query; None if it retains none for it."""
     if shared.has(needs.lowest):
         return needs.lowest
     if not shared.has(needs.reach):
@@ -160,7 +156,7 @@ def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | Non
 
 
 def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
-    """Whether a query has read all of a full buffer."""
+    """Whether the query that is furthest ahead has planned all events of a full buffer and waits for the next."""
     front = max((each.reach for each in queries.values()), key=rank)
     return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
 

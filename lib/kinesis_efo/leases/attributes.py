@@ -23,7 +23,7 @@ _MOST_TIME: Final = 10**14
 
 
 class CheckpointMark(NamedTuple):
-    """The furthest mark of a checkpoint."""
+    """The newest mark that was recorded for a checkpoint."""
 
     mark: Mark
     at: int  # When the mark was recorded, in epoch milliseconds
@@ -53,7 +53,7 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
 
 
 def optional_number(item: Attributes, name: str) -> int | None:
-    """Return the value of an attribute that is a whole number; None if the row lacks it."""
+    """Return the value of an attribute that is a whole number; None if the row does not have the attribute."""
     return None if read(item, name, "N", None) is None else number(item, name)
 
 
@@ -66,7 +66,7 @@ def milliseconds(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
 
 
 def seconds(item: Attributes, name: str) -> float | None:
-    """Return, in seconds, the value of an attribute that is a time; None if the row lacks it."""
+    """Return the value of an attribute that is a time, in epoch seconds; None if the row does not have the attribute."""
     return None if read(item, name, "N", None) is None else milliseconds(item, name) / 1000
 
 
@@ -83,7 +83,7 @@ def stored(position: Position) -> tuple[Position, int, int | None]:
 
 
 def read_continuation(item: Attributes) -> int | None:
-    """Return the sequence number up to which the shard was read; None if the row has none or `checkpoint` is further."""
+    """Return the sequence number up to which the shard was read; None if `continuation` is missing or behind `checkpoint`."""
     checkpoint = read(item, "checkpoint", "S", "LATEST")
     text = read(item, "continuation", "S", None)
     if text is None:
@@ -96,7 +96,7 @@ def read_continuation(item: Attributes) -> int | None:
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """Return the position in `checkpoint`; None if a KCL application stored `LATEST`, or `AT_TIMESTAMP` without a time."""
+    """Return the position in `checkpoint`; None for `LATEST` or `AT_TIMESTAMP` without a time, which only KCL applications store."""
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])
@@ -111,7 +111,7 @@ def read_checkpoint(item: Attributes) -> Position | None:
 
 
 def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:
-    """Convert the marks of checkpoints to the attribute `marks`."""
+    """Convert checkpoint marks to the attribute `marks`."""
     fields = {
         each.mark.checkpoint: {"M": {"moved": {"N": str(each.mark.moved)}, "at": {"N": str(each.at)}}} for each in marks
     }
@@ -119,7 +119,7 @@ def of_marks(marks: tuple[CheckpointMark, ...]) -> dict[str, dict[str, Any]]:
 
 
 def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
-    """Return the marks of checkpoints, newest first; empty if the row has none."""
+    """Return the row's checkpoint marks, newest first; empty if the row has none."""
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
@@ -128,7 +128,7 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Return the identity of the row's stream; None if the row does not have it."""
+    """Return the identity of the stream for which the row was written; None if the row does not contain it."""
     arn = read(item, "streamArn", "S", None)
     if arn is None:
         return None

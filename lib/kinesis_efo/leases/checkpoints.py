@@ -1,7 +1,7 @@
-"""Writes the checkpoints of shards to the lease table: after changes, at a bounded rate, and only while the run has the lease.
+"""Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
 These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every lease row contains the
-epoch of the run that wrote it, and a run does not overwrite the rows of a later run. A run replaces checkpoints of another stream, for
+epoch of the run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of another stream, for
 example of a deleted stream with the same name.
 """
 
@@ -44,7 +44,7 @@ _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
 class Schedule:
-    """A queue of shards whose lease rows are to be written, each at its earliest requested time. Times are in monotonic seconds."""
+    """A queue of shards by the time at which to write their lease rows. All times are in monotonic seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class Schedule:
             now = self._clock.monotonic()
             while self._heap and self._heap[0][0] <= now:
                 at, shard = heapq.heappop(self._heap)
-                if self._times.get(shard) == at:  # else this entry is outdated: the shard was already returned
+                if self._times.get(shard) == at:  # otherwise, an earlier entry of the shard was already returned
                     del self._times[shard]
                     return shard
             if now >= until:
@@ -85,14 +85,14 @@ class Checkpoints:
         self,
         table: LeaseStore,
         keys: LeaseKeys,
-        epoch: Callable[[str], int | None],  # Looks up the epoch of a stream's lease; None without the lease
-        identity: Callable[[str], StreamIdentity],  # Looks up a stream by logical name
+        epoch: Callable[[str], int | None],  # Returns the epoch of the run's lease on a stream; None without it
+        identity: Callable[[str], StreamIdentity],  # Returns the identity of a stream by logical name
         rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
-        read_until: Callable[[ShardKey, Position], float | None],  # Low watermark in epoch seconds; None if unknown
+        read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark, or None if unknown
         failure: Failure,  # Receives the error that ends the run
-        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # A shard's fetcher, written for tools
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns a shard's fetcher, for tools
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
     ) -> None:
         self._table = table
@@ -115,7 +115,7 @@ class Checkpoints:
     # -- called by the reader
 
     def load(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the rows that a stream's shards had when the run acquired the stream's lease."""
+        """Set the current rows of a stream's shards, after the run has acquired the stream's lease."""
         for shard, each in self._shards.items():
             if shard.stream == stream:
                 each.row = each.stray = None
@@ -131,7 +131,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that queries read, with the contents of new rows. Missing rows are created, and incomplete rows completed."""
+        """Set the shards that queries read, and what new rows contain. Missing rows are created, and incomplete rows completed."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -141,12 +141,12 @@ class Checkpoints:
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Record the position up to which a shard is processed, and the last record up to it, for a later write. Never moves back."""
+        """Record up to which position and record a shard is processed, for a later write. A row never moves back."""
         if self._of(shard).update(position, record):
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
-        """Return a shard's position in its row, or the newer one that is yet to be written; None if there is neither."""
+        """Return the newest position of a shard, which may not be written to its row yet; None if there is none."""
         each = self._shards.get(shard)
         return each.position if each is not None else None
 
@@ -157,12 +157,12 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the `read_until` of a shard's row, in epoch seconds; None if missing, or if it may not apply to `position`."""
+        """Return `read_until` from a shard's row, in epoch seconds; None if missing, or if it may be wrong for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return the `read_since` of a shard's row."""
+        """Return `read_since` from a shard's row, in epoch seconds; None if missing."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
@@ -173,7 +173,7 @@ class Checkpoints:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
-        """Write all pending checkpoints, for at most `at_most` seconds. Call this before the run's lease is released."""
+        """Write all pending checkpoints, for at most `at_most` seconds. Must be called before the run releases its leases."""
         if self._task is None:
             return
         self._task.cancel()
@@ -268,13 +268,13 @@ class Checkpoints:
                 return True
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
-                # Fail: the loop would otherwise retry forever.
+                # The write conflicts with a row that is not a lease: retrying would never end.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
             each.load(outcome.current, stream)
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
-        """Raise an error if a shard's row has an owner: only a KCL application, which ignores the run's lease, writes one."""
+        """Raise an error if a shard's row has an owner: a KCL application, which ignores this run's lease, reads the shard."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
@@ -284,7 +284,7 @@ class Checkpoints:
     # -- periodic work
 
     def _refresh(self) -> None:
-        """Schedule writes of rows whose `readUntil` is outdated. Their shards are idle."""
+        """Schedule writes of rows whose `readUntil` is outdated because their shards are idle."""
         for shard, each in self._shards.items():
             if each.wanted and each.is_outdated(partial(self._read_until, shard), REFRESH_INTERVAL):
                 self._enqueue(shard)
@@ -293,7 +293,7 @@ class Checkpoints:
         self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
-        """Complete the rows of parents that were read to their end, and delete finished rows of shards that no query reads."""
+        """Finish rows of parents that were read to their end, and delete rows that are not needed anymore."""
         by_key = {each.key: shard for shard, each in self._shards.items()}
         rows = {
             key: row

@@ -14,16 +14,16 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A lease row as last seen. Times are in monotonic seconds."""
+    """A lease row as of the last scan that contained it. Times are in monotonic seconds."""
 
     lease: Lease
-    owner_since: float  # When its current owner was first seen
-    changed_at: float  # When it last changed
-    gone: bool = False  # Whether it was deleted
+    owner_since: float  # When a scan first contained the current owner
+    changed_at: float  # When the row last changed
+    gone: bool = False  # Whether the row was deleted
 
 
 class Observer:
-    """Compares each scan with earlier ones, and detects lease rows that stopped changing. All times are in monotonic seconds.
+    """Detects lease rows that stopped changing, by comparing scans of the table. All times are in monotonic seconds.
 
     A lease expires after `lease_timeout` seconds without a change. `gone` returns whether an owner's process has certainly ended; it is
     called once per owner and scan.
@@ -36,10 +36,10 @@ class Observer:
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
-        """Process all rows of a scan that was complete at `now`. Returns all heartbeats, by lease key.
+        """Process the rows of a scan that was complete at `now`. Returns a heartbeat for each row, by lease key.
 
-        A row that is seen for the first time counts as renewed now. A deleted row with an owner is remembered until it would have expired:
-        the owner may still be running, unaware that the row was deleted by hand.
+        A new row counts as renewed now. The heartbeat of a deleted row with an owner is retained until the lease would have expired: if the
+        row was deleted by hand, the owner may still be running.
         """
         owners = {lease.owner for lease in leases.values() if lease.owner is not None}
         self._ended = frozenset(filter(self._gone, owners))
@@ -55,20 +55,20 @@ class Observer:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
             return Heartbeat(lease, now, now)
-        # Count a deleted row that exists again as just written.
+        # A row that was deleted and exists again was just written, even if its counter is the same.
         moved = old.gone or old.lease.counter != lease.counter
         return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
 
     def quiet(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner and the counter of a row have not changed for the lease timeout, or its owner has ended."""
+        """Whether a lease has expired: its owner and counter have not changed for the lease timeout, or its owner's process has ended."""
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return the time at which the row's lease expires if the row does not change before then."""
+        """Return when the lease expires unless its row changes before."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether the owner was observed for at least a lease timeout, and renewed within the last two thirds of a timeout."""
+        """Whether an owner is certainly alive: it was observed for a lease timeout, and renewed the lease in the last two thirds of one."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

@@ -75,7 +75,7 @@ class HostTable(LeaseStore):
                 return seen
             old, new = before.to_item(), after.to_item()
             obsolete = () if after.is_run else OBSOLETE
-            # Keep attributes that this version does not define, as in DynamoDB.
+            # Retain attributes that this version does not define, as a DynamoDB update does.
             kept = {name: value for name, value in item.items() if name not in old and name not in obsolete}
             _write(file, kept | new)
         return after
@@ -88,7 +88,7 @@ class HostTable(LeaseStore):
         return found
 
     def _seen(self, item: Item, before: Lease) -> Outcome:
-        """Return the current row if it still has the owner and the counter of `before`, else a `Conflict`."""
+        """Return the row in `item` if its owner and counter are still those of `before`, else a `Conflict`."""
         row = self._lease(item)
         return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
 
@@ -120,7 +120,7 @@ class HostTable(LeaseStore):
                 os.close(file)
 
     def _lock(self, file: int) -> None:
-        """Lock a row's file. Raises an OSError soon: a process that is suspended while it has the lock must not block this one."""
+        """Lock a row's file. Raises an OSError after a short wait, because a process may be suspended while it has the lock."""
         for _ in range(_ATTEMPTS):
             try:
                 return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,8 +16,8 @@ RUN_PREFIX: Final = "#run:"
 class LeaseKeys:
     """Converts between the shards of one application and the keys of their rows. `streams` maps logical names to Kinesis names.
 
-    A shard's row has the key `<logical stream name>:<shard id>`. The two forms that KCL applications write are also decoded: the shard id
-    alone if the application reads one stream, else `<account>:<stream>:<epoch>:<shard id>`.
+    A shard's row has the key `<logical stream name>:<shard id>`. Keys of KCL applications are decoded, too: the shard id alone if the KCL
+    application reads one stream, else `<account>:<stream>:<creation epoch>:<shard id>`.
 
     >>> keys = LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"})
     >>> keys.encode(ShardKey("orders", "shardId-000000000000"))
@@ -53,7 +53,7 @@ class LeaseKeys:
         return None
 
     def stream(self, key: str) -> str | None:
-        """Return the stream of a run's or shard's row; None if this application does not read it."""
+        """Return the stream of a run's or a shard's row; None if this application does not read the stream."""
         if key.startswith(RUN_PREFIX):
             name = key.removeprefix(RUN_PREFIX)
             return name if name in self._names else None
@@ -61,7 +61,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """Return the rows of shards, by shard. If a shard has several rows, the one whose key has this library's form is returned."""
+        """Return the rows of shards, by shard. Of several rows for a shard, the one whose key has this library's form is returned."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)

@@ -1,4 +1,4 @@
-"""Defines a run's lag, which its lease rows contain for the command line. No decision depends on the lag."""
+"""Defines a run's lag, which is written to its lease rows for the command line. No decision depends on the lag."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Lag(NamedTuple):
 
     shards: int
     buffered: int  # Bytes that were fetched from all shards and are not yet processed
-    # The slowest shard's lag in milliseconds, including the time its fetched records wait; None if nothing was fetched yet
+    # The slowest shard's lag in milliseconds, including how long fetched records have waited; None before the first fetch
     millis_behind: int | None = None
     shard: str | None = None  # The slowest shard
     records: int = 0  # Kinesis records that were fetched from all shards and are not yet processed
     at: int | None = None  # When the lag was measured, in epoch milliseconds of the run's clock; None if unknown
 
     def seconds_behind(self, now: float) -> float | None:
-        """Return the lag in seconds at `now` (epoch seconds). Adds the time since `at`, as if nothing was processed since then.
+        """Return the lag in seconds at `now` (epoch seconds), assuming that nothing was processed since the lag was measured.
 
         >>> Lag(1, 0, 20_000, "shardId-000000000000", at=100_000).seconds_behind(105.0)
         25.0

@@ -1,8 +1,8 @@
-"""Attributes of a run's lease rows for later runs: whether Kinesis itself distributes a stream's records, and checkpoints' furthest marks.
+"""What a run stores for later runs in its lease rows: whether Kinesis ignores a stream's partition keys, and each checkpoint's newest mark.
 
-They are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint, to detect that the
-checkpoint was reset, for example from a backup. A mark is certain evidence. Checkpoints of early library versions do not contain
-marks; for these, the lease rows of the shards are the evidence, unless another query has moved them.
+This is written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
+checkpoint was reset, for example from a backup. Marks are certain evidence. Checkpoints of early library versions have no marks; for
+these, the lease rows of the shards are the evidence, unless another query has moved them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CAUSES: Final = (
 
 
 class RunNotes:
-    """The attributes that a run writes to its lease rows. `stream` arguments are logical names."""
+    """What a run stores in its lease rows for later runs. `stream` arguments are logical names."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,21 +43,21 @@ class RunNotes:
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def load(self, stream: str, row: Lease) -> None:
-        """Load the attributes that earlier runs wrote to a stream's lease row, which was just acquired."""
+        """Load what earlier runs stored in `row`, the lease row of a stream whose lease was just acquired."""
         if row.distributed:
             self._distributed.add(stream)
         self._found[stream] = row.marks
 
     def was_distributed(self, stream: str) -> bool:
-        """Whether this or an earlier run recorded that Kinesis distributes a stream's records itself. Requires the stream's lease."""
+        """Whether this or an earlier run recorded that Kinesis distributes a stream's records over its shards regardless of their keys."""
         return stream in self._distributed
 
     def record_distributed(self, stream: str) -> None:
-        """Record that Kinesis distributes a stream's records itself; written with the next lease renewal."""
+        """Record that Kinesis distributes a stream's records regardless of their keys; it is written with the next lease renewal."""
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return the furthest marks that earlier runs wrote to a stream's lease row or that this run has recorded."""
+        """Return each checkpoint's newest mark, from a stream's lease row or recorded by this run."""
         marks = self._found.get(stream, ())
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -66,11 +66,11 @@ class RunNotes:
     def record_mark(self, mark: Mark) -> None:
         """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
         before = self._planned.get(mark.checkpoint)
-        if before is None or before[0].moved < mark.moved:  # a copy of the checkpoint may be behind
+        if before is None or before[0].moved < mark.moved:  # a query with a copy of the checkpoint may be behind
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """Return a stream's lease row with these attributes added."""
+        """Return a stream's lease row with what this run stores for later runs."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
             marks = noted(marks, mark, at)
@@ -78,7 +78,7 @@ class RunNotes:
 
 
 def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a mark of the time `at` (epoch milliseconds) if its checkpoint had not reached it. Returns all marks, newest first."""
+    """Add a mark recorded at `at` (epoch milliseconds), unless `known` has a newer one of its checkpoint. Returns all, latest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -88,15 +88,15 @@ def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[Check
 
 
 def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
-    """Return a checkpoint's mark in `known`; None if there is none."""
+    """Return the mark of a checkpoint from `known`; None if there is none."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)
 
 
 def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
-    """Describe how far a checkpoint, whose newest mark is `mark`, is behind its furthest mark in `reached`; None if it is not behind.
+    """Describe how far a checkpoint with the newest mark `mark` is behind its recorded mark in `reached`; None if it is not behind.
 
-    A run records a mark only after Spark has written it to the checkpoint, so a checkpoint that is behind was reset. The exception is
-    Spark's option `asyncProgressTrackingEnabled`, which omits offsets from the checkpoint and which a run cannot detect.
+    A mark is recorded only after Spark has written it to the checkpoint, so a checkpoint that is behind was reset. With Spark's option
+    `asyncProgressTrackingEnabled`, which a run cannot detect, offsets may be missing from the checkpoint, too.
     """
     before = furthest(reached, mark.checkpoint)
     if before is None or before.mark.moved <= mark.moved:
@@ -111,8 +111,10 @@ def restored(
 ) -> str | None:
     """Return the warning for a query whose checkpoint was reset; None without evidence of a reset.
 
-    `offset` is the query's last one. The evidence is in `reached`, the furthest marks in the run's row. For an offset without a mark, it
-    is in the rows of the stream's shards.
+    Args:
+        offset: The query's last planned offset.
+        rows: The lease rows of the stream's shards: the evidence if `offset` has no mark.
+        reached: The newest mark of each checkpoint: the evidence if `offset` has a mark.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:
@@ -136,7 +138,7 @@ def restored(
 
 
 def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
-    """Return the warning for a new query if the shards' lease rows show that the application has read the stream before; None otherwise."""
+    """Return the warning for a new query if the lease rows show that the application has read the stream before; None otherwise."""
     read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:
         return None
@@ -157,7 +159,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
-    """Whether a shard's lease row is further than a position. False if either is only a start position."""
+    """Whether a shard's lease row is certainly further than a position. False if one of them is only a start position."""
     reached = row.reached
     if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
         return False

@@ -1,7 +1,7 @@
-"""Names of lease owners. A name identifies the owner's process, so that others can check if it has ended or belongs to their program.
+"""Names of lease owners. A name identifies a process, so that others can check whether it has ended or belongs to their Spark program.
 
-An owner is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. A boot id alone does not identify a host: containers share it,
-and virtual machines that were restored from the same snapshot do as well.
+A name is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. It has host and boot id, because containers on one machine, and
+virtual machines restored from one snapshot, have the same boot id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROC: Final = Path("/proc")
 
 
 class _OwnerProcess(NamedTuple):
-    """The process of an owner. The start time distinguishes it from a later process with the same pid."""
+    """The process of a lease owner. Its start time distinguishes it from a later process with the same pid."""
 
     host: str
     boot: str
@@ -30,12 +30,12 @@ class _OwnerProcess(NamedTuple):
 
 
 def owner_id(random: Random, proc: Path = _PROC) -> str:
-    """Create a unique owner name for this process."""
+    """Create a unique lease owner name for this process."""
     return ":".join((*_own(os.getpid(), proc), f"{random.getrandbits(64):016x}"))
 
 
 def readable(owner: str) -> str:
-    """Shorten an owner to `<host>:<pid>`, for messages. Returns owners of another form unchanged.
+    """Shorten an owner name to `<host>:<pid>`, for messages. Returns names of another form unchanged.
 
     >>> readable("ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee")
     'ip-10-0-0-7:4711'
@@ -57,23 +57,23 @@ def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     except (OSError, ValueError, OverflowError):
         return False
     stat = read_stat(process.pid, proc)
-    # Count a zombie as ended, and an owner whose pid belongs to a later process.
+    # A zombie has ended; so has an owner whose pid belongs to a later process.
     return stat is not None and (stat.started != process.started or stat.dead)
 
 
 def of_this_program(owner: str, proc: Path = _PROC) -> bool:
-    """Whether an owner's process belongs to this process' Spark program. Both then have the same parent, Spark's JVM."""
+    """Whether an owner's process belongs to the same Spark program as this process: both have the same parent, Spark's JVM."""
     if (process := _of_this_machine(owner)) is None:
         return False
     if process.pid == str(os.getpid()):
         return True
     stat = read_stat(process.pid, proc)
-    # Exclude process 1 as parent, usually that of a process whose parent has ended: it is not Spark's JVM.
+    # Process 1 as parent does not count: processes whose parents have ended get it as their parent.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
 
 def _of_this_machine(owner: str) -> _OwnerProcess | None:
-    """Return an owner's process if it ran on this machine and in this container; None if not, or if unknown."""
+    """Return an owner's process if it was started on this machine and in this container; None if not, or if unknown."""
     process, here = _process(owner), _own(os.getpid(), _PROC)
     if process is None or UNKNOWN in process:
         return None

@@ -1,7 +1,7 @@
 """Renews the row of one lease, and computes the lease's deadline on this process's clock.
 
-A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs see this write later, so for other
-runs, the lease expires only after it has expired for this run.
+A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs start counting later, when they see that
+write, so they consider the lease expired only after this run does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Timing:
 
     @property
     def renewal(self) -> float:
-        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10, since renewals also write the lag."""
+        """Seconds between two renewals: a third of the timeout, so that two renewals may fail, and at most 10, to update the lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -54,8 +54,8 @@ class Renewal:
         timing: Timing,
         clock: Clock,
         random: Random,
-        lag: Callable[[], Lag | None],  # Returns the lag that a renewal writes
-        # Adds attributes to the lease row before each write; see `RunNotes`
+        lag: Callable[[], Lag | None],  # Returns the lag to write with a renewal
+        # Adds attributes to the lease row before each write; see `RunNotes.stored_in`
         noting: Callable[[Lease], Lease] = lambda lease: lease,
     ) -> None:
         self.lease = lease  # The row as last written
@@ -90,7 +90,7 @@ class Renewal:
 
     @property
     def why_late(self) -> str:
-        """Why the lease was not renewed in time, for messages: this process was suspended, or the table was unavailable."""
+        """A text for messages that explains why the lease was not renewed in time."""
         if self._stopped >= self._timing.renewal:
             return (
                 f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
@@ -101,13 +101,13 @@ class Renewal:
         return f"{self._store.label} did not answer (writes sent: {self._unanswered})"
 
     def leave(self) -> None:
-        """Make `keep` return, so that the lease can be released."""
+        """Make `keep` return so that the lease can be released."""
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
         """Renew the lease until it is lost or `leave` is called. Returns the reason. Does not release the lease."""
         try:
-            # Pause for a random time, so that renewals of leases that were acquired together spread out.
+            # Pause for a random time, to spread the renewals of leases that were acquired together.
             pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
@@ -132,13 +132,13 @@ class Renewal:
         self._record_pause(due)
 
     def _record_pause(self, due: float) -> None:
-        """Record for how long this process was suspended: it should have woken up at `due`, and has woken up now."""
+        """Record how long this process was suspended. `due` is the time at which it should have continued, instead of now."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Remove the owner from the row, with retries for up to one lease timeout. Returns whether the lease is free now.
+        """Remove the owner from the row, with retries for up to one lease timeout. Returns whether the row has no owner now.
 
-        The deadline does not matter: the lease is unused, and the write fails if another run has acquired it.
+        This is safe even after the deadline: the run does not use the lease anymore, and the write fails if another run has acquired it.
         """
         give_up_at = self._clock.monotonic() + self._timing.lease_timeout
         while self._clock.monotonic() < give_up_at:
@@ -152,7 +152,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Change the row; None after an error or at `give_up_at`. A row that was deleted by hand is created again, unless released."""
+        """Change the row; None after an error or at `give_up_at`. A row that was deleted by hand is created again if it has an owner."""
         while True:
             after = self._noting(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
@@ -163,7 +163,7 @@ class Renewal:
             current = outcome.current if isinstance(outcome, Conflict) else None
             if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
-            # Keep the deadline: an earlier write succeeded, but its response was lost, and it is unknown when that write was sent.
+            # An earlier write succeeded, but its response was lost. Do not extend the deadline: it is unknown which write it was.
             self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None

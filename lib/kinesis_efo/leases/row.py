@@ -1,7 +1,7 @@
 """One row of the lease table as an immutable value: its changes, and its form in DynamoDB.
 
-A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
-and types are those of the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library adds attributes.
+A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Names and types of
+attributes are those of the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library adds attributes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaseInfo:
 
     start: Position = TRIM_HORIZON
     parents: frozenset[str] = frozenset()  # Shard ids
-    starting_hash_key: str | None = None  # In decimal digits, like the ending hash key
+    starting_hash_key: str | None = None  # Decimal digits, as in Kinesis' API
     ending_hash_key: str | None = None
 
     @classmethod
@@ -105,12 +105,12 @@ class Lease:
 
     @classmethod
     def new(cls, key: str, info: LeaseInfo) -> Self:
-        """Create a row without an owner, for a shard without a row."""
+        """Create the first row of a shard, without an owner."""
         checkpoint, sub, continuation = attributes.stored(info.start)
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
-        """Return the row with the shard's parents and hash keys, if known. The old ones may be of an earlier stream."""
+        """Return the row with the shard's parents and hash keys, if known. They replace the row's, which may be of an earlier stream."""
         if not info.is_known:
             return replace(self, parents=self.parents | info.parents)
         return replace(
@@ -131,10 +131,12 @@ class Lease:
     def checkpointed(
         self, position: Position, children: Collection[str] = (), record: LastRecord | None = None
     ) -> Self:
-        """Return the row without an owner, and with `position`, up to which the shard is processed.
+        """Return the row, without an owner, after the shard was processed up to `position`.
 
-        `children` are the shard ids of the children of an ended shard. `record` is the last record up to the position; None if there was
-        none since the row was written, or if it is unknown.
+        Args:
+            position: Up to where the shard is processed.
+            children: The shard ids of the children, if the shard has ended.
+            record: The last record up to `position`; None if unknown, or if there was none since the row was written.
         """
         checkpoint, sub, continuation = attributes.stored(position)
         if continuation is not None and record is not None:
@@ -175,7 +177,7 @@ class Lease:
         return position != current and position.reaches(current)
 
     def is_of_another(self, stream: StreamIdentity) -> bool:
-        """Whether the row certainly belongs to another stream: a deleted one with the same name, or one that the manifest used to contain."""
+        """Whether the row certainly belongs to another stream, such as a deleted one with the same name, or one of an earlier manifest."""
         return self.stream is not None and self.stream.differs(stream)
 
     @property
@@ -185,7 +187,7 @@ class Lease:
 
     @property
     def position(self) -> Position | None:
-        """The position from which reading continues; None if a KCL application stored none."""
+        """The position from which reading continues; None if a KCL application stored `LATEST`, or `AT_TIMESTAMP` without a time."""
         if self.continuation is not None:
             return Position.after(self.continuation)
         if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
@@ -194,21 +196,21 @@ class Lease:
 
     @property
     def reached(self) -> Position | None:
-        """How far the shard was read, as tools show it. An aggregate that a KCL application has read partly counts as read."""
+        """How far the shard was read, as shown by tools. An aggregate that a KCL application has read in part counts as read."""
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
     def read_until_at(self, position: Position) -> float | None:
-        """Return `read_until` for a position; None if it may not apply there."""
+        """Return `read_until` if it is certainly a low watermark of `position`, else None."""
         at = self.position
         if at is None:
             return None
-        # A start time cannot be compared with a sequence number: another query may have started much later.
+        # A row at a start time proves nothing for a sequence number, and vice versa: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
 
     @property
     def record(self) -> int | None:
-        """Sequence number of the last record that was read; None if unknown, or if there was none."""
+        """Sequence number of the last record that was read; None if unknown, or if none was read."""
         checkpoint = self.checkpoint
         return checkpoint.value if checkpoint is not None and checkpoint.kind is PositionKind.AFTER else None
 
@@ -250,9 +252,9 @@ class Lease:
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Convert DynamoDB attributes to a row; None for rows that are not leases, such as those of KCL 3.5 with another `entityType`.
+        """Convert DynamoDB attributes to a row; None if it is not a lease, such as KCL 3.5's rows with another `entityType`.
 
-        Raises ValueError if an attribute has the wrong type or value; the message contains row and attribute.
+        Raises ValueError, naming the row and the attribute, if an attribute has the wrong type or value.
         """
         if attributes.read(item, "entityType", "S", "LEASE") != "LEASE":
             return None
@@ -281,7 +283,7 @@ class Lease:
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
     """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
 
-    Shard ids are the same in all streams, so rows of an earlier stream have the same keys as those of the present one.
+    Shard ids start anew in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseStats:
-    """How often this run acquired a lease, lost one to another run, or failed to renew one in time. Read by other threads."""
+    """Counts leases that this run acquired, lost to other runs, or failed to renew in time. Other threads may read the counts."""
 
     taken: int = 0
     lost_to_others: int = 0
@@ -40,19 +40,19 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Starts and stops reading streams when leases are acquired and lost. `RunLease` calls it on its event loop. This base class is empty."""
+    """Starts and stops reading streams when `RunLease` acquires and loses leases. Called on its event loop. The base class does nothing."""
 
     def __init__(self) -> None:
         self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Start reading a stream, whose lease was acquired. `rows` are the current rows of its shards, by lease key."""
+        """Start reading a stream after its lease was acquired. `rows` are the current rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream, whose lease was lost, before returning. `owner` is the new owner; None if unknown."""
+        """Stop reading a stream, before returning, because its lease was lost. `owner` is the new owner; None if unknown."""
 
     def lag(self, stream: str) -> Lag | None:
-        """Return the lag of a stream. Called before each renewal, so it must not wait."""
+        """Return the run's lag in a stream. Called before each renewal, so it must return immediately."""
 
 
 class RunLease:
@@ -67,10 +67,10 @@ class RunLease:
         clock: Clock,
         random: Random,
         *,
-        application: str | None = None,  # Its name in messages; by default, messages contain the table's name
-        # Whether an owner has certainly ended, so that its leases can be acquired before they expire
+        application: str | None = None,  # The application's name, for messages; None: messages name the table instead
+        # Returns whether an owner has certainly ended, so that its leases can be acquired before they expire
         gone: Callable[[str], bool] = provably_gone,
-        is_sibling: Callable[[str], bool] = of_this_program,  # Whether an owner is a process of the same program
+        is_sibling: Callable[[str], bool] = of_this_program,  # Returns whether an owner is of the same Spark program
     ) -> None:
         self.stats = LeaseStats()
         self.notes = RunNotes(clock)
@@ -98,14 +98,14 @@ class RunLease:
         self._wake.set()
 
     def extend(self, streams: Collection[str]) -> None:
-        """Acquire the leases on further streams. If this fails for a stream, the run continues, and `wait_held` raises the reason."""
+        """Acquire the leases on further streams. If this fails for a stream, the run continues, and `wait_held` raises the error."""
         self._search.extend(streams)
         self._wake.set()
 
     @property
     def held(self) -> frozenset[str]:
         """Streams on which the run has the lease."""
-        # Copy the renewals: other threads read this property.
+        # Iterate over a copy, because other threads read this property.
         return frozenset(stream for stream, renewal in list(self._renewals.items()) if renewal.held)
 
     @property
@@ -114,26 +114,26 @@ class RunLease:
         return self._search.wanted
 
     def is_held(self, stream: str) -> bool:
-        """Whether the run has a lease. Reads the clock, so the result is right even after the process was suspended."""
+        """Whether the run has a stream's lease. Compares the deadline with the clock, in case the process was suspended."""
         renewal = self._renewals.get(stream)
         return renewal is not None and renewal.held
 
     def seconds(self, stream: str) -> float:
-        """Return the seconds until a lease expires if it is not renewed; 0 if the run does not have it."""
+        """Return the seconds until a stream's lease expires if it is not renewed; 0 if the run does not have the lease."""
         return max(0.0, self._renewals[stream].deadline - self._clock.monotonic()) if self.is_held(stream) else 0.0
 
     def epoch(self, stream: str) -> int | None:
-        """Return the epoch of the lease on a stream; None while the run does not have it."""
+        """Return the epoch of a stream's lease; None if the run does not have the lease."""
         return self._renewals[stream].lease.epoch if self.is_held(stream) else None
 
     async def wait_held(self, streams: Collection[str], at_most: float | None = None) -> None:
         """Wait until the run has the leases on these streams, for at most `at_most` seconds. Call `want` or `extend` first.
 
         Raises:
-            AlreadyRunningError: Another run renews one of them.
-            LeaseLostError: Another run has acquired one.
+            AlreadyRunningError: Another run has one of the leases and renews it.
+            LeaseLostError: Another run has acquired one of the leases from this run.
             LeaseTableError: The table cannot be used.
-            TableUnavailableError: The run does not have all of them after `at_most` seconds.
+            TableUnavailableError: The run does not have all of the leases after `at_most` seconds.
         """
         give_up_at = None if at_most is None else self._clock.monotonic() + at_most
         while True:
@@ -157,9 +157,10 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start to acquire leases. The endpoint and the status are written to the rows of the leases.
+        """Check the table and start to acquire leases. `endpoint` and `status` are written to the lease rows.
 
-        Raises `LeaseTableError` if the table is not a lease table or denies access, `TableUnavailableError` after `Timing.patience`.
+        Raises `LeaseTableError` if the table is not a lease table or denies access, and `TableUnavailableError` if it is unavailable for
+        `Timing.patience` seconds.
         """
         self._listener = listener
         self._endpoint, self._status = endpoint, status
@@ -175,7 +176,7 @@ class RunLease:
         self._wake.set()
         for renewal in self._renewals.values():
             renewal.leave()
-        # Wait before cancelling tasks: otherwise, a lease that is just being acquired would not be released.
+        # Wait before cancelling tasks, so that a lease that is just being acquired is released, too.
         if self._tasks:
             await within(self._clock, at_most, self._ended())
         for stream in self._renewals:
@@ -213,7 +214,7 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # End each attempt after the lease timeout. If its write arrives later, the row has this run as owner and is acquired again.
+            # Stop waiting after the lease timeout. If a write arrives even later, this run owns the row, and acquires it again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
@@ -222,7 +223,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # After acquiring a lease, scan again at once: more may be free. Otherwise, scan at the latest when another run's lease expires.
+        # Scan again at once after acquiring a lease, as more may be free, otherwise when another run's lease expires or before.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -287,7 +288,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Forget the renewal only after the release: before that, this run must not acquire the row again.
+            # Remove the renewal only after the release, so that this run does not acquire the row again before.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

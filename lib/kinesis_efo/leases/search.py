@@ -27,13 +27,13 @@ class Free:
 
 
 class Search:
-    """Selects the leases on `wanted` streams that a run acquires. `subject` is the application or its table, for messages."""
+    """Selects which leases on the `wanted` streams a run can acquire now. `subject` is the application or its table, for messages."""
 
     def __init__(
         self, keys: LeaseKeys, observer: Observer, me: str, subject: str, is_sibling: Callable[[str], bool]
     ) -> None:
         self.wanted: frozenset[str] = frozenset()
-        self.refused: dict[str, LeaseError] = {}  # Errors of streams added by `extend` whose leases cannot be acquired
+        self.refused: dict[str, LeaseError] = {}  # Why the leases on some streams added by `extend` cannot be acquired
         self._further: frozenset[str] = frozenset()
         self._epochs: dict[str, int] = {}
         self._keys = keys
@@ -43,22 +43,22 @@ class Search:
         self._is_sibling = is_sibling
 
     def extend(self, streams: Collection[str]) -> None:
-        """Add streams. If the lease on one cannot be acquired, the run continues, and `refused` contains the error."""
+        """Add streams. If a lease on one of these cannot be acquired, the run continues, and `refused` contains the error."""
         for stream in streams:
             self.refused.pop(stream, None)
         self._further |= frozenset(streams) - self.wanted
         self.wanted |= frozenset(streams)
 
     def record_acquired(self, stream: str, epoch: int) -> None:
-        """Record that the run has acquired a lease."""
+        """Record that the run has acquired the lease on a stream."""
         self._epochs[stream] = epoch
         self._further -= {stream}
 
     def choose(self, scan: Scan, held: Collection[str], now: float) -> tuple[dict[str, Free], float]:
-        """Select the leases to acquire, besides those on the `held` streams. `scan` was complete at `now`, in monotonic seconds.
+        """Select the leases to acquire on streams that are not `held` yet. `scan` was complete at `now`, in monotonic seconds.
 
-        Returns these leases by stream, and the time at which the first lease of another run expires if it is not renewed. Raises an error
-        if another run renews a wanted lease, or has had one since this run lost it, or if a lease row cannot be read.
+        Returns these leases by stream, and the earliest time at which another run's lease may expire. Raises an error if another run renews
+        a wanted lease, or acquired one after this run had lost it, or if a lease row cannot be read.
         """
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")
@@ -80,14 +80,14 @@ class Search:
                 case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
-            # Acquire only one lease first: otherwise, two runs starting together could each get a subset and deadlock.
+            # Acquire a single lease first. Otherwise, two runs that start together could each get some of the leases, and wait forever.
             free = dict([] if expiring else [*free.items()][:1])
         return free, min(expiring, default=inf)
 
     def decide(self, stream: str, rows: Mapping[str, Heartbeat], now: float) -> Free | Heartbeat:
-        """Return how to acquire a stream's lease or, if other owners may be alive, the one of their lease rows that changed last.
+        """Return a stream's lease if it is free; otherwise, the most recently changed row of an owner that may be alive.
 
-        Rows of shards also count: a KCL application owns those. A row that this run failed to renew can be acquired again.
+        Owners of shard rows also count: these are KCL applications. A row that this run owns, but failed to renew, is free.
         """
         others = [seen for seen in rows.values() if seen.lease.owner not in (None, self._me)]
         alive = [seen for seen in others if not self._observer.quiet(seen, now)]

@@ -13,14 +13,14 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position,
 
 @dataclass(frozen=True, slots=True)
 class PendingCheckpoint:
-    """A position that one of the next writes stores in a shard's lease row."""
+    """A position to be written to a shard's lease row."""
 
     position: Position
     children: frozenset[str] = frozenset()
     record: LastRecord | None = None
 
     def is_news_to(self, row: Lease) -> bool:
-        """Whether storing this position moves the row forwards, or adds children to it."""
+        """Whether writing this position moves the row forward, or adds children to the row."""
         return row.advances(self.position) or not self.children <= row.children
 
     def stored_in(self, row: Lease) -> Lease:
@@ -33,27 +33,27 @@ class ShardRow:
     """The lease row of one shard, and its pending changes."""
 
     key: str
-    row: Lease | None = None  # As it is in the table; None if absent or unknown
-    stray: Lease | None = None  # A row of another stream with the same key
+    row: Lease | None = None  # The row in the table; None if absent or unknown
+    stray: Lease | None = None  # A row with the same key that belongs to another stream, to be deleted
     wanted: bool = False  # Whether a query reads the shard
     info: LeaseInfo | None = None  # The contents of a new row; None if not needed
-    pending: PendingCheckpoint | None = None  # The last position that was or will be stored
+    pending: PendingCheckpoint | None = None  # The newest position, which may already be written
     written_at: float | None = None  # When this run last wrote the row, in monotonic seconds
 
     @property
     def position(self) -> Position | None:
-        """The position in the row, or the newer one that is yet to be written; None if there is neither."""
+        """The newest position, which may not be written to the row yet; None if there is none."""
         if self.pending is not None:
             return self.pending.position
         return self.row.position if self.row is not None else None
 
     def load(self, row: Lease | None, stream: StreamIdentity) -> None:
-        """Set the row that was read from the table. It is a stray if it belongs to a stream other than `stream`."""
+        """Set the row that was read from the table, as `stray` if it belongs to a stream other than `stream`."""
         is_stray = row is not None and row.is_of_another(stream)
         self.row, self.stray = (None, row) if is_stray else (row, None)
 
     def wrote(self, row: Lease, now: float) -> None:
-        """Set the row that this run has written."""
+        """Set the row after this run has written it."""
         self.row, self.written_at = row, now
         if not self.wanted:
             self.info = None
@@ -67,12 +67,12 @@ class ShardRow:
     def leave(self) -> None:
         """Record that no query reads the shard anymore."""
         self.wanted = False
-        # Keep the contents for a shard that was read to its end before its row was created: without a row, it would look unread.
+        # Retain the contents if the shard was read to its end before its row was created: without a row, it would look unread.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
     def update(self, position: Position, record: LastRecord | None) -> bool:
-        """Record how far the shard is processed. Returns whether that is further than before."""
+        """Record up to where the shard is processed. Returns whether this is further than before."""
         before = self.pending
         if before is not None and (position == before.position or not position.reaches(before.position)):
             return False
@@ -86,17 +86,17 @@ class ShardRow:
     ) -> Lease | None:
         """Return the row to write; None if a write is not needed.
 
-        If nothing else has changed, the row is written when its `read_until` is outdated by `outdated_by` seconds. `horizon` is the trim
-        horizon at which the first query began reading the shard; None if none began there.
+        If only `read_until` has changed, the row is written once it is outdated by `outdated_by` seconds. `horizon` is the trim horizon at
+        which the first query began to read the shard; None if no query began at the horizon.
         """
         row, pending = self.row, self.pending
         if row is None:
             if self.info is None:
                 return None
             changed = Lease.new(self.key, self.info)
-            # Store even a position equal to the start if records were read: it may be the end of the first micro-batch.
+            # If records were read, write the position even if it equals the start: the first micro-batch may end there.
             at_start = pending is not None and pending.record is not None and pending.position == changed.position
-            # The query whose start time is in `info` need not be the slowest one.
+            # Use the pending position if it is lower than the start time in `info`, which may be of a faster query.
             start = changed.position or TRIM_HORIZON
             is_timed = start.kind is PositionKind.AT_TIMESTAMP
             is_lower = is_timed and pending is not None and lowest((start, pending.position)) != start
@@ -114,7 +114,7 @@ class ShardRow:
         since = changed.read_since if changed.position == TRIM_HORIZON else None
         if changed.position == TRIM_HORIZON and horizon is not None:
             if until is None:
-                # Store where the first query began although nothing is read yet: a later start here then detects what was trimmed since.
+                # Write where the first query began even before it reads: a later start from this row then detects what was trimmed since.
                 since = horizon if since is None and changed.read_until is None else since
             elif (changed.read_until or 0.0) < horizon:
                 since = horizon
@@ -132,9 +132,9 @@ def passed_parents(
 ) -> list[tuple[Lease, frozenset[str]]]:
     """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
-    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. The parent is
-    done if a query reads a child (its key is in `wanted`) but not the parent (in `candidates`): an offset contains children only after
-    their parents. The parent is not done if another query still reads an ancestor.
+    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. A parent was read to
+    its end if queries read one of its children, but neither the parent nor one of its ancestors. `wanted` are the keys of shards that queries
+    read, `candidates` the keys of other shards.
     """
 
     def is_ahead(key: str) -> bool:
@@ -158,10 +158,10 @@ def passed_parents(
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
-    """Return the rows that can be deleted, out of those with the keys `candidates`.
+    """Return which of the rows with the keys `candidates` can be deleted.
 
-    KCL's rule: a shard's row can be deleted once reading of all its children has begun and the rows of its parents are deleted. The
-    children are listed in `childShardIds`. If a crash prevented that, they are complete if they cover the shard's hash range.
+    As in the KCL, a shard's row can be deleted once all its children are being read and the rows of its parents are deleted. All children
+    are known if the row lists them, or if they cover the shard's hash range.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():
@@ -184,7 +184,7 @@ def _listed(parent: Lease, children: Collection[Lease]) -> bool:
 
 
 def _covered(parent: Lease, children: Collection[Lease]) -> bool:
-    """Whether the children's hash ranges cover the parent's without a gap."""
+    """Whether the hash ranges of `children` cover the hash range of `parent` without a gap."""
     if parent.starting_hash_key is None or parent.ending_hash_key is None:
         return False
     ranges = sorted(

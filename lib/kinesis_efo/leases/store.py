@@ -1,6 +1,6 @@
 """The interface to the lease table. All writes are conditional.
 
-A write succeeds only if the row still has the owner and the counter that the writer saw, so a run cannot overwrite another run's write.
+A write succeeds only if the row still has the owner and the counter that the writer last read, so a run cannot overwrite a newer write.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The outcome of a rejected write: the current row; None if it does not exist.
+    """A rejected write, with the current row (None if it does not exist).
 
-    Another writer has changed the row, or an earlier write of this process whose response was lost.
+    The row was changed by another writer, or by an earlier write of this process whose response was lost.
     """
 
     current: Lease | None
@@ -29,7 +29,7 @@ Outcome: TypeAlias = Lease | Conflict
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All rows of the table by lease key, and the error of each row that cannot be read."""
+    """All rows of the table, and the errors of rows that cannot be read, by lease key."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     async def create(self, lease: Lease) -> Outcome:
-        """Write a row if it does not exist yet. With an owner, this also acquires the lease."""
+        """Write a row if it does not exist yet. This acquires the lease if the row has an owner."""
 
     @abstractmethod
     async def update(self, before: Lease, after: Lease) -> Outcome:

@@ -19,19 +19,19 @@ _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
 
 
 def client_config(lease_timeout: float) -> AioConfig:
-    """Return the configuration of a client, with short timeouts: a response after `lease_timeout` seconds is useless."""
+    """Return the configuration of a DynamoDB client. Its timeouts are short, as a response after `lease_timeout` seconds is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=34,  # a stopping run has up to 32 writes in flight
+        max_pool_connections=34,  # a run that stops has up to 32 concurrent writes
     )
 
 
 class LeaseTable(LeaseStore):
     """The lease table of one application. `client` is an aiobotocore DynamoDB client, `name` the table's name or ARN.
 
-    This class does not create the table. `declared_by` is the manifest and infrastructure that declare it, for messages.
+    This class does not create the table. `declared_by` says for messages which manifest and infrastructure declare the table.
     """
 
     def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
@@ -107,7 +107,7 @@ class LeaseTable(LeaseStore):
             raise LeaseTableError(f"{error} in {self.label}") from None
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Await a call and translate its error, except for a failed condition."""
+        """Await a call and translate its error. A failed condition is raised unchanged."""
         try:
             return await call
         except Exception as error:
@@ -177,7 +177,7 @@ def _update_request(before: Lease, after: Lease) -> dict[str, Any]:
     gone = sorted(set(old) - set(new))
     if not after.is_run:
         gone += [name for name in OBSOLETE if name not in gone]
-    # Use placeholders for all names: some, such as "endpoint", may become reserved words.
+    # Use placeholders for all attribute names: a name such as "endpoint" may become a reserved word of DynamoDB.
     short = {name: f"#n{i}" for i, name in enumerate([*changed, *gone])}
     expression = "SET " + ", ".join(f"{short[name]} = :v{i}" for i, name in enumerate(changed))
     if gone:

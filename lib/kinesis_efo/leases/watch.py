@@ -1,6 +1,6 @@
-"""Detects which lease owners are alive: watches the table until each has renewed its leases, or until the lease timeout.
+"""Detects which lease owners are alive, by watching the table until each owner has renewed its leases, or until the lease timeout.
 
-Rows do not contain a time of renewal, so only a changing counter proves a live owner, as in the KCL.
+Rows do not contain the time of their renewal, so only a changing counter proves that an owner is alive, as in the KCL.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """What was seen while watching the table."""
+    """The changes of the table while it was watched."""
 
     scan: Scan  # The last one
     live: frozenset[str]  # Keys of the leases that were renewed
-    moved: frozenset[str]  # Keys of the rows whose checkpoint moved
+    moved: frozenset[str]  # Keys of the shard rows whose checkpoint moved
     seconds: float  # How long the table was watched
 
     @property
     def live_owners(self) -> dict[str, list[str]]:
-        """The live owners, each with the keys of its leases."""
+        """The live owners, with the keys of their leases."""
         owners: dict[str, list[str]] = {}
         for key in sorted(self.live):
             owners.setdefault(self.scan.leases[key].owner or "", []).append(key)
@@ -40,8 +40,8 @@ async def watch(
 ) -> WatchResult:
     """Watch the table until every owned lease was renewed, for at most `at_most` seconds.
 
-    Live owners renew at least every third of the lease timeout. With that timeout as `at_most`, a silent owner is certainly dead; with 0,
-    the table is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once if one scan is not enough.
+    Live owners renew at least every third of the lease timeout. If `at_most` is the lease timeout, an owner without renewals is certainly
+    dead; if 0, the table is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once before the second scan.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -1,6 +1,6 @@
-"""The calls from a query's stream reader to the run, which is another process.
+"""The calls that a query's stream reader makes to the run, which is another process.
 
-A call is one message. The run executes the calls of a query one after another, each exactly once.
+The run executes the calls of a query one after another, each exactly once.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ T = TypeVar("T")
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lower):
-    """A call of a stream reader to its query in the run. The type parameter is the result's type."""
+    """A call that a stream reader makes to its query in the run. The type parameter is the type of the result."""
 
 
 class Begin(Call[Offset | None], frozen=True):
-    """Start a query in a run, or continue it in the next run. Returns the start offset of a new query, else None.
+    """Start a query in a run, or continue it in the next run. Returns the start offset if the query is new.
 
-    Also returns None if the required leases are not acquired within `wait` seconds; then call again.
+    Returns None for other queries, and if the leases are not acquired within `wait` seconds: then call again.
     """
 
-    new: bool = False  # `startingPosition` decides where the query starts
-    mark: Mark | None = None  # For offsets without a mark
+    new: bool = False  # The query is new: `startingPosition` decides where it starts
+    mark: Mark | None = None  # The mark to give to offsets that have none
     wait: float = 0.0
-    # The last planned offset in Spark's log at the query's start; None if the query is new or has called `Next`
+    # The last offset in Spark's log when the query started; None if the query is new or has called `Next`
     resumed: Offset | None = None
-    planned: Mark | None = None  # The mark of the last micro-batch in the log
-    kept: Offset | None = None  # Tasks may read from here on; None before the first micro-batch
-    end: Offset | None = None  # The end of the last micro-batch that was planned or is in the log
-    ending: EndingState | None = None  # The state of `Ending` in the previous run
+    planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
+    kept: Offset | None = None  # The lowest offset that tasks may still read from; None before the first micro-batch
+    end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
+    ending: EndingState | None = None  # The query's state of `Ending` in the previous run
 
 
 class TaskRange(NamedTuple):
-    """A range for a task, the fetcher of its shard (None if unassigned), and the range's bytes in the buffer (None if unknown)."""
+    """A range to be read by a task."""
 
     wanted: ShardRange
-    fetcher: FetcherAddress | None
-    bytes: int | None
+    fetcher: FetcherAddress | None  # The fetcher of the range's shard; None if the shard is not assigned
+    bytes: int | None  # Size of the range in the buffer; None if unknown
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch, possibly thousands, except those planned without records."""
+    """The ranges of a micro-batch in a short form, as there may be thousands. Ranges planned without records are left out."""
 
-    fetchers: list[FetcherAddress | None]  # Each address once; None if some ranges are not assigned to a fetcher yet
-    # For each range: shard, index in `fetchers`, and bytes in the buffer (None if unknown)
+    fetchers: list[FetcherAddress | None]  # Each address once; includes None if some ranges are not assigned yet
+    # For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown)
     shards: list[tuple[ShardKey, int, int | None]]
-    # The first and last hash key of each shard in which tasks drop aggregates that have records of other shards
+    # The first and last hash key of shards in which tasks drop aggregated records whose keys belong to other shards
     hash_ranges: list[tuple[ShardKey, tuple[int, int]]] = []
 
     @property
@@ -62,7 +62,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
         return None not in self.fetchers
 
     def served(self, ranges: Sequence[ShardRange]) -> list[TaskRange]:
-        """Return the given ranges with their fetchers, without empty ranges."""
+        """Return those of the given ranges that are in the plan, with their fetchers."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
         return [TaskRange(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
@@ -71,12 +71,12 @@ class Step(msgspec.Struct, frozen=True):
     """How far the next micro-batch goes."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: what the query waits for did not arrive in time
+    again: bool = False  # Call again: the run is still waiting, for a lease, records or the query's end
     bytes: int | None = 0  # Size of the events; None if unknown
     data: int | None = 0  # Estimated size of the data in their records; None if unknown
-    behind: list[tuple[ShardKey, int | None]] = []  # Changed lags of shards, in milliseconds
-    plan: BatchPlan | None = None  # The result of `Plan`, if all shards are assigned to fetchers
-    ending: EndingState | None = None  # The new state of `Ending`, if changed
+    behind: list[tuple[ShardKey, int | None]] = []  # Lags of shards that have changed, in milliseconds
+    plan: BatchPlan | None = None  # The plan, if all shards are assigned to fetchers: then `Plan` need not be called
+    ending: EndingState | None = None  # The query's state of `Ending`, if changed
 
 
 class Next(Call[Step], frozen=True):
@@ -84,16 +84,16 @@ class Next(Call[Step], frozen=True):
 
     position: Offset  # Everything up to here is processed
     wait: float
-    hurry: bool = False  # Do not wait: another source has rows. Ignored if the query has an end
-    once: bool = False  # Read up to the tips
-    available_now: bool = False  # The query ends at the tips of its first `Next`
+    hurry: bool = False  # Do not wait, because another source of the query has rows. Ignored if the query has an end
+    once: bool = False  # Trigger.Once: read up to the tips of all shards
+    available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips of its first `Next` call
 
 
 class Plan(Call[BatchPlan], frozen=True):
-    """Request the fetchers of a micro-batch in Spark's log. Waits `wait` seconds until all its shards are assigned.
+    """Request the fetchers of a micro-batch in Spark's log. Waits at most `wait` seconds until all its shards are assigned.
 
-    Call again while shards are unassigned: tasks that start earlier could occupy the cores that the fetchers need. `first`: this is the first
-    micro-batch since the query started, which an earlier run may have planned long ago.
+    Start no tasks while shards are unassigned, but call again: the tasks could occupy the cores that fetchers need. `first` is set for the
+    first micro-batch after the query's start: an earlier run may have planned it long ago.
     """
 
     begin: Offset
@@ -103,9 +103,9 @@ class Plan(Call[BatchPlan], frozen=True):
 
 
 class Logged(Call[bool], frozen=True):
-    """Report the mark of the last micro-batch in Spark's log. Returns whether it is finished.
+    """Report the mark of the last micro-batch in Spark's log. Returns whether the micro-batch is finished.
 
-    Waits `wait` seconds for the driver's report.
+    Waits at most `wait` seconds for the driver to report that.
     """
 
     mark: Mark
@@ -113,7 +113,7 @@ class Logged(Call[bool], frozen=True):
 
 
 class Reading(Call[bool], frozen=True):
-    """Request whether a task of any query is reading a range."""
+    """Ask whether a task of any query is reading a range."""
 
 
 AnyCall = Begin | Next | Plan | Logged | Reading

@@ -1,4 +1,4 @@
-"""With `fetchers=N`, assigns the shards of a run to fetchers and answers their calls. It lives in the run's event loop."""
+"""Assigns a run's shards to its fetchers (option `fetchers`) and answers the fetchers' calls, in the run's event loop."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _REPORTS: Final = 200
 
 
 class Assignments:
-    """Assigns the shards of `table` to the current fetchers and answers their calls.
+    """Assigns the shards of `table` to the current fetchers, and answers the fetchers' calls.
 
     Args:
-        table: What is fetched.
+        table: The run's buffers.
         streams: The run's streams.
-        seconds: Returns for how many seconds a stream may still be read, until the run's lease expires.
-        timeout: A fetcher without requests for this many seconds counts as dead; by then, it has stopped reading.
+        seconds: Returns the seconds until the run's lease on a stream expires, when its fetchers must stop reading.
+        timeout: A fetcher that has sent no request for this many seconds counts as dead. By then, it has stopped reading.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Assignments:
         self.members: Final = Members(timeout)
         self.changed = Signal()  # Notified when a shard moves, or a fetcher has closed a shard
         self.stopping = False
-        self.empty_since = clock.monotonic()  # Since when there are no fetchers, monotonic seconds
+        self.empty_since = clock.monotonic()  # Since when the run has no fetchers, monotonic seconds
         self._table = table
         self._coordinator = coordinator
         self._streams = streams
@@ -64,7 +64,7 @@ class Assignments:
     # -- what is to be read
 
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Pass on the `Order` of each of these shards to its fetcher."""
+        """Make the fetchers of these shards receive the current `Order` of each shard."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -72,7 +72,7 @@ class Assignments:
                 member.changed.notify()
 
     async def wait_closed(self, shards: Collection[ShardKey]) -> None:
-        """Wait at most 10 seconds until these shards are closed by all fetchers."""
+        """Wait at most 10 seconds until no fetcher has a subscription to one of these shards."""
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
@@ -80,7 +80,7 @@ class Assignments:
     # -- the calls of fetchers
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work once something has changed, or on timeout."""
+        """Reply to a fetcher's request for its shards and orders once they have changed, or after the requested time."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(
@@ -99,8 +99,7 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.distribute()
         elif not request.revision:
-            # Restart the buffers of a fetcher that was disconnected and has closed its shards: from their old starts, it would fetch
-            # events that are never read or dropped.
+            # A fetcher that was disconnected fetches again, only from where its buffers are retained: earlier events are processed.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -132,13 +131,13 @@ class Assignments:
         )
 
     async def report(self, report: Report) -> ReportReply:
-        """Process a fetcher's report of what has arrived."""
+        """Process a fetcher's report about the events that it has received."""
         member = self.members.get(report.name)
         if member is None:
             return ReportReply(known=False)
         if not member.accept_report(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
-        # Ignore late reports about a shard that was assigned to another fetcher.
+        # Ignore reports about shards that have been assigned to another fetcher since.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
         known = [self._apply_report(member, news) for news in mine]
         member.replied_at = self._clock.monotonic()
@@ -146,7 +145,7 @@ class Assignments:
         self._table.on_reports({news.key for news in mine}, wakes=wakes)
         if report.failure:
             error = unpack_error(report.failure)
-            # Name the fetcher's host: the cause may exist only there.
+            # Add the fetcher's host to the message, because the error may occur only there.
             said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
         for query, packed in report.failures.items():
@@ -155,7 +154,7 @@ class Assignments:
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
     def _apply_report(self, member: Member, news: ShardNews) -> bool:
-        """Process the report about one shard. Return False if an earlier report is missing."""
+        """Process the report about one shard. Return False if an earlier report on which it builds was lost."""
         size = self._table.apply_report(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
@@ -172,7 +171,7 @@ class Assignments:
     # -- changes
 
     def distribute(self) -> None:
-        """Distribute the shards over the fetchers by bytes per second."""
+        """Distribute the shards over the fetchers, so that each receives about as many bytes per second."""
         before = {key: self.members.owner(key) for key in self._table.shared}
         self._shared = frozenset(before)
         self.members.distribute(self._rates.weights(before))
@@ -181,7 +180,7 @@ class Assignments:
         self.changed.notify()
 
     def measure(self) -> bool:
-        """Update each shard's bytes per second if that is due. Return whether it was."""
+        """Update the measured bytes per second of each shard, if an update is due. Return whether it was."""
         return self._rates.tick(self._clock.monotonic())
 
     def remove(self, name: str) -> None:
@@ -203,7 +202,7 @@ class Assignments:
             self.distribute()
 
     async def stop(self) -> None:
-        """End all fetchers, and wait until they have gone."""
+        """Tell all fetchers to end, and wait until they have ended or are dead."""
         self.stopping = True
         for member in self.members:
             member.changed.notify()

@@ -1,6 +1,6 @@
 """Answers the clients of a run and owns the query of each client. It lives in the run's event loop.
 
-A client is the process that Spark runs for a query's source. Queries of ended processes are dropped once a second.
+A client is the process that Spark runs for a query's source. Once a second, queries whose process has ended are removed.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class _Client:
     """A client of the run."""
 
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
-        self.reader = reader  # The name of its query
+        self.reader = reader  # The name of the client's query
         self.process = process
         self.planner = planner
         self.ready = ready  # Opens the query's streams that are new to the run
-        self.number = 0  # The number of its last call
-        self.spark_run = ""  # Spark's id of the run of its query; empty if unknown
-        self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first
-        self.log_lines: list[str] = []  # Log lines in replies that may have been lost
-        self.lines_received = 0  # How many lines the client has received
+        self.number = 0  # The number of the client's last call
+        self.spark_run = ""  # Spark's run id (`runId`) of the query; empty if unknown
+        self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first call
+        self.log_lines: list[str] = []  # Log lines sent in replies that may have been lost
+        self.lines_received = 0  # How many log lines the client has confirmed
         self.offsets = OffsetsOfLink(1)
 
     def drop_received(self, lines: int) -> None:
-        """Drop the first log lines, which have arrived."""
+        """Drop the log lines that the client has received: `lines` since it joined."""
         del self.log_lines[: max(0, lines - self.lines_received)]
         self.lines_received = max(self.lines_received, lines)
 
@@ -73,7 +73,7 @@ class _Client:
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    `log_lines` has log lines of the run, which the next client that makes a call receives and writes.
+    `log_lines` are log lines of the run. The next client to make a call receives and logs them.
     """
 
     def __init__(self, run: WholeRun, log_lines: deque[str]) -> None:
@@ -82,15 +82,14 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
-        # Spark's run ids of the queries that have left. For queries without an id: when they left, by checkpoint.
-        self._past: set[str] = set()
-        self._left_at: dict[str | None, float] = {}
+        self._past: set[str] = set()  # Spark's run ids of queries that have left
+        self._left_at: dict[str | None, float] = {}  # When queries with an unknown run id have left, by checkpoint
 
     def __len__(self) -> int:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """Return the reply to message `body` of type `kind`; None for types that clients do not send."""
+        """Return the reply to the message `body` of type `kind`; None if this is not a type that clients send."""
         if kind == JOIN:
             return await self._join(decoded(body, Join))
         if kind == CALL:
@@ -107,16 +106,16 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop accepting clients and answering the current ones, which then look for another run.
+        """Stop accepting clients and answering the current clients, which then look for another run.
 
-        With `only_if_alone`, does nothing while there are clients. Returns whether the run has stopped accepting clients.
+        With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed for clients now.
         """
         if not (only_if_alone and self._clients):
             self._closed = True
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering. The queries stay in the run until it ends: checkpoints would not wait for queries that have left."""
+        """Stop answering. The queries do not leave the run, so that its last checkpoints do not pass the slowest query."""
         self._closed = True
         tasks = [
             self._watching,
@@ -130,7 +129,7 @@ class Clients:
     # -- coming and going
 
     async def _join(self, request: Join) -> JoinReply:
-        # Drop the client of a reader's first request: the reader joins again if the reply was lost, so that client would never leave.
+        # A reader joins again if it did not receive the reply. Drop the client of its first request, which would never leave.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -154,7 +153,7 @@ class Clients:
     async def _watch(self) -> None:
         while self._clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
-            # Iterate over a copy: a client may leave while another one is dropped.
+            # Iterate over a copy, because clients may leave while `_drop` waits.
             for name, client in [each for each in self._clients.items() if not each[1].process.lives()]:
                 logger.debug("process %d, which shared this run, is gone", client.process.pid)
                 await self._drop(name)
@@ -171,7 +170,7 @@ class Clients:
         except Exception:
             logger.exception("a query did not leave its run in order")
         finally:
-            # Remove the client last, so that the run does not end while a query is leaving.
+            # Remove the client last: the run ends with its last client, and must not end while a query is leaving.
             self._clients.pop(name, None)
             self._log_lines.extendleft(reversed(client.log_lines))
             if client.spark_run:
@@ -184,13 +183,13 @@ class Clients:
     async def _finished(self, finished: FinishedBatches) -> None:
         for client in list(self._clients.values()):
             marks = [mark for mark in finished.marks if self._is_of(client, mark, finished.run)]
-            with contextlib.suppress(KinesisEfoError):  # a failed query gets the error with its own calls
+            with contextlib.suppress(KinesisEfoError):  # a query that has failed raises this at its next call, too
                 await client.planner.finished(marks, finished.query, alone=finished.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
-        """Whether the driver's report is about this client's query, and not about one with a copy of its checkpoint, which may have left.
+        """Whether the driver's report is certainly about this client's query, not about another with a copy of the same checkpoint.
 
-        If that is uncertain, each query finds out when Spark requests the end of its next micro-batch.
+        An ignored report does no harm: the query is known to have finished the micro-batch once Spark requests the next one.
         """
         same = [each for each in self._clients.values() if each.planner.query.progress.checkpoint == mark.checkpoint]
         if client not in same:
@@ -209,7 +208,7 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        # Ignore a late request over a closed connection, which must not repeat the call.
+        # Start the call only if it is new. A repeated request, or a late one from a closed connection, must not execute it again.
         if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)
@@ -231,7 +230,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
-            # Change the type: to the client, the original one means that the run does not answer.
+            # Change the type: a client interprets `FetcherUnreachableError` as a run that does not answer.
             raise FetcherError(str(error)) from error
 
     def _drain_log(self) -> list[str]:
@@ -241,15 +240,15 @@ class Clients:
         return lines
 
     async def _after(self, before: asyncio.Task[msgspec.Raw] | None, client: _Client, call: Call[Any]) -> msgspec.Raw:
-        """Execute a call after the client's previous call, which may still be running."""
+        """Execute a call once the client's previous call has ended."""
         if before is not None:
             await asyncio.wait({before})
-        # Cancelling the call must not cancel the opening of streams.
+        # Shield the task that opens streams: other calls need it if this call is cancelled.
         await asyncio.shield(client.ready)
         return client.offsets.encode(await client.planner.answer(call))
 
 
 def _retrieve_error(task: asyncio.Task[Any]) -> None:
-    """Suppress asyncio's log line for an error that the client receives with the reply."""
+    """Mark the error of a task as retrieved, so that asyncio does not log it: the client receives it with the reply."""
     if not task.cancelled():
         task.exception()

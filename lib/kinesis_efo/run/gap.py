@@ -1,4 +1,4 @@
-"""Warns if a query that catches up falls further behind instead."""
+"""Warns if a query that should catch up falls further behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGAIN_SECONDS: Final = 3600.0
 
 
 class GapWatch:
-    """Checks once a minute whether one query falls further behind."""
+    """Checks once a minute whether a query that should catch up falls further behind."""
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque()
@@ -31,9 +31,9 @@ class GapWatch:
         self._warned_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
-        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute.
+        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute. `now` is monotonic seconds.
 
-        `now` is monotonic seconds. `status` returns the query's status with its shards; None if the query is not catching up.
+        `status` returns the query's status with its shards. It is None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()
@@ -64,7 +64,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # The gap jumps by minutes with each micro-batch, so compare the minimum of each third of the time.
+        # Compare the minimum of each third of the time, because the gap jumps by minutes with each micro-batch.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

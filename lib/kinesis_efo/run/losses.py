@@ -1,4 +1,4 @@
-"""Finds data loss: shards that expired unread, and ranges of a repeated micro-batch that Kinesis no longer has."""
+"""Detects data loss: shards that expired before they were read, and records of a repeated micro-batch that Kinesis no longer has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FATAL: Final = (DataLossError, AccessRefusedError, StreamNotFoundError, StreamR
 
 
 class Losses:
-    """Compares the offsets of one query with the shards that Kinesis lists."""
+    """Detects data loss of one query, by comparing its offsets with the shards and trim horizons of its streams."""
 
     def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Facts]) -> None:
         self._streams = streams
@@ -40,9 +40,9 @@ class Losses:
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
         """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
-        Positions are checked once the lease rows were read (`rows`): these may show that an idle shard was read further. Raises
-        DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and AccessRefusedError or
-        StreamNotFoundError if the check is impossible. Transient errors are only logged.
+        `rows`: whether the lease rows were read. Only then is each position checked, since a row may show that an idle shard was read
+        further. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and
+        AccessRefusedError or StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
         whole, listings = rows and not self._whole, self._streams.listings
         if (
@@ -55,8 +55,7 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check shards that enter the offset at the trim horizon (at first, all): a shared buffer may have skipped to the horizon, as
-            # other queries' options allow.
+            # Check new shards at the trim horizon, and at first all shards: a buffer shared with queries that accept losses may have a gap.
             new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
             await self._check(new, losses)
 
@@ -65,18 +64,18 @@ class Losses:
             self._whole |= rows
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Look for lost parents of the shards that start once everything up to `reached` is read. Raises like `check`.
+        """Look for lost parents of shards that can start once everything up to `reached` is read. Raises like `check`.
 
-        Returns False if the check is impossible for now.
+        Returns False if the check failed with a transient error.
         """
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> None:
-        """Look for lost data in ranges of a micro-batch. If `repeated`, they may have been planned long ago. Raises like `check`."""
+        """Look for lost data in ranges of a micro-batch, which may have been planned long ago if `repeated`. Raises like `check`."""
         await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
-        """Run a check, and report all its losses in one error and one warning per stream. Return False if it is impossible for now."""
+        """Run a check, and report its losses in one error, and in one warning per stream. Return False after a transient error."""
         losses = LossErrors()
         try:
             await check(losses)

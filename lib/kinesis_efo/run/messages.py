@@ -1,6 +1,7 @@
 """The messages between a run and its clients.
 
-A client numbers its calls. It repeats a call with the same number if that takes long or the reply was lost; the run executes it only once.
+A client numbers its calls. While a call takes long, or if its reply was lost, the client repeats the message with the same number; the run
+executes the call only once.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _KEPT_OFFSETS: Final = 4
 
 
 class Join(msgspec.Struct, frozen=True):
-    """A process requests to become a client of the run."""
+    """The request of a process to become a client of the run."""
 
-    reader: str  # The name of its query; a second request with the same name replaces the first client
-    pid: int  # Identifies the process, together with `started`; see `Process`
+    reader: str  # The name of the process's query; a later request with the same name replaces the client of the earlier one
+    pid: int  # Identifies the process together with `started`; see `Process`
     started: str
     streams: dict[str, StreamRef]  # The query's streams
     options: dict[str, str]  # The query's options
@@ -44,13 +45,13 @@ class JoinReply(msgspec.Struct, frozen=True):
 
     client: str = ""  # Empty if the run rejects the client
     address: FetcherAddress | None = None  # Where tasks read shards
-    by_planner: bool = False  # Fetchers are in other processes; tasks get their addresses at `address`
-    certificate: Certificate | None = None  # For the services of run and client; None without TLS
+    by_planner: bool = False  # The fetchers are in other processes: tasks request their addresses at `address`
+    certificate: Certificate | None = None  # For the services of the run and the client; None without TLS
     faults: list[str] = []  # Why the query cannot share the run
 
 
 class QueryCall(msgspec.Struct, frozen=True):
-    """A call of a client, with its number. `call` is one of the calls in `access`, encoded by `OffsetsOfLink`."""
+    """A client's call, with its number. `call` is one of the calls in `access`, encoded by `OffsetsOfLink`."""
 
     client: str
     number: int
@@ -59,33 +60,33 @@ class QueryCall(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """A client reports that its query has ended."""
+    """A client's report that its query has ended."""
 
     client: str
     heard: int = 0  # As in `QueryCall`
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver reports the marks of micro-batches that Spark has finished."""
+    """The driver's report of micro-batches that Spark has finished, with the marks of their ends."""
 
     marks: list[Mark]
     query: str | None  # The query's name in Spark
-    alone: bool = False  # The query has a single source
-    run: str = ""  # Spark's id of the run of the query
+    alone: bool = False  # Whether the query has a single source
+    run: str = ""  # Spark's run id (`runId`) of the query
 
 
 class CallReply(msgspec.Struct, frozen=True):
     """The reply to a client's message."""
 
-    done: bool = False  # The call is done; for `Leave`: the run ends with its last client
+    done: bool = False  # The call is done. In the reply to `Leave`: this was the last client, so the run ends
     result: msgspec.Raw = msgspec.Raw(b"null")  # The call's result, encoded by `OffsetsOfLink`
-    known: bool = True  # The run has this client
-    again: bool = False  # The run lacks an offset: send the call again with whole offsets and a new number
-    said: list[str] = []  # Log lines for the client to write: the driver may have closed the run's output
+    known: bool = True  # Whether the run knows this client
+    again: bool = False  # The run has dropped an offset: send the call again with full offsets and a new number
+    said: list[str] = []  # Log lines of the run, for the client to write: the run's own output may be closed
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message: the shards that `moved` or `left` since offset number `base`, or all shards if that is None."""
+    """An offset in a message: the shards that `moved` or `left` since the offset with number `base`, or all shards if `base` is None."""
 
     number: int
     base: int | None
@@ -98,13 +99,13 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownOffset(Exception):
-    """A message refers to an offset that this process no longer has."""
+    """Raised if a message refers to an offset that this process no longer has."""
 
 
 class OffsetsOfLink:
-    """The offsets that two processes have sent each other. Each is sent once, as changes to an earlier one, for short messages.
+    """The offsets that two processes have sent each other. To keep messages short, an offset is sent once, as changes to an earlier offset.
 
-    The processes number their offsets in steps of two. One begins with `first` 0, the other with 1.
+    Each process numbers the offsets that it sends, one from `first` 0, the other from 1, both in steps of two.
     """
 
     def __init__(self, first: int) -> None:
@@ -116,19 +117,19 @@ class OffsetsOfLink:
         return len(self._offsets)
 
     def clear(self) -> None:
-        """Drop all offsets. The next ones are sent whole."""
+        """Drop all offsets. The next offset is sent with all its shards."""
         self._offsets.clear()
 
     def encode(self, message: Any) -> msgspec.Raw:
-        """Encode a message with a number in place of each offset, and prepend the offsets that the other process lacks."""
+        """Encode a message with a number in place of each offset. Offsets that the other process does not have are prepended."""
         diff: list[_OffsetChanges] = []
         body = msgspec.json.encode(message, enc_hook=partial(self._encode_offset, diff))
         return msgspec.Raw(msgspec.json.encode((diff, msgspec.Raw(body))))
 
     def decode(self, data: msgspec.Raw, kind: Any) -> Any:
-        """Decode a message. An offset that was sent before is the same object again, which is cheap to compare.
+        """Decode a message. An offset that was received before is returned as the same object, which is cheap to compare.
 
-        Raises UnknownOffset if the other process must send its offsets whole, msgspec.MsgspecError for an invalid message.
+        Raises UnknownOffset if the other process must send its offsets in full, and msgspec.MsgspecError for an invalid message.
         """
         diff, body = msgspec.json.decode(data, type=tuple[list[_OffsetChanges], msgspec.Raw])
         for each in diff:

@@ -1,7 +1,7 @@
-"""Decides how far the next micro-batch may go, by what is buffered.
+"""Decides how far the next micro-batch of a query may go, from the buffered events.
 
-Checking thousands of idle shards would take longer than everything else. So a poll checks only shards that have changed since the last poll, and
-shards with records that are not planned yet.
+Checking thousands of idle shards would take longer than everything else. So a poll only checks shards that have changed since the last
+poll, and shards with records that are not planned yet.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
     Args:
-        row: Returns the buffer of a shard that has everything after a position.
+        row: Returns the buffer that has everything after a position of a shard; None if there is none.
         read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
-        check: Raises if reading has ended.
-        max_skew: By how many seconds of arrival time a shard may be ahead of the slowest one; None for no limit.
+        check: Raises the error that has ended the query or the run, if any.
+        max_skew: How far a shard may be ahead of the slowest shard, in seconds of arrival time; None for no limit.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MicroBatchPlanner:
         check: Callable[[], None],
         max_skew: float | None = None,
     ) -> None:
-        self.offset: Offset | None = None  # Where the query was at its last poll
+        self.offset: Offset | None = None  # The query's positions at its last poll
         self.finished_shards: frozenset[ShardKey] = frozenset()  # Shards that the query has finished
         self._row = row
         self._clock = clock
@@ -62,13 +62,13 @@ class MicroBatchPlanner:
         self._news.notify()
 
     def follow(self, offset: Offset) -> None:
-        """Record the query's positions, and which shards to check again."""
+        """Record the query's positions, and check shards that have moved in the next poll."""
         before = self.offset
         if offset is before:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # Skip idle shards whose position is the one that the last poll returned: they are unchanged.
+        # An idle shard that has moved to the position returned by the last poll has nothing new.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._reported.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
@@ -78,7 +78,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Return how far the next micro-batch may go within the limits. Waits at most `at_most` seconds for records."""
+        """Return how far the next micro-batch may go within the limits. Waits at most `at_most` seconds for records or a shard's end."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
         idle: dict[ShardKey, Portion] = {}
@@ -92,7 +92,7 @@ class MicroBatchPlanner:
                 return shards
 
     async def until_tip(self, at_most: float) -> None:
-        """Wait at most `at_most` seconds until a shard at its tip receives records. Only changed shards are checked."""
+        """Wait at most `at_most` seconds until a shard that is not behind its tip receives records."""
         give_up_at = self._clock.monotonic() + at_most
         seen: set[ShardKey] = set()
         try:
@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check the changed shards. Return how far those without records move."""
+        """Check the changed shards. Return how far shards move that have only events without records."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -122,7 +122,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (row := self._row(key, position)) is None:
-                # Check again later: it may become readable without another event.
+                # No buffer has this position yet. Check again, because a buffer may cover it without a further event.
                 self._fresh.add(key)
             elif row.index.news_since(position) is None:
                 idle[key] = row.index.portion(position, 0, 0)
@@ -167,7 +167,7 @@ class MicroBatchPlanner:
         max_records: int,
         buffers: Mapping[ShardKey, ShardEvents],
     ) -> dict[ShardKey, Portion]:
-        """Plan fewer bytes of the buffers until they have at most `max_data` bytes of data, or no plan has fewer bytes."""
+        """Plan a micro-batch of at most `max_data` bytes of data, by reducing its buffered bytes until it fits or cannot be smaller."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
@@ -175,21 +175,21 @@ class MicroBatchPlanner:
         while True:
             portions: dict[ShardKey, Portion] = {}
             for keys in groups.values():
-                # Plan at most half of the buffer: the next micro-batch is fetched into the other half while Spark processes this one.
+                # Plan at most half of the buffer, so that the next micro-batch fits into the other half while Spark processes this one.
                 limit = min(max_bytes, rows[keys[0]].room // 2)
                 portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
             if _size(portions) > max_bytes or sum(each.records for each in portions.values()) > max_records:
                 portions = plan(buffers, offset, max_bytes, max_records)
-            # Estimate the data only if there are more bytes than allowed: with base64, data never exceeds bytes.
+            # Buffered bytes are base64, which is longer than the data. So estimate the data only if the bytes exceed the limit.
             data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
-            # Stop at a plan with more bytes than its limit: it is the smallest one, an event with the idle events before it.
+            # A plan that exceeds its limit is the smallest plan, because a micro-batch has at least one event with records.
             if data <= max_data or _size(portions) > max_bytes:
                 return portions
             max_bytes = _size(portions) * max_data // data
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the data of a portion: at least a byte for each record, whose key may be shorter than usual."""
+    """Estimate the bytes of data in a portion: at least one per record, since the estimate assumes partition keys of usual length."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))
 

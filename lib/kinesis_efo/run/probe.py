@@ -1,4 +1,4 @@
-"""Finds dead fetchers in other processes: they are silent, or their port is closed."""
+"""Detects dead fetchers in other processes: they send no requests, or their port is closed."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def watch_fetchers(
     """Remove dead fetchers and reassign their shards, until cancelled.
 
     Args:
-        failure: Set after `patience` seconds without any fetcher.
+        failure: Set if the run has no fetcher for `patience` seconds.
         gone: Returns whether a fetcher's port is certainly closed.
-        problem: Returns what prevents fetchers from starting, for the message; empty if unknown.
+        problem: Returns what prevents fetchers from starting, for the error message; empty if unknown.
     """
     members = assignments.members
     while True:
         await clock.sleep(TICK_SECONDS)
-        # Probe concurrently, since each probe may last a second.
+        # Probe all ports concurrently, since each probe may take a second.
         late = members.silent(clock.monotonic(), _PROBE_SECONDS)
         ended = await all_of(*(gone(member.request.address) for member in late))
-        # Look again: fetchers may have sent requests while they were probed.
+        # Fetchers that have sent a request during the probe are alive.
         still = members.silent(clock.monotonic(), _PROBE_SECONDS)
         dead = members.silent(clock.monotonic())
         dead += [member for member, has_ended in zip(late, ended, strict=True) if has_ended and member in still]
@@ -60,8 +60,8 @@ async def watch_fetchers(
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a fetcher's port is certainly closed. Tries all addresses concurrently, for at most a second.
 
-    A paused process still has its port, and an unreachable one does not answer: both may be alive. A single refusal proves nothing, as the
-    address may lead to another host (a container bridge's, for example): no other address may accept or be silent.
+    Returns False if an address accepts the connection or does not answer: a process that is paused or unreachable may be alive. One refused
+    connection is not enough, as an address (of a container bridge, for example) may lead to another host.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_refuses(host, address.port) for host in hosts))
@@ -69,7 +69,7 @@ async def nobody_listens(address: FetcherAddress) -> bool:
 
 
 async def _refuses(host: str, port: int) -> bool | None:
-    """Whether an address refuses connections; None if it is unreachable."""
+    """Whether an address refuses connections; False if it accepts them or does not answer, None if it is unreachable."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)

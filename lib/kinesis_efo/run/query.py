@@ -1,4 +1,4 @@
-"""One query of a run: plans its micro-batches, commits them, and finds its end. It lives in the run's event loop."""
+"""One query of a run: plans its micro-batches, commits them, and finds where it ends. It lives in the run's event loop."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _TOGETHER_SECONDS: Final = 60.0
 
 
 class Query:
-    """Plans the micro-batches of one query, which joins the run.
+    """Plans the micro-batches of one query. Creating it adds the query to the run.
 
     Args:
         ends: The option `endingPosition`.
-        name: Identifies the query in its tasks' requests.
+        name: The name of the query in requests of its tasks.
         max_skew: See `MicroBatchPlanner`.
-        streams: The streams that the query reads; None for all of the run's.
-        accepted: Up to where the loss of records is accepted, by shard.
+        streams: The streams that the query reads; None for all streams of the run.
+        accepted: The positions up to which the loss of records is accepted, by shard (option `acceptDataLoss`).
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Query:
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
-        self.progress: Final = Progress()  # `QueryPlanner` adds what is planned; `begin` and `finish` advance it
+        self.progress: Final = Progress()  # Which offsets are planned and finished
         self._run = run
         self._streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
@@ -85,11 +85,11 @@ class Query:
         self._planned: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
-        self.name: str | None = None  # The query's name in Spark, once the driver has reported it
-        self.number: Final = run.join(self)  # The query's number in the run, in the order of joining
+        self.name: str | None = None  # The query's name in Spark; None until the driver reports it
+        self.number: Final = run.join(self)  # Queries are numbered in the order in which they join the run
 
     def _fail(self, error: KinesisEfoError) -> None:
-        """Fail this query at its next call, and the run if this is its only query."""
+        """Make the query's next call raise an error. If this is the run's only query, the run fails."""
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
@@ -102,18 +102,18 @@ class Query:
     # -- for the run
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) of a query that started there; None if it did not, or has finished records of the shard."""
+        """Return the trim horizon (epoch seconds) when the query chose to start there; None if it did not, or has left the horizon."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
     def accepted(self, key: ShardKey) -> Position | None:
-        """Return the position up to which the loss of a shard's records is accepted; None if it is not."""
+        """Return the position up to which the loss of a shard's records is accepted; None if no loss is accepted."""
         return self._accepted.get(key)
 
     @property
     def catches_up(self) -> bool:
-        """Whether the query catches up in a shard. Thread-safe."""
+        """Whether the query catches up with GetRecords in any shard. Thread-safe."""
         return self._rows.has_separate_rows
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
@@ -137,7 +137,7 @@ class Query:
         return with_totals(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Compare the lease rows of a stream with the query's checkpoint."""
+        """Process the lease rows of a stream whose lease was acquired: they may show that the query's checkpoint was reset."""
         self._resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
@@ -146,7 +146,7 @@ class Query:
             self._ending.cancel()
 
     async def leave(self) -> None:
-        """Leave the run, which then stops fetching for this query. Checkpoints no longer wait for it."""
+        """Leave the run, which then stops fetching for this query. Lease rows may then pass this query's positions."""
         self.stop()
         self._run.leave(self)
         self._failure.stop()
@@ -155,21 +155,21 @@ class Query:
     # -- for the stream reader
 
     def plan(self, end: Offset) -> None:
-        """Add an end that Spark may log; see `Progress.plan`."""
+        """Record the end of a planned micro-batch, which Spark may log; see `Progress.plan`."""
         before = self.progress.reach
         self.progress.plan(end)
         if len(self._run.queries) > 1:
             self._run.table.update_orders(end.changes_since(before))
 
     async def at_front(self, offset: Offset) -> Offset:
-        """Return the start of a new query at LATEST: the buffer's end in each shard that other queries read at the tip.
+        """Return the start of a new query at LATEST: the buffer's end in shards that other queries read at the tip, otherwise `offset`.
 
-        So queries that are started together begin at the same record. A time in `offset` means now. Waits some seconds to confirm that a
-        buffer's end is at most a minute old; otherwise, the query begins at its own time.
+        Queries that are started together then begin at the same record. The positions in `offset` are the current time. A buffer's end is
+        used only if events confirm within some seconds that it is at most a minute old.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _FRONT_SECONDS
-        # Use the first ends: later ones would skip what arrives meanwhile. An end that moves before it is confirmed may have been old.
+        # Use the ends as of now, to include records that arrive while waiting. An end that moves before it is confirmed may have been old.
         first = {key: self._run.table.shared[key].index.end for key in self._fronts(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -184,7 +184,7 @@ class Query:
         return offset
 
     def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """Return the end position of each buffer whose last event claims to be at the tip, which may be wrong; None if uncertain."""
+        """Return the end of each buffer at the tip, according to its last event; None while the end may be more than a minute old."""
         fronts: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
@@ -199,9 +199,9 @@ class Query:
         return fronts
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait at most `at_most` seconds until this run owns the leases on the query's streams. Return whether it does.
+        """Wait at most `at_most` seconds until this run owns the leases on the query's streams. Return whether it owns them.
 
-        Raises AlreadyRunningError if another run owns one of them.
+        Raises AlreadyRunningError if another run owns one of the leases.
         """
         streams = self._run.streams.streams if self._streams is None else self._streams
         await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
@@ -209,7 +209,7 @@ class Query:
 
     @property
     def _has_rows(self) -> bool:
-        """Whether this run owns the leases, and so has read the lease rows."""
+        """Whether this run owns the leases on the query's streams, and so has read their lease rows."""
         return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
@@ -219,7 +219,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # List the shards again: the offset may have children that are not listed yet, whose parents would look unread.
+            # The offset has unlisted shards. List the shards again: the parents of unlisted children would look unread.
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
@@ -233,13 +233,13 @@ class Query:
             starting = self._run.streams.starting(reached)
         undecided = bool(starting) and not await self._check(self._losses.check_starting(reached))
         if undecided:
-            # Start no children now: the ended shards stay in the offset, so that their children start later.
+            # The children start with a later poll, since the ended shards stay in the offset.
             starting = []
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return further facts about a position. Only this query's start and options count."""
+        """Return what is known about a position for detecting losses of this query: its own start and options apply."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -252,7 +252,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that can begin at `offset`. Until a shard ends, these change only with the offset's shards or a new listing."""
+        """Return the shards that can begin at `offset`. If there are none, this is cached until the offset's or listed shards change."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -269,20 +269,20 @@ class Query:
         return starting
 
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
-        """Return those of the shards that seemed to be at their tip which still do, with the times in `quiet`."""
+        """Return those entries of `quiet` whose shards still seem to be at their tip."""
         now = self._run.clock.monotonic()
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
 
     def stop_reading(self, shards: frozenset[ShardKey]) -> None:
-        """Stop reading shards that the query has finished. Otherwise their events would fill the buffers and never be dropped."""
+        """Stop reading `shards`, which the query has finished: their events would fill the buffers and never be dropped."""
         planner = self._rows.planner
         if shards != planner.finished_shards:
             changed, planner.finished_shards = shards ^ planner.finished_shards, shards
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Pause while the ends are searched: subscriptions of other queries stay at the tips, and GetRecords is not called twice."""
+        """Pause fetching for this query, or continue. It pauses while its ends are searched for, as this reads the same shards."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())
@@ -292,7 +292,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the set of shards for which the run writes lease rows."""
+        """Update the shards for which the run writes lease rows, if the offset's shards have changed or are listed now."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -302,7 +302,7 @@ class Query:
         self._shards = offset.keys()
 
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
-        """Continue where Spark continues; see `Progress.begin`."""
+        """Record that Spark has finished everything up to `offset`; see `Progress.begin`."""
         self._raise_if_failed()
         before = self.progress.finished
         if self.progress.begin(offset, end):
@@ -320,20 +320,20 @@ class Query:
         return True
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
-        """Drop the records up to an offset, and move the lease rows to it."""
+        """Drop buffered events up to an offset that is processed, and move the lease rows to the offset."""
         moved = self._update_orders(offset, before)
         self._resumption.processed(offset)
         self._count(offset)
         self._move_rows(offset, moved if self._has_moved_rows else {**offset})
 
     def continues(self, offset: Offset) -> None:
-        """Move the lease rows to where the query continues, once: an earlier run may have ended before it wrote them."""
+        """Move the lease rows to the query's first offset in this run, as an earlier run may have ended before it wrote them."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
 
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position]) -> None:
         if self._shards is None:
-            # Update the shards, as a poll normally does: the single micro-batch of `catchUp` is planned without a poll.
+            # Normally, a poll has done this before. The single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         table = self._run.table
         records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
@@ -341,22 +341,22 @@ class Query:
         self._has_moved_rows = True
 
     def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Decide again for the shards that have moved. Return these with their positions."""
+        """Update what is fetched and retained of the shards that have moved. Return these shards with their positions."""
         moved = offset.changes_since(before)
         self._run.table.update_orders(moved.keys() | ((before or {}).keys() - offset.keys()))
         return moved
 
     def _count(self, offset: Offset) -> None:
-        """Add what was planned and is now processed to the counts."""
+        """Count the planned records and bytes that are processed now."""
         for each in self._planned:
-            # Also count a shard that is missing from the offset: it has ended.
+            # A shard that has left the offset was read to its end.
             if each.key not in offset or offset[each.key].reaches(each.through):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
         self._planned = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """Return the sequence number of the last record of each range that ends within an event, if buffered."""
+        """Return the sequence number of each range's last record, for the ranges where it is known."""
         self._run.failure.raise_if_set()
         found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
@@ -364,26 +364,26 @@ class Query:
     async def check_replay(
         self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
     ) -> None:
-        """Begin the first micro-batch after a start, and look for lost data in its `ranges`. If `repeated`, they may have been planned long ago.
+        """Begin the first micro-batch after the query's start, and look for lost data in its `ranges`.
 
-        Raises StreamReplacedError if a stream was created again since then.
+        If `repeated`, the ranges may have been planned long ago. Raises StreamReplacedError if a stream was created again since then.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # Wait for the leases: the lease rows, which are read then, may show that an idle shard was read further.
+        # The lease rows, which are read with the leases, may show that an idle shard was read further, without a loss.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         await self._check(self._losses.check_replay(old, repeated=repeated))
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """Return the hash ranges of those of the given shards in which tasks may drop KPL aggregates; see `Strictness`."""
+        """Return the hash ranges of the shards in which tasks may drop aggregated records of other shards; see `Strictness`."""
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
     def planned(self, mark: Mark) -> None:
-        """Record that the micro-batch with this mark is in Spark's log. Thread-safe."""
+        """Record that the micro-batch whose end has this mark is in Spark's log. Thread-safe."""
         self._run.leases.notes.record_mark(mark)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
@@ -391,7 +391,7 @@ class Query:
         self._resumption.mark_new(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the last planned offset of the query's checkpoint is behind the lease table.
+        """Warn if `offset`, the last one in the query's checkpoint, is behind the lease table.
 
         Raises StreamReplacedError if a stream was created again since the query began to read it.
         """
@@ -406,9 +406,9 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Find the tips of shards that other queries read at the tip within some seconds, and close the other shards meanwhile.
+        """Find the tips of shards whose buffers reach the tip within a minute. Close the buffers of the other shards in this context.
 
-        A shard has one subscription per consumer: two would endlessly disconnect each other.
+        The caller can then subscribe to the other shards. Two subscriptions of a shard would keep disconnecting each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -419,7 +419,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # Count all buffers as those of other queries: this query pauses meanwhile.
+        # All buffers are those of other queries, because this query pauses while its ends are searched for.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -430,9 +430,9 @@ class Query:
         return found
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Return where the query ends: at the tips when first called (with the first call's `offset`), or at the option's positions.
+        """Return where a query at `offset` ends: at the tips as of the first call, or at the positions in `endingPosition`.
 
-        Waits at most `at_most` seconds. Returns None if that is not enough: call again. Raises ConfigurationError if the option names a missing
+        Returns None if the ends are not found within `at_most` seconds: call again. Raises ConfigurationError if the option names a missing
         stream or shard, or a time in the future.
         """
         self._run.failure.raise_if_set()
@@ -445,10 +445,10 @@ class Query:
         return self._ending.result() if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Return where the query ends if it reads everything from `offset` on in one micro-batch. Waits at most `at_most` seconds.
+        """Return the end of a single micro-batch that reads everything from `offset` to the query's end.
 
-        Returns a position for each shard of the offset and each descendant that is reached, with `SHARD_END` for whole shards; None if the time
-        is not enough: call again. Raises ConfigurationError in the same cases as `ends`.
+        The result includes descendants of the offset's shards. Returns None if it is not known within `at_most` seconds: call again. Raises
+        ConfigurationError in the same cases as `ends`.
         """
         if (found := await self.ends(offset, at_most)) is None:
             return None
@@ -456,23 +456,23 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # List the shards after an end in the future: a shard may be split before it.
+        # If the end is a few seconds ahead, list the shards after it, because a shard may be split before the end.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
-            # Wait until all shards are listed: an unlisted shard would lack an end, and be skipped.
+            # Wait until all shards of the offset are listed: an unlisted shard would have no end, and be skipped.
             await self._run.streams.list_shards(offset)
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # Check the descendants of shards that were trimmed as a whole: these are read, and may have been trimmed too.
+            # Descendants of trimmed shards are read in their place: check whether these were trimmed, too.
             if not await self._losses.check_starting({**offset, **ends.gone}):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
                 continue
-            # Wait for the leases: without them, a subscription would end that of another run.
+            # A subscription without the lease would end the subscription of the run that owns the lease.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
-            # List the children of ended shards: ListShards may have been outdated, and they can have records from before the end.
+            # If children of ended shards were not listed before, repeat with them: they can have records before the query's end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
@@ -482,8 +482,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The lease rows of a stream are read when its lease is acquired. `continued` has the streams for which new queries are not warned:
-    another query of the run continues from their rows, or there was a warning. All queries share this set and add to it.
+    The lease rows of a stream are read when its lease is acquired. `continued`, which all queries of the run share, has the streams without
+    a warning for new queries: a query of the run continues from their rows, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -497,22 +497,22 @@ class Resumption:
         self._warned: set[str] = set()
 
     def resume(self, offset: Offset) -> None:
-        """Record that the query continues at `offset`, and compare this with the lease rows."""
+        """Record that the query continues at `offset`, and compare `offset` with the lease rows."""
         self._offset = offset
         self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. `from_leases`: it continues from the lease table."""
+        """Record that the query is new. `from_leases` is set if it starts at the positions in the lease table."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
 
     def processed(self, offset: Offset) -> None:
-        """Warn if the query is new, its streams have lease rows, and all queries of the run ignore these.
+        """Warn if the query is new, its streams have lease rows, and no query of the run continues from these rows.
 
-        Called after the query's first micro-batch, since another query that starts at the same time may continue from these rows.
+        Called after the query's first micro-batch: by then, queries that were started at the same time have joined the run.
         """
         if not self._is_new:
             return
@@ -533,7 +533,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # Warn once per checkpoint if the offset has a mark: the lease rows of all streams then lead to the same result.
+        # An offset with a mark gives the same result for each stream, so warn once per checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

@@ -1,4 +1,4 @@
-"""Finds where a query ends: at the tips of its streams, or before them, at `endingPosition`."""
+"""Finds where a query ends: at the tips of its shards, or before them, at `endingPosition`."""
 
 from __future__ import annotations
 
@@ -29,18 +29,14 @@ SuspendOthers = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Map
 
 
 class EndPositions(NamedTuple):
-    """The positions at which a query ends, for each shard that it may reach.
+    """The positions at which a query ends, for each shard that it may reach."""
 
-    An end from the option `endingPosition` moves back to the shard's tip if that is earlier. `lasts` has the sequence number of the last record
-    up to an end, if available.
-    """
-
-    ends: Mapping[ShardKey, Position]
-    lasts: Mapping[ShardKey, int] = {}
+    ends: Mapping[ShardKey, Position]  # `endingPosition`, or the shard's tip if the tip is earlier
+    lasts: Mapping[ShardKey, int] = {}  # The sequence number of the last record up to the end, if known
 
 
 def seconds_left(bounds: Bounds, clock: Clock) -> float:
-    """Return how long to wait until the latest time of `endingPosition` has passed; 0 for a time that is rejected."""
+    """Return the seconds until the latest time in `endingPosition` has passed; 0 if it is so far ahead that it will be rejected."""
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
@@ -48,10 +44,10 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 
 
 class Ends:
-    """Finds the ends of one query at `offset`, as of the time when this object is created.
+    """Finds the ends of a query at `offset`, as of the time when this object is created.
 
-    The shards of `streams` must just have been listed. `listed` are those that the query may reach, `gone` those that were trimmed as a whole.
-    Raises ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
+    The shards of `streams` must just have been listed. `listed` are the shards that the query may reach, `gone` the shards of `offset` that
+    were trimmed. Raises ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
     """
 
     def __init__(
@@ -68,7 +64,7 @@ class Ends:
         check_streams("endingPosition", bounds, streams.streams)
         for name, stream in streams.streams.items():
             check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
-        # Count shards that were trimmed as a whole as finished, and read their descendants. `Losses` reports them.
+        # Treat trimmed shards as finished, so that their descendants are read. `Losses` reports the loss.
         self.gone: Final = {
             ShardKey(name, shard): SHARD_END
             for name, positions in by_stream(offset).items()
@@ -83,13 +79,13 @@ class Ends:
         for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
-                self._ends[key] = SHARD_END  # an outdated list may show it as open
+                self._ends[key] = SHARD_END  # an outdated list may show the shard as open
             elif bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
                 self._ends[key] = bound
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
-                    self._ends[key] = begin  # the query starts at a time in the future
+                    self._ends[key] = begin  # nothing to read: the query starts at a time in the future
                 elif bound is None or not begin.reaches(bound):
                     self._open.append(key)
             else:
@@ -101,9 +97,9 @@ class Ends:
         return [*self._timed, *self._open]
 
     async def find(self, suspend_others: SuspendOthers) -> EndPositions:
-        """Find the ends. Raises `StreamError` if that fails.
+        """Find the ends with GetRecords or, if that is denied, with subscriptions. Raises `StreamError` if that fails.
 
-        `suspend_others` is entered for subscriptions, if GetRecords is not allowed. It yields the tips found by then.
+        `suspend_others` is entered before subscribing. It closes other subscriptions, and yields tips that are already known.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:
@@ -116,7 +112,7 @@ class Ends:
     async def _find(self, known: Mapping[ShardKey, Position], *, separate: bool) -> EndPositions:
         await all_of(*(self._at_time(key, separate=separate) for key in self._timed))
         left = set(self._open)
-        # Repeat with the children: a shard that is listed as open may be closed.
+        # A shard that is listed as open may be closed: then repeat with its children.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
             await all_of(*(self._tip(key, known.get(key), separate=separate) for key in asked))
@@ -141,7 +137,7 @@ class Ends:
         return self._inherited(key) or self._bounds.of(key.stream)
 
     def _inherited(self, key: ShardKey) -> Position | None:
-        """Return the earliest time in `endingPosition` for an ancestor of a shard: descendants end at that time, as in batch reads."""
+        """Return the earliest end time of a shard and its ancestors in `endingPosition`: descendants end with their ancestors."""
         if (named := self._bounds.shards.get(key)) is not None:
             return named if named.kind is PositionKind.AT_TIMESTAMP else None
         shard = self._streams.stream(key.stream).shard(key.shard) if self._bounds.shards else None
@@ -163,7 +159,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return the end of a shard at a time, if the shard was certainly closed before or opened after that time; else None."""
+        """Return the end of a shard at a time without calling Kinesis: only if the shard was closed before or opened after that time."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -174,12 +170,12 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Return the shards that the query reads, with their ends (None if not found yet). Children start only after finished parents."""
+        """Return the shards that the query reads, with their ends (None if not found yet). Children of unfinished parents are not read."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # ids grow, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
-            # Count a parent that is not among the ends as read.
+            # A parent without an end is not read by this query, so its children do not wait for it.
             read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]

@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one query: answers the calls of `access`, in the run's event loop."""
+"""Plans the micro-batches of one query by answering the calls defined in `access`, in the run's event loop."""
 
 from __future__ import annotations
 
@@ -29,10 +29,12 @@ _WAIT_SECONDS: Final = 0.2
 
 
 class Advance:
-    """Turns replies to polls into the end offsets of a query's micro-batches.
+    """Computes the end offsets of a query's micro-batches from the replies to polls.
 
-    Positions of idle shards are stored after `idle_interval` seconds. `last_records` returns the last record of each range that ends within an
-    event. Times are monotonic, in seconds.
+    Args:
+        idle_interval: Seconds until a micro-batch is planned only to store new positions of idle shards.
+        last_records: Returns the sequence number of the last record of each range, if known.
+        now: Returns monotonic seconds.
     """
 
     def __init__(
@@ -42,8 +44,8 @@ class Advance:
         last_records: Callable[[Sequence[ShardRange]], Mapping[ShardKey, int]],
         now: Callable[[], float],
     ) -> None:
-        self.sizes: Mapping[ShardKey, int] = {}  # The bytes of the micro-batch, by shard
-        self.data = 0  # The estimated size of its records' data
+        self.sizes: Mapping[ShardKey, int] = {}  # The buffered bytes of the planned micro-batch, by shard
+        self.data = 0  # The estimated bytes of data in the planned micro-batch
         self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be at its tip
         self._ending = ending
         self._idle_interval = idle_interval
@@ -54,7 +56,10 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """Return the offset after the reply to a poll, with `mark` if it had none; None if the reply does not justify a micro-batch."""
+        """Return the end of the micro-batch that begins at `position`; None if `reply` has too little for a micro-batch.
+
+        `mark` is used if `position` has no mark.
+        """
         starting = [key for key in reply.starting if self._ending.includes(key)]
         justified = bool(starting)
         moved: dict[ShardKey, Position] = {}
@@ -87,7 +92,7 @@ class Advance:
                 self._idle[key] = through
         if not justified and not self._idle_offsets_due(position):
             return None
-        # Include the idle shards: a poll returns each of their positions only once.
+        # Include the positions of idle shards from earlier replies, since a poll returns each such position only once.
         idle = {
             key: at
             for key, at in self._idle.items()
@@ -105,21 +110,21 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
-        # Store the position of an idle shard in time: it would eventually be older than the stream's retention.
+        # An idle shard's position must be stored now and then, or it becomes older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """Return the ranges of the micro-batch that need a task, unordered and without their last records."""
+        """Return the ranges of the micro-batch that have records, unordered and without the numbers of their last records."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch needs a task: unless planned without records, as far as known (not after a restart)."""
+        """Whether a range of the micro-batch may have records. False only if this run has planned it without records."""
         return self._empty.get(wanted.key) != wanted
 
 
 class QueryPlanner:
-    """Executes the calls of one query's planner in the run. `name` is the query's name in the run, `streams` are logical names."""
+    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are logical names."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -143,7 +148,7 @@ class QueryPlanner:
         self._planned_at = -inf
 
     async def answer(self, call: Call[Any]) -> Any:
-        """Execute a call. Raises KinesisEfoError if reading has failed for good or the query has ended."""
+        """Execute a call and return its result. Raises KinesisEfoError if the run or the query has failed."""
         match call:
             case Next():
                 return await self._next(call)
@@ -159,9 +164,9 @@ class QueryPlanner:
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
-        """Finish the micro-batches whose ends have these `marks`, as the driver reports. Marks of other queries are ignored.
+        """Process the driver's report that the micro-batches with these `marks` are finished. Marks of other queries are ignored.
 
-        `name` is the query's name in Spark; `alone`: the query has a single source.
+        `name` is the query's name in Spark, `alone` whether it has a single source.
         """
         for mark in marks:
             if self.query.finish(mark):
@@ -169,7 +174,7 @@ class QueryPlanner:
                 self._moved.set()
 
     async def _logged(self, call: Logged) -> bool:
-        # Record the mark even if the micro-batch is never finished: the sink may have its number.
+        # Record the mark before the micro-batch is finished, because the sink may already have stored it.
         self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):
@@ -188,16 +193,16 @@ class QueryPlanner:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # Ignore these positions if the query has begun: another thread's call was faster and has newer ones.
+        # If the query has begun, a call of another thread was faster, and these positions are older.
         if call.kept is not None and query.progress.finished is None:
-            # Begin at `kept`: before the query's first `Next`, its tasks may already read from there.
+            # Begin at `kept`, because tasks may read from there before the query's first `Next`.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:
             await self._run.initial(start, self._streams, query)
             self._rows_are_good = True
-        # Wait for the leases: an earlier run that is ending moves the lease rows until it releases its lease.
+        # An earlier run that is ending may move the lease rows until it releases its leases.
         if start.from_leases and not await self._has_leases(call.wait):
             return None
         initial = await self._run.initial(start, self._streams, query)
@@ -209,25 +214,25 @@ class QueryPlanner:
             ending.available_now()
         if call.once:
             ending.once()
-        # Do not subscribe while the ends are searched: the shards may have nothing new.
+        # Do not subscribe while the ends are searched for: there may be nothing to read before them.
         self.query.pause(yes=ending.wanted)
-        # Finish the previous micro-batch: Spark requests the next one only after it has written the previous one's commit log.
+        # The previous micro-batch is finished: Spark writes its commit log before it requests the next one.
         self.query.begin(position)
         if ending.over:
             return self._step()
-        # Wait even without records: otherwise, Spark would commit other sources' rows before this query is rejected.
+        # Wait for the leases even if there are no records: Spark must not commit rows of other sources before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         self.query.continues(position)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
-            # Plan an empty micro-batch, which stores the start of these streams in Spark's log.
+            # Plan an empty micro-batch, so that Spark's log contains where the added streams start.
             return self._step(position.moved_to({**position, **added}, {}, self._mark, added))
         if ending.wanted and ending.in_one_batch:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
-            # Add the start of added streams, which the next run reads.
+            # Add the start of streams that were added: this micro-batch does not read them, the query's next run does.
             end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
@@ -258,29 +263,29 @@ class QueryPlanner:
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         if waits:
-            # Keep the positions of idle shards: a poll returns each only once.
+            # Process the positions of idle shards, since a poll returns each such position only once.
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
-            # Ignore a micro-batch with only positions of idle shards, which must not prolong the wait of unread records.
+            # A micro-batch that only stores positions of idle shards does not restart the wait for more records.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
             if end is position:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
-        if not waits:  # a shard whose records wait is not quiet
-            # Exclude shards that are silent by now: they are not quiet any more, although no reply was about them.
+        if not waits:  # while records wait to be planned, their shards are not at their tips
+            # A shard that has sent no events for a while may not be at its tip anymore, although no reply has shown this.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
             ending.end_quiet(position, quiet, self._run.clock.monotonic())
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
-        """Wait a moment if a larger micro-batch is worth it. Return whether it is, so that nothing is read now.
+        """Wait a moment if the micro-batch should become larger. Return True if it should, so that nothing is read now.
 
         Spark polls the sources of a query one after another, so waiting delays other sources. By default, only a query with a single source
-        waits. With `minBytesPerTrigger`, others wait too, reporting no records like Spark's Kafka source.
+        waits. With `minBytesPerTrigger`, all queries wait, and report no records meanwhile, like Spark's Kafka source.
         """
         options, least = self._options, self._options.min_bytes_per_trigger
         now = self._run.clock.monotonic()
@@ -335,14 +340,14 @@ class QueryPlanner:
         return Step(end, again, total, data, list(behind), plan, ending)
 
     async def _has_leases(self, at_most: float) -> bool:
-        """Wait until this query may read. Later calls return immediately."""
+        """Wait at most `at_most` seconds for the query's leases. Once they were acquired, calls return True immediately."""
         self._may_read = self._may_read or await self.query.wait_held(at_most)
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of streams that are missing from the query's offset, chosen once; empty if none is missing."""
+        """Return the start of streams that the query's offset does not contain yet; empty if it contains all. The start is chosen once."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
-            # Skip this from now on: all later offsets contain these streams, too.
+            # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True
             return Offset({})
         if self._added is None:

@@ -52,7 +52,7 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Elsewhere(NamedTuple):
-    """Settings for fetchers in other processes, which count as dead after `timeout` seconds. For the others, see `watch_fetchers`."""
+    """Settings for fetchers in other processes. See `Assignments` for `timeout`, and `watch_fetchers` for `problem` and `gone`."""
 
     timeout: float
     problem: Callable[[], str] = lambda: ""
@@ -60,19 +60,19 @@ class Elsewhere(NamedTuple):
 
 
 class Run(LeaseListener):
-    """One run. It reads a stream while it owns the stream's lease.
+    """One run, which reads a stream only while it owns the stream's lease.
 
     Args:
         streams: The run's streams.
-        fetcher: The fetcher in this process. With `elsewhere`, it fills only the buffers of queries that catch up.
+        fetcher: The fetcher in this process. With `elsewhere`, it only fills the separate buffers of queries that catch up.
         leases: The run's leases.
         lease_keys: The keys of the run's lease rows.
         checkpoint_rate: Maximum checkpoints per second.
-        patience: Seconds to wait for a lease without which a query cannot continue.
+        patience: Seconds after which a query fails if it cannot continue without a lease.
         elsewhere: Settings for fetchers in other processes; None if this process fetches everything.
         hold: See `Table`.
 
-    `failure` is the error that ended the run; `continued` has the streams that queries continue from the lease table.
+    `failure` is the error that ended the run. For `continued`, see `Resumption`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Run(LeaseListener):
 
     @asynccontextmanager
     async def suspended(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
-        """Close subscriptions to some shards, so that the caller can find their tips with subscriptions."""
+        """Close the subscriptions of some shards in this context, so that the caller can subscribe to find their tips."""
         self.table.suspend(shards)
         try:
             await self.fetcher.close(RowKey(None, key) for key in shards)
@@ -141,7 +141,7 @@ class Run(LeaseListener):
     async def start(self, endpoint: str, status: str | None = None) -> None:
         """Start the run: it acquires the lease on each stream in the background, and reads a stream while it owns the lease.
 
-        `endpoint` and `status` go into the lease rows: the address of this run's data, and how tools reach its status.
+        `endpoint` (where tasks read) and `status` (where tools request the run's status) are written to the lease rows.
         """
         self.fetcher.start(self, self.table)
         self._tasks.append(in_background(self._tick(), "deciding what is kept", self.failure))
@@ -163,14 +163,14 @@ class Run(LeaseListener):
         self.leases.want(self.streams.streams)
 
     async def stop(self) -> None:
-        """Stop fetching, write the last checkpoints and release the leases. Waiting calls fail."""
+        """Stop fetching, write the last checkpoints and release the leases. Calls that are waiting raise an error."""
         self.failure.stop()
         for query in self.queries:
             query.stop()
         await self._ending
 
     def _end(self) -> None:
-        # End a failed run now: a query in its sink may notice much later, and does not end the process until then.
+        # Release the leases at once: while a query is writing to its sink, it does not notice that the run has failed.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -188,7 +188,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Send each `Order` of these buffer rows to its fetcher: by a call in this process, by messages elsewhere."""
+        """Send the `Order` of each of these buffers to its fetcher: by a call in this process, by messages to other processes."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -201,14 +201,14 @@ class Run(LeaseListener):
         return self.fetcher.reading or any(member.request.reading for member in members)
 
     def fetcher_of(self, key: ShardKey) -> str | None:
-        """Return the name of a shard's fetcher; None if the shard is not assigned, or in a run with a single fetcher."""
+        """Return the name of a shard's fetcher; None if the shard is not assigned, or if the run has a single fetcher."""
         member = None if self.assignments is None else self.assignments.members.owner(key)
         return None if member is None else str(member)
 
     # -- for its queries
 
     def join(self, query: Query) -> int:
-        """Add a query. Return its number."""
+        """Add a query to the run. Return the query's number."""
         self.queries.append(query)
         self._joined += 1
         for stream, rows in self._rows.items():
@@ -216,7 +216,7 @@ class Run(LeaseListener):
         return self._joined
 
     def leave(self, query: Query) -> None:
-        """Remove a query. Checkpoints then no longer wait for it."""
+        """Remove a query. Lease rows may then pass this query's positions."""
         if query not in self.queries:
             return
         self.queries.remove(query)
@@ -225,9 +225,9 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Write lease rows for exactly the shards that the queries read now. Return the contents of new rows.
+        """Set the shards with lease rows to those that the queries read now. Return what new rows would contain.
 
-        Called again once an incomplete shard is listed.
+        Called again once an unlisted shard is listed, to complete its row.
         """
         shards: dict[ShardKey, LeaseInfo] = {}
         for offset in self._finished:
@@ -246,7 +246,7 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-        # Ignore a record if another query is further behind: the record belongs to this query's position.
+        # The last records apply only to this query's positions, not to those of a slower query.
         self._save(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     @property
@@ -267,7 +267,7 @@ class Run(LeaseListener):
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
-            # What was trimmed before `since` is unread. The lease row must not hide that from other queries.
+            # Records that were trimmed before `since` were not read. The lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             follows = stored is not None and stored >= since
             idle = idle if follows or (begun is not None and since <= begun + START_SECONDS) else None
@@ -281,13 +281,13 @@ class Run(LeaseListener):
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # Do not open a stream in a stopping run: releasing the lease would not stop it.
+        # A run that is stopping must not read the stream: it stops fetching before it releases the lease.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it holds the lease", stream)
             self._update_orders(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease was lost. If another run has acquired it, this run fails."""
+        """Stop reading a stream whose lease was lost. If another run (`owner`) has acquired the lease, this run fails."""
         self._update_orders(stream)
         rows = [feed.row for feed in self.fetcher if feed.key.stream == stream]
         self._tasks.append(asyncio.create_task(self.fetcher.close(rows), name="closing"))
@@ -308,7 +308,7 @@ class Run(LeaseListener):
         self.table.wake()
 
     def lag(self, stream: str) -> Lag:
-        """Return the run's lag in a stream, for the stream's lease row."""
+        """Return the run's lag in a stream, as written to the stream's lease row."""
         queries = [query.status(stream=stream) for query in self.queries] if self._are_several else []
         return lag_of(self.table.statuses(stream, self.fetcher_of), round(self.clock.time() * 1000), queries)
 
@@ -318,7 +318,7 @@ class Run(LeaseListener):
             query.number: query.progress.finished or {} for query in self.queries
         }
         found = slowest_queries(done, self.streams.ancestors)
-        # Include the queries' status if there are several: one may be further behind than the shared buffers.
+        # One of several queries may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
@@ -337,7 +337,7 @@ class Run(LeaseListener):
         return told
 
     def query_statuses(self, *, shards: bool = False) -> list[QueryStatus]:
-        """Return the status of each query for tools, with lists of shards if `shards`; empty for a single query that does not catch up."""
+        """Return the status of each query for tools, including its shards if `shards`. Empty for a single query that is not catching up."""
         return [query.status(shards=shards) for query in self.queries] if self._are_several else []
 
     @property
@@ -345,7 +345,7 @@ class Run(LeaseListener):
         return len(self.queries) > 1 or any(query.catches_up for query in self.queries)
 
     def count_queries(self) -> tuple[int, int]:
-        """Return the number of queries, and of those that are catching up. Thread-safe."""
+        """Return the number of queries, and the number of queries that are catching up. Thread-safe."""
         queries = list(self.queries)
         return len(queries), sum(query.catches_up for query in queries)
 
@@ -355,7 +355,7 @@ class Run(LeaseListener):
         return self.failure.error is None and self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until this run owns the lease. It may be lost while a feed waits for its turn, if this process was suspended."""
+        """Wait until this run owns the lease on the shard's stream. Called before a subscription, in case the lease was lost meanwhile."""
         while not self.leases.is_held(shard.stream):
             await self.clock.sleep(_LOOK_SECONDS)
 
@@ -380,14 +380,14 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """End the run if a shared buffer cannot be filled, otherwise its query. If GetRecords is denied, disable catching up instead."""
+        """End the run if a shared buffer fails, or the query of a separate one. If GetRecords is denied, disable catching up instead."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)
         elif isinstance(error, AccessRefusedError):
             self.table.forbid_polling(error)
         elif query is None and row.query:
-            pass  # it has left, but a task of it may still be reading
+            pass  # the query has left, but one of its tasks may still be reading
         elif len(self.queries) == 1:
             self.failure.set(error)
         elif query is not None:
@@ -398,7 +398,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return the position up to which all queries that may lose records of a shard accept the loss; None if one of them does not."""
+        """Return the position up to which all queries that may lose records of a shard accept the loss; None if a query does not."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

@@ -1,4 +1,4 @@
-"""Serves the tasks of a run's queries: from buffers in the run's own process, or by naming the fetcher of a range."""
+"""Serves the tasks of a run's queries: from buffers in the run's process, or by returning the fetcher of a range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AGAIN_SECONDS: Final = 0.2
 
 
 class Serving:
-    """Answers tasks. `assignments` assigns the shared buffers to fetchers (`fetchers=N`); None if this process fills all buffers."""
+    """Answers tasks. `assignments` assigns shards to fetchers in other processes; None if this process fills all buffers."""
 
     def __init__(self, table: Table, coordinator: Coordinator, assignments: Assignments | None, clock: Clock) -> None:
         self.assignments: Final = assignments
@@ -32,12 +32,12 @@ class Serving:
         self._clock = clock
 
     def of(self, query: str) -> QuerySource:
-        """Return what the tasks of this query read from."""
+        """Return the source from which this process serves tasks of a query."""
         self._table.get_query(query)
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
-        """Return the address of each range's fetcher once all are assigned, or after the requested time; `home` is this process."""
+        """Return the address of each range's fetcher once all are known, or after the requested time. `home` is this process's address."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -86,7 +86,7 @@ class QuerySource:
                 return
 
     async def _row(self, wanted: ShardRange) -> RowKey:
-        """Wait until a buffer row of this process serves a range. Raises `NotCovered` if another fetcher does."""
+        """Wait until a buffer of this process can serve a range, and return its key. Raises `NotCovered` if another process serves it."""
         patience = self._table.home.settings.patience
         give_up_at = self._clock.monotonic() + patience
         while True:
@@ -103,7 +103,7 @@ class QuerySource:
 
 
 class PlannerService(FetcherService):
-    """Serves tasks and the fetchers of a run; see `FetcherService`, which receives the other arguments."""
+    """Serves a run's tasks and its fetchers in other processes. Arguments after `serving` are those of `FetcherService`."""
 
     what = "planner"
 

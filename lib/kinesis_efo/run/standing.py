@@ -1,4 +1,4 @@
-"""Computes the status of a run's queries for tools, the slowest query of each shard, and the lag of the run."""
+"""Computes what tools show of a run: the status of its queries, the slowest query of each shard, and the run's lag."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
-    """Return the status of a query that has processed everything up to `done` in one shard. `now` is monotonic seconds."""
+    """Return a query's status in one shard, where it has processed everything up to `done`. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
     kept = None if shared is None else shared.retained.get(query.name)
     held = 0 if shared is None or kept is None else shared.index.bytes_after(kept)
@@ -36,7 +36,7 @@ def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, 
 
 
 def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
-    """Add the sums over a query's shards to its status, and if `each`, the list of the shards."""
+    """Add the totals of a query's shards to its status. With `each`, also add the list of the shards."""
     known = list(shards)
     worst = max(
         (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
@@ -57,7 +57,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return, for each shard, number and position of the slowest query; `TRIM_HORIZON` if this query still reads an ancestor."""
+    """Return number and position of the slowest query of each shard. A query that reads an ancestor is at `TRIM_HORIZON`."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}
@@ -74,9 +74,11 @@ def slowest_queries(
 
 
 def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterable[QueryStatus] = ()) -> Lag:
-    """Return the lag of a run in a stream, for the lease table. `at` is the time in epoch milliseconds.
+    """Return the lag of a run in a stream, for the lease table.
 
-    `queries` has the status of each of several queries: one may be further behind than the shared buffers.
+    Args:
+        at: The current time in epoch milliseconds.
+        queries: The status of each query, if one may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

@@ -1,4 +1,4 @@
-"""Turns the options `startingPosition` and `newStreamPosition` into a position for each shard of a new query or stream."""
+"""Computes the start of a new query or stream, a position for each shard, from `startingPosition` and `newStreamPosition`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ async def start_offset(
 ) -> Offset:
     """Return the first offset of a new query, from the option `startingPosition`. The lease table is read only for `LEASES`.
 
-    `clock` is Kinesis' time. `LATEST` is stored as the current time, so that a restart before the first record does not skip records. Raises
-    StreamReplacedError if the leases are of another stream, and LeaseTableError if a stream has no leases to start from.
+    `clock` is Kinesis' clock. `LATEST` becomes the current time, so that a restart before the first record does not skip records. Raises
+    StreamReplacedError if the lease rows are of another stream, and LeaseTableError if a stream has no lease rows to start from.
     """
     now = _now(clock)
     since: Mapping[str, float] = {}
@@ -60,7 +60,7 @@ async def added_offset(
     """Return start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
     The lease table is read only for `LEASES`; streams without lease rows then start at TRIM_HORIZON. Raises StreamReplacedError if the
-    leases are of another stream.
+    lease rows are of another stream.
     """
     positions: dict[ShardKey, Position] = {}
     since: Mapping[str, float] = {}
@@ -86,7 +86,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return, by stream, the trim horizon at which the application began with shards that are still unread. Later records must not be lost."""
+    """Return, by stream, the trim horizon at which the application began, if shards are still unread: records trimmed since were lost."""
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -95,9 +95,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizons of the streams that are read from `TRIM_HORIZON`, to detect later whether the horizon has moved."""
+    """Return the current trim horizons of streams that are read from `TRIM_HORIZON`. Records trimmed from now on are lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams with a child of a finished shard: it must be read from its creation on, whatever the horizon is now.
+    # Leave out streams with a child of a finished shard: the child must be read from its creation on, whatever was trimmed before now.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     horizons = {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
     return {name: horizon for name, horizon in horizons.items() if horizon is not None}
@@ -109,7 +109,7 @@ def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: S
 
 
 def _now(clock: Clock) -> Position:
-    # Round down: Kinesis' clock is exact to a second at best, and a few earlier records are better than a gap.
+    # Round down, as a few earlier records are better than a gap. Kinesis' clock is known to a second at best.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -142,15 +142,15 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """Return what `beginning` returns. Waits for a list of shards that is not older than the start.
+    """Return a query's first offset, as `beginning` does, once all shards of the start are listed.
 
-    An unlisted shard could be a descendant of a named shard, and so begin later.
+    An unlisted shard could be a descendant of a named shard, and would then have to begin later.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
         new = stream.lineage.too_new(found.offset) or [
-            # Include announced shards whose parents are missing in an outdated list.
+            # Also wait for the parents of shards that were announced by an event, and are newer than the list.
             shard
             for shard in found.left_out
             if not start.named or not all(parent in stream.lineage for parent in stream.lineage[shard].parents)
@@ -172,7 +172,7 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
 async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
-    """Return the positions in the lease table, for the streams that have lease rows. Raises LeaseTableError if a shard's row is missing."""
+    """Return the positions in the lease table, for streams that have lease rows. Raises LeaseTableError if one shard's row is missing."""
     scan, now = await table.scan(), _now(clock)
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
@@ -181,7 +181,7 @@ async def _from_leases(
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if shard.stream not in streams:
             continue
-        # Count the shard as unread: a KCL row has LATEST until its first checkpoint.
+        # A KCL's row has no position (LATEST) before its first checkpoint: start at the current time.
         positions[shard] = lease.position or now
         parents[shard] = lease.parents
     passed = read_to_end(positions, {name: stream.lineage for name, stream in streams.items()}, parents)
@@ -201,7 +201,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # A shard at a time of another query, although the slowest one still reads its parent, is read from its beginning, too.
+        # The shards begin after their ancestors. Ignore even a position further than that, as another query may have stored it.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)
@@ -216,7 +216,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another form, and this library's attributes are missing."""
+    """Raise an error if a KCL application wrote a lease row. Such a row has a key of another form, and not this library's attributes."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -245,9 +245,10 @@ def _before(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> tuple[set[ShardKey], set[ShardKey]]:
-    """Return the shards that begin only after their ancestors, and those whose position lies behind records of an ancestor.
+    """Return the shards in `positions` that have an unfinished ancestor there, as two sets.
 
-    The positions of the former are their beginning: a KCL application has lease rows of children before it reads these.
+    Shards of the first set are at their beginning, and begin once their ancestors have ended: a KCL application creates rows of children
+    before it reads them. Shards of the second set are further: they and their ancestors cannot be read in order.
     """
     waiting: set[ShardKey] = set()
     too_far: set[ShardKey] = set()
@@ -256,7 +257,7 @@ def _before(
         created = created_at(shard) if shard is not None else None
         before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents.get(key, ()))
         others = [positions.get(ShardKey(key.stream, parent), SHARD_END) for parent in before]
-        # Accept a time at which this shard existed: an ancestor has no records from then on.
+        # An ancestor at a time after this shard's creation has no records to read.
         if not position.is_end and not all(each.is_end or _is_later(each, created) for each in others):
             at_beginning = position == TRIM_HORIZON or _is_later(position, created) is False
             (waiting if at_beginning else too_far).add(key)
@@ -264,7 +265,7 @@ def _before(
 
 
 def _is_later(position: Position, created: float | None) -> bool | None:
-    """Whether a position is a time after the second in which a shard was created; None if that is unknown, or it is not a time."""
+    """Whether a position is a time after a shard's creation; None if the position is not a time, or if `created` is unknown."""
     if position.kind is not PositionKind.AT_TIMESTAMP or created is None:
         return None
     return position.value / 1000 >= created + 1

@@ -1,4 +1,4 @@
-"""The streams of a run: those of its first query, and those that its clients add."""
+"""The streams of a run: the streams of its first query, and streams that later clients add."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens the streams of a run, each once. `open_stream` opens a stream without listing its shards."""
+    """Opens each stream of a run once. `open_stream` opens a stream without listing its shards."""
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
         self.opened: Final = {name: open_stream(ref) for name, ref in manifest.streams.items()}
@@ -27,7 +27,7 @@ class RunStreams:
         return {name: ref.stream_arn for name, ref in self._refs.items()}
 
     def faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """Return the reasons why a query of these streams, by logical name, cannot share the run."""
+        """Return why a query that reads these streams (by logical name) cannot share the run; empty if it can."""
         faults = []
         for name, ref in streams.items():
             known = self._refs.get(name)
@@ -39,15 +39,15 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Start opening those streams that are new to the run."""
+        """Start to open those of the streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref
                 self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
 
     async def ready(self, names: Collection[str]) -> None:
-        """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be listed."""
-        # Shield the opening: several clients may wait for the same stream.
+        """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be opened."""
+        # Several clients may wait for the same stream, so cancelling one must not cancel the opening.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

@@ -1,7 +1,7 @@
-"""Finds the streams in which KPL aggregates may be dropped (option `deaggregate`).
+"""Finds the streams in which tasks may drop records of KPL aggregates whose keys belong to other shards (option `deaggregate`).
 
-If Kinesis itself ever distributed the records of a stream, regardless of their keys, any shard may have aggregates that are not sent again, so
-none may be dropped. DescribeStreamSummary returns only the current strategy; an earlier one is recorded in the run's lease row.
+If Kinesis ever distributed a stream's records over its shards regardless of keys, no record may be dropped: the producer does not send it
+again to another shard. DescribeStreamSummary only returns the current distribution, so the run's lease row stores an earlier one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASK_SECONDS: Final = 5.0
 class Strictness:
     """Tracks how Kinesis distributes the records of streams over their shards.
 
-    `leases.notes` records the streams that were ever distributed by Kinesis itself. Waits at most `patience` seconds for a lease.
+    `leases.notes` stores which streams were ever distributed regardless of keys. Waits at most `patience` seconds for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Strictness:
         self._warned: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """Return the given streams in which aggregates may be dropped. Waits for the leases; raises `LeaseError` without them."""
+        """Return those of the streams in which aggregated records may be dropped. Waits for the leases; raises `LeaseError` on timeout."""
         await self._leases.wait_held(names, self._patience)
         strict = await asyncio.gather(*(self._is_strict(name) for name in names))
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
@@ -58,10 +58,10 @@ class Strictness:
         asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
         if self._clock.monotonic() - asked_at < ASK_SECONDS:
             return known
-        # Retry the first call: its response decides which rows a repeated micro-batch has, so a transient error must not change it.
+        # Retry the first call: the response decides which rows a repeated micro-batch has, so a transient error must not change them.
         told = await self._streams.stream(name).distribution(patient=name not in self._asked)
         if told is Distribution.UNKNOWN:
-            told = known  # a failed call does not change the result
+            told = known  # the call has failed: use the last response
         self._asked[name] = self._clock.monotonic(), told
         return told
 

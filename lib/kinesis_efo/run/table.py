@@ -1,7 +1,7 @@
-"""The table of a run's buffers: for each shard, a row for the buffer of all queries, and one for each query that catches up.
+"""The table of a run's buffers: for each shard, one that all queries share, and one for each query that catches up with GetRecords.
 
-A fetcher in the run's process updates the table by calls, a remote one by messages. The content is always a hint: a fetcher that lacks
-space may drop events before it reports that. Tasks then repeat their request.
+A fetcher in the run's process updates the table by calls, other fetchers by messages. The table may be outdated: a fetcher without space
+may drop events before it reports this. Tasks then repeat their request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ReportedIndex(EventIndex):
         self._last: LastRecord | None = None
 
     def add(self, events: Iterable[BufferedEvent], now: float) -> int:
-        """Add events. Return their bytes."""
+        """Add the events of a report. Return their bytes."""
         size = 0
         for event in events:
             record = event.last_record
@@ -85,9 +85,9 @@ class ReportedIndex(EventIndex):
 class Row:
     """The state of one buffer. Times are monotonic seconds.
 
-    `moved_at` is when the buffer's source last moved, which only the run records. It is set again with the first event: the query for which
-    a subscription moves gets some seconds to plan. `fetcher` is the name of the process that fills the buffer; empty for the run's own
-    process. For the rest, see `ShardNews` and `Order`.
+    `moved_at` is when the subscription or polling that fills the buffer last moved to another position. It is set again with the first
+    event, to give the query for which a subscription has moved some seconds to plan. `fetcher` is the name of the process that fills the
+    buffer; empty for the run's process. The other attributes are those of `ShardNews` and `Order`.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -96,7 +96,7 @@ class Row:
         self.restart(start, version, now)
 
     def restart(self, start: Position, version: int, now: float) -> None:
-        """Restart the buffer at a position, discarding what was reported about it."""
+        """Restart the buffer at a position. Discards what its fetcher has reported."""
         self.start = self.retain_from = start
         self.version = version
         self.index = EventIndex(start)
@@ -113,7 +113,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Apply a report, except for its events. The report was created after `made_at` and may have come late."""
+        """Apply a report, except for its events. It was created after `made_at`, and may have arrived late."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.reported_at = True, now
@@ -128,11 +128,11 @@ class Row:
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
-        """Whether everything that arrived before `since` is before the end of the buffer."""
+        """Whether the buffer has received everything that arrived in the shard before `since`."""
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def behind_now(self, now: float) -> int | None:
-        """Return by how many milliseconds the buffer is behind the tip; None if unknown."""
+        """Return by how many milliseconds the end of the buffer is behind the shard's tip; None if unknown."""
         if self.index.ended:
             return 0
         silent = now - self.reported_at
@@ -151,12 +151,12 @@ class Row:
         )
 
     def order(self) -> Order:
-        """Return the `Order` for the buffer's fetcher."""
+        """Return the `Order` for the buffer's fetcher: from where to fetch and retain events."""
         kept = sorted(self.retained.items()) if len(self.retained) > 1 else []
         return Order(self.version, self.start, self.retain_from, kept)
 
     def status(self, fetcher: str | None, subscription: Subscription | None, now: float) -> ShardStatus:
-        """Return the status of the shard. `fetcher` is its fetcher's name for tools; `subscription` counts its subscriptions."""
+        """Return the shard's status for tools. `fetcher` is the name of its fetcher, `subscription` the state of its subscription."""
         index = self.index
         return ShardStatus(
             *self.key.shard,
@@ -172,15 +172,15 @@ class Row:
 
 
 class Table:
-    """All buffer rows of a run, and the queries that they are for. It lives in the run's event loop.
+    """The buffers of a run, and the queries that read from them. It lives in the run's event loop.
 
     Args:
-        home: The run's own fetcher.
+        home: The fetcher in the run's process.
         may_read: Returns whether the run may read a shard now.
-        send_orders: Called with the buffer rows whose orders have changed.
-        hold: Queries stay together even if one starves.
+        send_orders: Called with the keys of buffers whose `Order` has changed.
+        hold: Queries keep sharing a full buffer, waiting for the slowest (option `slowQueries`).
 
-    `orders_changed` is notified when orders have changed.
+    `orders_changed` is notified after each call of `send_orders`.
     """
 
     def __init__(
@@ -215,11 +215,11 @@ class Table:
         return self.home.may_poll if self._may_poll is None else self._may_poll
 
     def forbid_polling(self, why: AccessRefusedError) -> None:
-        """Make queries wait for each other after Kinesis has denied GetRecords."""
+        """Make queries wait for the slowest query of a shard instead of catching up, because Kinesis has denied GetRecords."""
         if self._may_poll is not None:
             return
         self._may_poll = False
-        # Log at level INFO for a single query: it only repeats reads that it has to repeat anyway.
+        # A single query has no others to wait for, so this is not worth a warning.
         level = logging.WARNING if len(self.queries) > 1 else logging.INFO
         logger.log(
             level,
@@ -231,25 +231,25 @@ class Table:
     # -- queries
 
     def join(self, name: str, progress: Progress, max_skew: float | None, check: Callable[[], None]) -> QueryRows:
-        """Add a query. `check` raises the error that has ended it. `max_skew`: see `MicroBatchPlanner`."""
+        """Add a query. See `MicroBatchPlanner` for `max_skew` and `check`."""
         query = self.queries[name] = QueryRows(self, name, progress, max_skew, check)
         return query
 
     def leave(self, query: QueryRows) -> None:
-        """Remove a query and what was retained for it."""
+        """Remove a query, and drop events that were only retained for it."""
         if self.queries.get(query.name) is query:
             del self.queries[query.name]
             self.update_orders([*query.shards(), *self._separate])
 
     def get_query(self, name: str) -> QueryRows:
-        """Return a query by its name. Raises `FetcherUnreachableError` if it has ended, or has not joined this run yet."""
+        """Return a query by its name. Raises `FetcherUnreachableError` if the query has ended, or has not joined this run yet."""
         try:
             return self.queries[name]
         except KeyError:
             raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
 
     def suspend(self, shards: Collection[ShardKey]) -> None:
-        """Close the buffers of some shards until `resume`."""
+        """Close the buffers of some shards until `resume` is called."""
         self._suspended |= {*shards}
         self.update_orders(shards)
 
@@ -261,7 +261,7 @@ class Table:
     # -- news
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Check buffer rows of the run's own fetcher soon."""
+        """Update the state of buffers in the run's process soon, after their fetcher has changed them."""
         self._touched.update(rows)
         if not self._check_scheduled:
             self._check_scheduled = True
@@ -286,9 +286,9 @@ class Table:
         self.on_reports({key.shard for key in touched}, wakes=wakes)
 
     def apply_report(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
-        """Apply a remote fetcher's report about a shard, made after `made_at` (monotonic seconds).
+        """Apply a report about a shard that another process's fetcher created after `made_at` (monotonic seconds).
 
-        Returns the bytes of new events; None if an earlier report is missing.
+        Returns the bytes of new events; None if an earlier report was lost. `room` is the fetcher's buffer size in bytes.
         """
         row, now = self.shared.get(news.key), self.clock.monotonic()
         if row is None or row.version != news.version:
@@ -307,13 +307,13 @@ class Table:
         if news.low is not None:
             index.drop_before(news.low)
         if index.covers(row.retain_from):
-            # Drop the events before this position, as the fetcher will: they must not be planned.
+            # The fetcher will drop the events before this position, so they must not be planned.
             index.drop_before(row.retain_from)
         row.apply_report(news, now, made_at)
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Decide again after reports about some shards, and notify the queries. `wakes`: there are records to read."""
+        """Process that fetchers have reported about some shards. With `wakes`, there may be records, so waiting polls continue."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -323,14 +323,17 @@ class Table:
     # -- decisions
 
     def tick(self) -> None:
-        """Decide again for shards in which time matters. Called once a second."""
+        """Decide again for shards whose decision also depends on the time. Called once a second."""
         self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
         self.update_orders(list(self._watched))
 
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Mapping[ShardKey, Position] | None = None
     ) -> None:
-        """Decide for some shards and send the resulting orders. `requested` has positions of a query's tasks that are not served yet."""
+        """Decide from where the buffers of some shards are filled and retained, and send changed orders to the fetchers.
+
+        `requested` has positions from which tasks of `query` wait to read.
+        """
         changed: set[RowKey] = set()
         may_read: dict[str, bool] = {}
         for key in set(shards):
@@ -343,7 +346,7 @@ class Table:
                     needs[name] = need
             self._update_row(key, needs, changed)
             if not may_read[key.stream]:
-                self._watched.add(key)  # a late renewal may show that the lease never expired
+                self._watched.add(key)  # decide again later: the lease may be renewed late, without having expired
         if changed:
             self._send_orders(changed)
             self.orders_changed.notify()
@@ -395,7 +398,7 @@ class Table:
                 self._retain(row, {}, needs[name].lowest, changed)
 
     def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
-        """Whether all queries are within the buffer: the usual case, in which `decide` would not change anything. A cheap check."""
+        """Whether the shared buffer covers all queries, the usual case, in which `decide` would not change anything. A cheap check."""
         index = shared.index
         for at, _, requested in needs.values():
             if requested is not None or not index.covers(at) or index.ends_before(at):
@@ -410,7 +413,7 @@ class Table:
                 row.index.drop_before(keep)
 
     def _restart(self, key: RowKey, start: Position, changed: set[RowKey]) -> Row:
-        """Restart the source of a buffer at a position. Subscriptions move only here."""
+        """Move the subscription or polling that fills a buffer to another position, or create the buffer."""
         self._version += 1
         now = self.clock.monotonic()
         rows = None if key.query is None else self._separate.setdefault(key.shard, {})
@@ -435,7 +438,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart buffers where their retained part begins, for another fetcher. This does not count as a move."""
+        """Restart shared buffers where their retained part begins, because another fetcher will fill them. `moved_at` does not change."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -451,7 +454,7 @@ class Table:
         self.update_orders(unused)
 
     def touch_queries(self, shards: Collection[ShardKey]) -> None:
-        """Make all queries check shards again."""
+        """Make all queries check these shards in their next poll."""
         for query in self.queries.values():
             query.planner.touch(shards)
 
@@ -461,16 +464,16 @@ class Table:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
 
     def separate(self, query: str, key: ShardKey) -> Row | None:
-        """Return the buffer of a query that catches up in a shard."""
+        """Return the separate buffer of a query in a shard; None if the query is not catching up there."""
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
-        """Return the `Order` for a buffer row; None if it is not read."""
+        """Return the `Order` for the fetcher of a buffer; None if the buffer is to be closed."""
         row = self._row(key)
         return None if row is None else row.order()
 
     def serving(self, query: str, key: ShardKey, position: Position) -> RowKey | None:
-        """Return the buffer row that serves a query's task in a shard from a position on; None if the task has to wait."""
+        """Return the key of the buffer that can serve a task of a query from `position` on; None if the task has to wait."""
         shared, own, now = self.shared.get(key), self.separate(query, key), self.clock.monotonic()
         if shared is not None and shared.view(now).serves(position):
             return shared.key
@@ -479,7 +482,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Call `serving` for some shards, and decide again for shards that are not served."""
+        """Return the result of `serving` for several shards. If no buffer can serve a shard, decide again first."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
             self.update_orders(missing, query, missing)
@@ -489,7 +492,7 @@ class Table:
     def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
         """Return the low watermark of a position, epoch seconds; None if unknown.
 
-        Unless `lost`, buffers that have lost records after the position are ignored: other queries must not rely on them.
+        Without `lost`, buffers that have skipped lost records are ignored, as other queries must not miss the loss.
         """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
@@ -498,7 +501,7 @@ class Table:
         return max((each for each in found if each is not None), default=None)
 
     def last_record(self, query: str, wanted: ShardRange) -> int | None:
-        """Return the sequence number of a range's last record; None if the range is empty or not buffered."""
+        """Return the sequence number of a range's last record; None if the range has no records or is not buffered."""
         now = self.clock.monotonic()
         for row in (self.shared.get(wanted.key), self.separate(query, wanted.key)):
             if row is not None and row.view(now).has(wanted.after):
@@ -532,7 +535,7 @@ class Table:
 class QueryRows:
     """The buffers from which one query plans and reads.
 
-    `failure` ends this query only. While `pauses` is set, the query needs only what it has planned.
+    `failure` ends only this query. While `pauses` is set, only events that are already planned are fetched for the query.
     """
 
     def __init__(
@@ -552,11 +555,11 @@ class QueryRows:
         self.failure.on_set(self.planner.wake)
 
     def shards(self) -> set[ShardKey]:
-        """Return the shards that the query reads or has read."""
+        """Return the shards of the query's finished and planned offsets."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def needs(self, key: ShardKey, requested: Position | None = None) -> Needs | None:
-        """Return what the query needs of a shard; None if the query does not read the shard, or has read it to the end."""
+        """Return the positions of a shard at which the query needs a buffer; None if it does not read the shard, or not anymore."""
         finished, reach = self._progress.finished, self._progress.reach
         if (
             finished is None
@@ -573,7 +576,7 @@ class QueryRows:
         return None if at.is_end else Needs(at, SHARD_END if to is None else to, requested)
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the buffer from which the query plans a shard from a position on."""
+        """Return the buffer for planning a shard from a position on; None if no buffer has the position."""
         shared = self._table.shared.get(key)
         if (
             shared is not None
@@ -595,5 +598,5 @@ class QueryRows:
 
     @property
     def has_separate_rows(self) -> bool:
-        """Whether the query catches up in a shard. Thread-safe."""
+        """Whether the query has a separate buffer in any shard. Thread-safe."""
         return any(self.name in rows for rows in list(self._table._separate.values()))

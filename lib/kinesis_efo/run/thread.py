@@ -1,4 +1,4 @@
-"""Runs the event loop of a run in a thread, opens its AWS clients, and stops everything in order."""
+"""Runs the event loop of a run in a thread, opens the run's AWS clients, and stops everything in order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KEPT_LINES: Final = 1_000
 
 
 class RunThread:
-    """Runs one run in a thread of this process, with one fetcher there unless `start_fetchers` starts fetchers elsewhere."""
+    """Runs one run in a thread of this process. Without `start_fetchers`, the run's only fetcher is in this thread, too."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RunThread:
         self._whole: WholeRun | None = None
 
     def start(self) -> None:
-        """Start the thread and the run, which then fetches what its queries need."""
+        """Start the thread, and the run in it. Raises the run's error if it cannot start."""
         self._thread.start()
         try:
             self.call(self._open())
@@ -75,7 +75,7 @@ class RunThread:
 
     @property
     def whole(self) -> WholeRun:
-        """The run, which lives in the event loop of this thread. Only valid after `start`."""
+        """The run, whose methods must be called in this thread's event loop. Only valid after `start`."""
         assert self._whole is not None
         return self._whole
 
@@ -85,7 +85,7 @@ class RunThread:
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Queue a log line for the next client that makes a call, which writes it. Old lines are dropped. Thread-safe."""
+        """Queue a log line, which the next client to make a call receives and logs. The oldest lines may be dropped. Thread-safe."""
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -100,7 +100,7 @@ class RunThread:
             return True
 
     def stop(self) -> None:
-        """Release the leases, close all connections, end the thread. Takes bounded time; may be called again."""
+        """Release the leases, close all connections and end the thread, within bounded time. Further calls do nothing."""
         with self._stopping:
             self._stop()
 
@@ -112,7 +112,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # Continue: the process has to end, whatever fails.
+            # Stop the other parts even so, because the process has to end.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         if self._whole is not None:
             self._end(self._whole)
@@ -122,12 +122,12 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # Report the last metrics only now: the next run waits for the leases, which were released first.
+        # Report the last metrics only after the leases were released: the next run waits for the leases.
         try:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # Use a thread: `shutdown` waits for running calls. They have ended with the fetcher, but a hanging call must not block this one.
+        # `shutdown` waits for running calls. Call it in a thread, so that a call that hangs does not block this process.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
@@ -155,7 +155,7 @@ class RunThread:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:
-        """Load credentials, retrying transient errors. A permanent error is left to the first call, which explains it better."""
+        """Load credentials, retrying transient errors. Most permanent errors are ignored here: the first AWS call explains them better."""
         options = self._setup.options
         role = options.aws.role_arn
         what = f"AssumeRole of {role}" if role else "AWS credentials"
@@ -183,7 +183,7 @@ class RunThread:
 
 
 def host_table(manifest: Manifest, directory: Path) -> HostTable:
-    """Return the substitute for a lease table, and log what it does not guard against."""
+    """Return the lease files that replace a lease table, and warn that only programs of this user on this host share them."""
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
         "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "
@@ -194,9 +194,9 @@ def host_table(manifest: Manifest, directory: Path) -> HostTable:
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
-    """Wait for the result of a call into another thread's event loop. Raises FetcherUnreachableError if the loop was stopped.
+    """Wait for the result of a coroutine in another thread's event loop. Raises FetcherUnreachableError if the thread has ended.
 
-    `alive` returns whether the loop still runs: a stopped event loop never completes its futures.
+    `alive` returns whether the thread is alive: without it, the future would never complete.
     """
     while not wait((future,), _LOOK_SECONDS).done:
         if not alive():

@@ -1,4 +1,4 @@
-"""Assembles the parts of a run. They all live in the event loop of the run's thread; see `RunThread`."""
+"""Assembles the parts of a run, which all live in the event loop of a `RunThread`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteFetchers(Protocol):
-    """The fetchers of a run in other processes."""
+    """A run's fetchers that are in other processes."""
 
     def problem(self) -> str:
         """Return what prevents the fetchers from starting; empty if unknown."""
@@ -67,7 +67,7 @@ _StartOffset = Callable[[Start, Mapping[str, Stream], LeaseStore, LeaseKeys, Clo
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The settings of a run; `options` are those of its first query. Without `start_fetchers`, one fetcher runs in this process."""
+    """The settings of a run. `options` are the options of its first query. Without `start_fetchers`, one fetcher runs in this process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -82,10 +82,10 @@ class WholeRun:
 
     Args:
         open_stream: Opens a stream without listing its shards.
-        budget: The fetcher's budget.
+        budget: The buffer space of the fetcher in this process.
         clock: Kinesis' clock.
-        streams_changed: Called with the ARNs of the run's streams, by logical name, when a client adds some; with {} if the run fails.
-        said: Log lines of the run, which the next client that makes a call receives and writes.
+        streams_changed: Called with the ARNs of all streams, by logical name, when a client adds streams; with {} if the run fails.
+        said: Log lines of the run. The next client to make a call receives and logs them.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class WholeRun:
             hold=options.slow_queries == "hold",
         )
         if not manifest.lease_table:
-            # Suppress the warning about a new query whose streams were read before: it recommends LEASES, which needs a table.
+            # Suppress the warning that a new query's streams were read before, since it recommends LEASES, which needs a table.
             self.run.continued.update(manifest.streams)
-        # Hide a failed run immediately, so that queries do not join it.
+        # Announce immediately that a failed run has no streams, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.service: Final = self._serve()  # Where tasks read, or get the fetcher of a shard
+        self.service: Final = self._serve()  # Serves tasks: with records, or with the addresses of fetchers
 
     def _serve(self) -> PlannerService:
         """Create the service for tasks and for fetchers in other processes."""
@@ -160,7 +160,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics; `stack` receives the callbacks that stop them."""
+        """Start the run, its fetchers in other processes, and its metrics. The callbacks that stop them are pushed to `stack`."""
         begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
@@ -178,12 +178,12 @@ class WholeRun:
 
     @property
     def address(self) -> FetcherAddress:
-        """The address at which tasks read, or get the fetcher of a shard."""
+        """The address at which tasks read records, or request the fetchers of their ranges."""
         return self.service.address
 
     @property
     def planner_address(self) -> FetcherAddress | None:
-        """The address at which tasks get the fetcher of a shard; None in a run with a single fetcher."""
+        """The address at which tasks request the fetchers of their ranges; None if the run has a single fetcher."""
         return None if self.run.assignments is None else self.address
 
     @property
@@ -192,18 +192,18 @@ class WholeRun:
         return self.run.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
-        """Return the start of a new query."""
+        """Return the start offset of a new query."""
         found = await self._begin(start_offset, start, names)
         query.mark_new(names, from_leases=start.from_leases)
-        # Align queries that start at LATEST: all begin at the same record.
+        # Queries that start at LATEST together begin at the same record.
         return await query.at_front(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
-        """Return the start of streams that were added to a query with a checkpoint."""
+        """Return the start offset of streams that were added to a query with a checkpoint."""
         return await self._begin(added_offset, start, names)
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """Return the fetchers of some ranges of a query; None where unassigned. Waits at most `at_most` seconds for them."""
+        """Return the fetchers of ranges of a query; None for ranges that have none after `at_most` seconds."""
         if self.run.assignments is None:
             return [self.address] * len(ranges)
         return (await self.run.serving.where(WhereRequest.of(ranges, at_most, query), self.address)).fetchers
@@ -216,11 +216,11 @@ class WholeRun:
     # -- clients
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        """Return the reasons why a query of these streams cannot share the run."""
+        """Return why a query that reads these streams cannot share the run; empty if it can."""
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see them immediately; the returned task ends when they are open."""
+        """Add streams to the run. Other processes of the program see this immediately. The returned task ends when the streams are open."""
         self._streams.add(streams)
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")
@@ -230,7 +230,7 @@ class WholeRun:
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Add a query. Return its planner. The query's tasks identify it by `name`."""
+        """Add a query to the run. Return its planner. Tasks of the query send `name` with their requests."""
         query = Query(
             self.run,
             options.ends,

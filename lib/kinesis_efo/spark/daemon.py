@@ -1,11 +1,10 @@
-"""Loads the modules that tasks import, then runs Spark's daemon for Python workers. Workers are forks, so they need not import them again.
+"""Replaces Spark's daemon for Python workers (`--conf spark.python.daemon.module=kinesis_efo.spark.daemon`).
 
-It also changes how all code in these workers uses memory (latency.py).
+It imports the modules that tasks need before it runs Spark's daemon. Workers are forks of the daemon, so they share the memory of these
+modules, and start without importing them again. It also makes workers retain freed memory (see latency.py).
 
-`--conf spark.python.daemon.module=kinesis_efo.spark.daemon` selects this daemon. Workers share the memory of the loaded modules.
-
-Forking is safe only if no other thread runs, so the threads of Arrow's allocator and of numpy's linear algebra are turned off. If the
-process still has several threads, it runs Spark's daemon instead.
+Forking is safe only if the process has a single thread, so the threads of Arrow's allocator and of numpy's linear algebra are turned off.
+If there are still several threads, the process runs Spark's own daemon without preloaded modules.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Import the modules that workers need. Returns whether this process can be forked safely afterwards."""
+    """Import the modules that workers need. Returns whether this process can still be forked safely: it has a single thread."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
     for name in PRELOADED:
@@ -47,7 +46,7 @@ def main() -> None:
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").keep_freed_memory()
-    # Freeze the remaining objects: a later collection in a forked worker would write to the shared pages and so copy them.
+    # Exclude all objects from garbage collection: a collection in a worker would write to memory shared with the daemon, and copy it.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

@@ -1,7 +1,7 @@
-"""Passes the lag of each shard, and the bytes of the micro-batch, from the planner to the listener in the driver.
+"""Passes the lag of each shard, and the size of the micro-batch, from the planner to the listener in the driver.
 
-With Spark 4.2+, the query's progress includes the result of `reportLatestOffset`. Before, the progress has only offsets, so the planner
-writes a small file, which is named after the end offset. The planner and the driver are on the same host.
+With Spark 4.2+, the query's progress includes the result of `reportLatestOffset`. Before, the progress only has offsets, so the planner
+writes a small file, named after the end offset, for the driver on the same host.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KEPT: Final = 4
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The planner's report of a micro-batch. In the query's progress, it is `latestOffset`, as JSON."""
+    """The planner's report of a micro-batch. The query's progress has it as JSON, in `latestOffset`."""
 
     # The known lags in milliseconds, by stream and shard
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
     bytes: int | None = None  # Size of the micro-batch as Kinesis sent it; None if unknown
-    # Estimated bytes of its records' data, which `maxBytesPerTrigger` counts; None if unknown
+    # Estimated bytes of data in the micro-batch's records, as counted by `maxBytesPerTrigger`; None if unknown
     data: int | None = msgspec.field(name="dataBytes", default=None)
 
     @classmethod
@@ -50,11 +50,11 @@ class Report(msgspec.Struct, frozen=True):
 class Lag:
     """The lags of a query's shards, and the size of its last planned micro-batch.
 
-    `directory` returns the directory of the files for Spark before 4.2.
+    `directory` returns the directory of the report files, which are used with Spark before 4.2.
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
-        self.size: tuple[int | None, int | None] = (None, None)  # `bytes` and `data` of the report
+        self.size: tuple[int | None, int | None] = (None, None)  # `Report.bytes` and `Report.data`
         self._millis: dict[ShardKey, int | None] = {}
         self._directory = directory
         self._written: deque[str] = deque()
@@ -74,11 +74,11 @@ class Lag:
         return Report(streams, *self.size)
 
     def as_data(self) -> dict[str, Any] | None:
-        """The report as plain data; None until the first lag was reported."""
+        """The report as a dictionary; None before the first lag is known."""
         return msgspec.to_builtins(self.report) if self._millis else None
 
     def update(self, changes: Iterable[tuple[ShardKey, int | None]], present: Container[object] | None = None) -> None:
-        """Update changed lags, in milliseconds. If `present` is given, drop all shards that are not in it."""
+        """Update the lags that have changed, in milliseconds. Drop shards that are not in `present`, if given."""
         self._millis.update(changes)
         if present is not None:
             self._millis = {key: millis for key, millis in self._millis.items() if key in present}
@@ -92,14 +92,14 @@ class Lag:
                 there.remove(self._written.popleft())
 
     def clear(self) -> None:
-        """Remove the remaining files that this object has written."""
+        """Remove all files that this object has written."""
         with contextlib.suppress(OSError), PrivateDirectory(self._directory()) as there:
             there.remove(*self._written)
             self._written.clear()
 
 
 def read_note(directory: Path, end: Offset) -> Report:
-    """Return the report of the micro-batch that ends at `end`; an empty report if there is no file."""
+    """Read the report of the micro-batch that ends at `end`. Returns an empty report if there is no file."""
     with (
         contextlib.suppress(OSError),
         PrivateDirectory(directory) as there,
@@ -110,6 +110,6 @@ def read_note(directory: Path, end: Offset) -> Report:
 
 
 def _name(end: Offset) -> str:
-    # Use only these fields: in Spark's log, micro-batch 0 has more, such as the horizons at its start.
+    # Only use fields that are the same in the planner and in Spark's log, where the end of micro-batch 0 has more fields.
     known = {name: value for name, value in end.to_dict().items() if name in ("streams", "mark")}
     return f"{hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:32]}.json"

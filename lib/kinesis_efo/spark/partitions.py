@@ -1,6 +1,6 @@
-"""Groups the ranges of a micro-batch into Spark partitions: a few tasks of several megabytes instead of one per shard.
+"""Groups the ranges of a micro-batch into Spark partitions: a few tasks of several megabytes instead of one task per shard.
 
-Scheduling sixteen tasks for sixteen small ranges costs Spark 160 ms, two tasks 20 ms.
+This reduces the time that Spark needs for scheduling: 160 ms for sixteen tasks, 20 ms for two tasks.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ UNKNOWN_BYTES: Final = 4 << 20
 
 
 class KinesisPartition(InputPartition):
-    """The ranges that one task reads, one after the other; at most one range per shard."""
+    """The ranges that one task reads, one after the other. There is at most one range per shard."""
 
     def __init__(
         self,
-        address: FetcherAddress | None,  # The fetcher of all the shards; None: the task requests it from `planner`
-        secret: str,  # The run's secret, which must not be shown
+        address: FetcherAddress | None,  # The fetcher of all the ranges; None: the task asks `planner` for the fetchers
+        secret: str,  # The run's secret, which must not be logged
         ranges: Sequence[ShardRange],
         *,
         planner: FetcherAddress,
         deaggregate: bool,  # Whether the task unpacks KPL aggregates
-        # First and last hash key of shards in which each attempt drops aggregates that have records of other shards
+        # The first and last hash key of shards in which tasks drop aggregated records whose keys belong to other shards
         hash_ranges: Mapping[ShardKey, tuple[int, int]] | None = None,
         query: str = "",  # The name of the query in its run
     ) -> None:
@@ -51,9 +51,9 @@ class KinesisPartition(InputPartition):
 
 
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
-    """Return the streams of which a micro-batch reads both parent shards and their children.
+    """Return the streams in which a micro-batch reads both a shard and its children, which must be read in order.
 
-    Only a micro-batch that reads everything up to the tips (as with `catchUp`) does so. Otherwise, a later micro-batch reads the children.
+    This is only the case if a single micro-batch reads everything up to the tips (as with `catchUp`). Otherwise, children start later.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -61,7 +61,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. A stream in `together` needs a single task: with several fetchers, it is grouped under None (the planner)."""
+    """Group ranges by fetcher. If there are several, streams in `together`, each read by a single task, are grouped under None."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):
@@ -72,10 +72,10 @@ def by_fetcher(
 def coalesce(
     ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
 ) -> list[list[ShardRange]]:
-    """Group ranges into tasks of about `TASK_BYTES` each. `sizes` has the known sizes of ranges, in bytes.
+    """Group ranges into tasks of about `TASK_BYTES` each. `sizes` are the bytes of ranges, where known.
 
-    A single task reads the whole range of a shard, which preserves the order of records. Each stream in `together` gets a single task that
-    reads in the order of shard ids, so that parents come before their children.
+    Ranges are not split, which preserves the order of a shard's records. Each stream in `together` gets a single task, which reads in the
+    order of shard ids, so that parents are read before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

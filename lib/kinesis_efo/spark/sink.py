@@ -1,10 +1,10 @@
-"""The sink `kinesis-efo`: writes DataFrames to Kinesis, streaming and batch.
+"""The sink `kinesis-efo`: writes streaming and batch DataFrames to Kinesis.
 
-It delivers at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task writes its
+Delivery is at least once: a task succeeds when Kinesis has acknowledged every record of its partition, and a retried task writes its
 records again. To deduplicate, compute an id in the query (for rows of the source, from `stream`, `shardId`, `sequenceNumber` and
-`subSequenceNumber`), add it to the data, and drop repeated ids in the consumer.
+`subSequenceNumber`), add the id to the data, and drop repeated ids in the consumer.
 
-`SINK_OPTIONS` is the table from which the documentation of its options is generated.
+The documentation of the sink's options is generated from `SINK_OPTIONS`.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Parse the options that Spark passes. Names are case-insensitive."""
+        """Parse the options that Spark passes to the sink. Option names are case-insensitive."""
         return _TABLE.parse(options)
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
-# In timeouts, numbers up to 999 require a unit: with so few milliseconds, the first throttle would fail the task.
+# `retryTimeout` rejects numbers up to 999 without a unit. They would be milliseconds, so the first throttled request would fail the task.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's, if it has one only",
@@ -101,7 +101,7 @@ _TABLE: Final = OptionTable(
     "kinesis-efo sink",
     SinkOptions,
     (*SINK_OPTIONS, *OBSOLETE_OPTIONS),
-    # Spark passes these options of streaming queries to sinks.
+    # Spark passes these options to the sink of each streaming query.
     ignored=("checkpointlocation", "queryname"),
     removed=("stallWarning", "backoffBase", "backoffMax", "backoff.baseMs", "backoff.maxMs"),
 )
@@ -111,14 +111,14 @@ _TABLE: Final = OptionTable(
 class Targets:
     """The streams to which rows can be written."""
 
-    default: str | None  # For rows without a stream; None if every row must have one
-    arns: Mapping[str, str] | None  # By logical name; None without a manifest: rows then have Kinesis names or ARNs
-    source: str  # Where the names came from, for messages
+    default: str | None  # The stream of rows that do not name one; None if every row must name a stream
+    arns: Mapping[str, str] | None  # ARNs by logical name; None without a manifest: rows contain Kinesis names or ARNs
+    source: str  # The option or manifest that lists the streams, for messages
     application: str = ""
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Return the streams in the options and in the manifest, if any. `named_by_rows`: whether rows have a column `stream`."""
+        """Return the targets given by the options and the manifest, if any. `named_by_rows`: rows have a column `stream`."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -140,9 +140,9 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
-        """Return the name or ARN of the stream for rows with `name` in column `stream`. None or empty means the default.
+        """Return the name or ARN of the stream for rows with `name` in column `stream`. If `name` is None or empty, this is the default.
 
-        Raises RecordRefusedError if there is no such stream. Its message continues a text such as "row 7 of this task".
+        Raises RecordRefusedError if there is no such stream. Callers must prepend the row to its message, as in "row 7 of this task ...".
         """
         wanted = name or self.default
         if wanted is None:
@@ -159,7 +159,7 @@ class Targets:
 
 @dataclass
 class WriteCounts(WriterCommitMessage):
-    """The records and bytes of one task that Kinesis has acknowledged, and the number of refused records."""
+    """How many records and bytes of a task Kinesis has acknowledged, and how many records were refused."""
 
     records: int
     bytes: int
@@ -167,7 +167,7 @@ class WriteCounts(WriterCommitMessage):
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise ConfigurationError if the sink cannot write a DataFrame's columns."""
+    """Raise ConfigurationError if the sink cannot write a DataFrame with these columns."""
     faults = []
     given = {field.name: field.dataType for field in schema}
     if "data" not in given:
@@ -184,7 +184,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer of one batch or one streaming query. As an Arrow writer, it also gets Arrow batches from Spark 4.0."""
+    """The writer of a batch or a streaming query. Spark 4.0 only passes Arrow batches to a subclass of `DataSourceArrowWriter`."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -192,7 +192,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Validate mode, columns and options, and create a writer. Called on the driver, before anything is sent."""
+        """Validate the mode, columns and options, and create a writer. Called on the driver before the tasks start."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -216,7 +216,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Log what was written before the job failed."""
+        """Log how many records were written before the job failed."""
         done = _counts(messages)
         logger.warning(
             "%s failed: %d of %d tasks had written %d records, which stay in Kinesis; a retry writes them again",
@@ -237,7 +237,7 @@ def _name(batch: int | None) -> str:
 
 @dataclass
 class OpenProducer:
-    """A producer that tasks share, one after the other."""
+    """An open producer, which successive tasks of a Python worker use."""
 
     key: Hashable  # The producer's key in the pool
     producer: Producer
@@ -250,9 +250,9 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 
 @dataclass
 class ProducerPool:
-    """Reuses up to `most` open producers in later tasks of a Python worker: opening one needs calls that AWS limits per account.
+    """Keeps up to `most` open producers for later tasks of a Python worker, since opening one needs calls that AWS limits per account.
 
-    A producer that is older than `seconds` is not reused: its stream's limits may have changed.
+    A producer is not reused after `seconds`, because its stream's limits may have changed.
     """
 
     seconds: float = 300.0
@@ -263,7 +263,7 @@ class ProducerPool:
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
     def acquire(self, target: str, options: SinkOptions) -> OpenProducer:
-        """Remove a producer without outstanding records from the pool, or open one."""
+        """Take a producer for `target` from the pool, or open one."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and self.clock() - kept.opened < self.seconds:
             kept.before = kept.producer.metrics
@@ -274,7 +274,7 @@ class ProducerPool:
         return OpenProducer((target, options), made, self.clock(), made.metrics)
 
     def _open(self, target: str, options: SinkOptions) -> Producer:
-        """Open a producer. If rows of missing streams are to be skipped, retry several times before a stream counts as missing."""
+        """Open a producer. With `failOnError=false`, which skips rows of missing streams, retry before a stream counts as missing."""
         again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
         while True:
             try:
@@ -288,23 +288,22 @@ class ProducerPool:
                 self.sleep(pause)
 
     def release(self, used: OpenProducer) -> None:
-        """Return a producer without outstanding records to the pool."""
+        """Return a producer, which must not have outstanding records, to the pool."""
         while len(self._kept) >= self.most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
 
     def forget(self) -> None:
-        """Drop the producers without closing them. Called in a forked process."""
+        """Drop the producers without closing them. Called in a forked process, where their threads do not exist."""
         self._kept.clear()
 
 
 _pool = ProducerPool()
-# Drop the producers in a forked worker, in which their threads do not exist.
 os.register_at_fork(after_in_child=_pool.forget)
 
 
 class Producers:
-    """The producers of one task: one for each stream in its rows, from the pool, on first use."""
+    """The producers of one task, one per stream. A producer is taken from the pool at the first row of its stream."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -316,20 +315,20 @@ class Producers:
         self._left_out = 0
 
     def put(self, batch: pa.RecordBatch) -> None:
-        """Queue the rows of a batch; block while too much is outstanding."""
+        """Queue the rows of a batch. Blocks while too many records or bytes are outstanding."""
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
         nothing: Sequence[Any] = [None] * batch.num_rows
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # Group by producer, not by name: rows with null and rows with the default's name go to the same stream, in order.
+        # Group rows by producer, not by stream name, to preserve the order of rows with null and rows that name the default stream.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
-        # Positions of rows in the task, for messages. A producer cannot count the rows: it outlives the task and gets rows of one stream.
+        # The positions of rows in the task, for messages: a producer only receives the rows of one stream.
         positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # Replace an empty key, which cannot be written: rows read from Kinesis have one if the record was put without a key.
+                # Write a row with an empty key as one without a key. The source returns such rows, but Kinesis rejects empty keys.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
@@ -354,12 +353,12 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Abort the remaining producers (none after `finish`): a failed task is retried as a whole, so do not wait for its records.
+        # If the task has failed before `finish`, do not wait for its records: Spark retries the whole task.
         for used in self._in_use.values():
             used.producer.abort()
 
     def _producer(self, name: str | None) -> Producer | None:
-        """Return the producer for rows with `name` in column `stream`; None if such rows are skipped."""
+        """Return the producer for rows with `name` in column `stream`; None if such rows are skipped (`failOnError=false`)."""
         try:
             target = self._targets.target_of(name)
         except RecordRefusedError as error:

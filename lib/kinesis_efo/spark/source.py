@@ -1,9 +1,10 @@
-"""The data source `kinesis-efo`, as Spark discovers or registers it.
+"""The data source `kinesis-efo`, which Spark discovers or a program registers.
 
-It validates options and manifest in `schema()`, which Spark calls at `load()` and whose errors the user sees unchanged. Spark imports
+`schema()` validates the options and the manifest: Spark calls it at `load()`, and the user sees its errors unchanged. Spark imports
 this module in four processes before a query reads its first record, so each part is imported only where it is needed.
 
-Spark 4.0 plans a batch read for each action on a DataFrame, later versions only once. The end of the read is fixed at `load()`.
+Spark 4.0 plans a batch read for each action on a DataFrame, later versions only once. So that all actions read the same records, the end of
+a read is fixed at `load()`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Store the time of `load()`, at which Spark creates this object: all actions on the DataFrame then have the same time.
+        # Spark creates this object at `load()`. Store the time, at which reads by all actions on the DataFrame end.
         self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
@@ -67,7 +68,7 @@ class KinesisEfoSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Validate options and manifest, and return the columns."""
+        """Validate the options and the manifest, and return the columns of the source."""
         batch = are_for_batch(self.options)
         _manifest(BatchOptions.parse(self.options).source if batch else SourceOptions.parse(self.options))
         return SCHEMA
@@ -87,14 +88,14 @@ class KinesisEfoSource(DataSource):
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def kinesis_time(self) -> int:
-        """Return Kinesis' time in epoch milliseconds, never too early."""
+        """Return a time in epoch milliseconds that is not before Kinesis' time."""
         import asyncio
 
         from kinesis_efo.batch.planning import kinesis_time
         from kinesis_efo.clock import in_thread
 
         options = BatchOptions.parse(self.options)
-        # Use a thread: that of a notebook already runs an event loop.
+        # Use another thread, because a notebook's thread already runs an event loop.
         return in_thread(asyncio.run, kinesis_time(_manifest(options.source), options)).result()
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
@@ -130,8 +131,8 @@ class StretchPartition(InputPartition):
 class KinesisBatchReader(DataSourceReader):
     """Reads streams as a batch. `manifest` contains only the streams to read.
 
-    Without an end, the read ends at the tips at `loaded`, when `load()` was called. `loaded` is in epoch seconds, by this machine's clock if
-    `here`, else by Kinesis'.
+    `loaded` is the time of `load()` in epoch seconds, by this machine's clock if `here`, else by Kinesis' clock. Without `endingPosition`,
+    the read ends at the tips at that time.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -142,7 +143,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A worker unpickles the reader right before Spark sends the task's partition; see latency.py.
+        # Spark's worker unpickles the reader right before it receives the task's partition, the time for `install`; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()
@@ -155,11 +156,11 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # Create at least one task: otherwise, Spark would create one with its own kind of partition.
+        # Create at least one task: for an empty list, Spark would create a task with a partition of its own type.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
-        # Distribute the closed shards, with which `planned` starts, over the tasks.
+        # Distribute the ranges in turn, because those of closed shards come first in `planned`.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -196,12 +197,12 @@ class KinesisTimeReader(DataSourceReader):
 
 
 def _clock_offset() -> float:
-    """Return the difference between this machine's time and a clock that nobody sets, in seconds."""
+    """Return the difference in seconds between this machine's wall clock, which may be set, and a monotonic clock."""
     return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _check_columns(schema: StructType) -> None:
-    # Spark accepts any schema from the user, and Spark 4.0 then maps columns by position.
+    # Reject another schema, which Spark would accept: Spark 4.0 maps its columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -220,7 +221,7 @@ def _manifest(options: SourceOptions) -> Manifest:
 
 
 class _Session:
-    """Creates clients for a manifest in SSM or S3. Imports the SDK only if a client is needed."""
+    """Creates AWS clients to read a manifest in SSM or S3. Imports the AWS SDK only if a client is needed."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

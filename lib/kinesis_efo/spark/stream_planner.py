@@ -1,7 +1,7 @@
 """Plans the micro-batches of a query, in the query's Python process on the driver.
 
-The order of Spark's calls differs between versions: 4.0 requests the latest offset before the initial one, and after a crash it first
-passes the *end* of the uncommitted micro-batch, as `tasks(end, end)`.
+Spark versions differ in the order of their calls. Spark 4.0 requests the latest offset before the initial one. After a crash, it first
+calls `tasks(end, end)` with the end of the uncommitted micro-batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ or within half a second for the first micro-batch of a session."""
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0, planned by an earlier version of this library, ends before `begin`, the query's present start."""
+    """Raise ConfigurationError if micro-batch 0 ends before it would begin, after an upgrade from a version that did not log its begin."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -61,12 +61,12 @@ def _check_first(begin: Offset, end: Offset) -> None:
 class StreamPlanner:
     """Plans the micro-batches of one query, which reads all streams of `manifest`.
 
-    `join` creates the query's `SharedRun`, without starting it.
+    `join` creates the query's `SharedRun`, which is started later.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
         self.lag = Lag(notes_directory)
-        # Whether the query ends at `endingPosition` or, without that option, at the tips at the first call of `latest`
+        # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips at the first call of `latest`
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
@@ -76,7 +76,7 @@ class StreamPlanner:
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
         if options.max_bytes_per_trigger is not None:
-            # Log a deprecation for one minor version, as docs/versioning.md promises.
+            # A changed option is announced in the log for one minor version; see docs/versioning.md.
             logger.warning(
                 "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, and not JSON with base64 any more: with the "
                 "same limit, micro-batches are 1.4 (records of 10 KB) to 11 times (20 B) as large; divide it by that to keep their size"
@@ -92,7 +92,7 @@ class StreamPlanner:
         position = self._begin(start or self._last or START)
         self._run.begin(position)
         begin = position if position.mark is not None and not position.mark.moved else None
-        # Make short calls, to check between them whether this process has to end.
+        # Each call takes at most `poll_timeout`, so that the loop ends soon after `ending` is set.
         while not self._run.ending.is_set():
             step = self._run.shared.ask(Next(position, self._options.poll_timeout, hurry, once, self.available_now))
             self._record(position, step)
@@ -104,12 +104,12 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """Return the tasks of a micro-batch; empty if `start == end`, with which Spark 4.0 only passes the query's position."""
+        """Return the tasks of a micro-batch; empty if `start == end`, with which Spark 4.0 reports the query's position."""
         self._last = end
         if start == end:
             return []
         planned = self._offsets.read(end, finished=False)
-        # Read the start of micro-batch 0 from its end: Spark's log contains only the ends of micro-batches.
+        # The end of micro-batch 0 also contains its begin, since Spark's log only has the ends of micro-batches.
         begin = self._offsets.read_begin(end)
         if begin is None:
             begin = self._begin(start)
@@ -122,13 +122,13 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Reuse the plan: Spark calls this once per scan, such as for both sides of a self-join.
+        # Use the plan that the run has returned with the end, if any. Each scan of the micro-batch calls this method.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
                 run.planned(planned.mark)
         plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
-        # Wait until all shards are assigned to fetchers: tasks that start earlier could occupy the cores that the fetchers need.
+        # Wait until all shards are assigned to fetchers. Tasks that start earlier could occupy the cores that fetchers need.
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
@@ -142,7 +142,7 @@ class StreamPlanner:
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks:
-            # Plan an empty task, which keeps Python workers alive for the next record: Spark ends them after a minute without a task.
+            # Plan an empty task: Spark ends Python workers after a minute without a task, and starting one would delay the next records.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -158,13 +158,13 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange) -> ShardRange:
-        """Return the range without its `last` record if this query accepts the loss. Other queries of the run may not."""
+        """Return the range, without `last` if the query accepts the loss of its records: its last record may never be received."""
         accepted = self._options.accepted_losses.get(wanted.key)
         gone = accepted is not None and accepted.reaches(wanted.after)
         return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned the next micro-batch. `latest` has already reported the previous one as finished."""
+        """Record that Spark has planned the next micro-batch."""
         self._triggers.planned()
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class StreamPlanner:
             )
 
     def _record(self, position: Offset, step: Step) -> None:
-        """Store the parts of a step besides its end: the plan, the sizes, the lags, and whether the query's end positions are set."""
+        """Store what the run has returned with a micro-batch's end: plan, sizes, lags, and whether the query's end positions are known."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
@@ -191,7 +191,7 @@ class StreamPlanner:
             self._triggers.ends_known = not step.ending.wanted
 
     def warn_of_rest(self, at_most: float = _REPORT_SECONDS) -> None:
-        """Wait for the driver's report of the last micro-batch, and warn if the query may have left records unread."""
+        """Warn if the query has ended and may have left records unread. Waits `at_most` seconds for the driver's last report."""
         options, finished = self._options, self._run.finishes_last(at_most)
         limited = options.max_bytes_per_trigger or options.max_records_per_trigger
         self._triggers.warn_of_rest(
@@ -202,27 +202,27 @@ class StreamPlanner:
 
 
 class QueryRun:
-    """A query's membership in its run: joins the run on first use, and leaves it in the end."""
+    """Joins the query's run on first use, and leaves it at the end of the query."""
 
     def __init__(
         self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
     ) -> None:
-        self.ending = threading.Event()  # Set when this process has to end; long calls should return then
-        self._start: Offset | None = None  # The start of a new query; None until it is chosen
+        self.ending = threading.Event()  # Set when this process has to end, so that waiting calls return
+        self._start: Offset | None = None  # The start of a new query; None until the run has chosen it
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
-        # The mark for a checkpoint without one. It must not change: Spark compares offsets as text.
+        # The mark to use if the checkpoint has none. It is chosen once, as Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._begun = False
         self._shared: SharedRun | None = None
 
     @property
     def shared(self) -> SharedRun:
-        """The run. The first use joins it."""
+        """The query's run, which the first access joins."""
         if self._shared is None:
             try:
-                # Handle signals before `start`, which may wait for AWS.
+                # Install the signal handlers before `start`, which may wait for AWS for a long time.
                 self._shared = self._join()
                 end_with_spark(self.ending, self.leave_when_quiet)
                 self._shared.start()
@@ -234,7 +234,7 @@ class QueryRun:
         return self._shared
 
     def initial(self) -> Offset:
-        """Return the start of a new query. The first call chooses it."""
+        """Return the start of a new query. The first call makes the run choose it."""
         while self._start is None:
             self._start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
             if self._start is None and self.ending.is_set():
@@ -243,20 +243,20 @@ class QueryRun:
         return self._start
 
     def begin(self, planned: Offset) -> None:
-        """Report `planned`, the last offset in Spark's log, to the run, unless the query has already begun."""
+        """Report `planned`, the last offset in Spark's log, to the run. Does nothing once the query has begun."""
         if not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
     def finishes_last(self, at_most: float) -> bool:
-        """Wait up to `at_most` seconds; return whether the driver reported the last micro-batch in Spark's log as finished."""
+        """Return whether the driver reports within `at_most` seconds that the last micro-batch in Spark's log is finished."""
         if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
                 return shared.ask(Logged(mark, at_most))
         return False
 
     def leave(self) -> None:
-        """Leave the run, after calling `before_leaving`."""
+        """Call `before_leaving`, then leave the run."""
         self._before_leaving()
         if self._shared is not None:
             self._shared.stop()
@@ -265,14 +265,13 @@ class QueryRun:
     def leave_when_quiet(self) -> None:
         """After a signal, leave the run once no task has read for `leaseTimeout`.
 
-        When a query stops, Spark usually closes its connection to this process, which stops the reader. But Spark does not always do so. If
-        all processes received the signal, the driver may still finish its micro-batch, and tasks may read again after a pause, for example
-        in a second action of `foreachBatch`.
+        The run must not be left at once: if all processes received the signal, the driver may still finish its micro-batch, and tasks may
+        read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader before.
         """
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
             time.sleep(0.1)
-            with contextlib.suppress(KinesisEfoError):  # no task reads from a run that has ended
+            with contextlib.suppress(KinesisEfoError):  # the run has ended, so no task reads from it
                 if run.ask(Reading()):
                     read_at = time.monotonic()
         if (run := self._shared) is not None:
@@ -281,7 +280,7 @@ class QueryRun:
 
 
 class SparkOffsets(StreamSet):
-    """A `StreamSet` that caches the last few offsets: Spark passes them repeatedly, and parsing thousands of shards is slow."""
+    """A `StreamSet` that caches the last few offsets, since Spark passes them repeatedly and parsing thousands of shards is slow."""
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
         super().__init__(manifest, drop=drop)
@@ -305,27 +304,27 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Counts the triggers of a query. Warns if Spark has ended the query after one trigger, which may have left records unread."""
+    """Counts the triggers of a query, to warn if Spark has ended the query after one trigger although records may be unread."""
 
     def __init__(self) -> None:
         self.had_nothing = False  # Whether the last trigger found nothing to read
-        self.ends_known = False  # Whether the query has an end, and its end positions in all shards are set
+        self.ends_known = False  # Whether the query has an end, and its end positions are known
         self._asked = 0
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Record that a trigger begins. Returns whether it must not wait for data: the last one had only rows of other sources."""
+        """Record the start of a trigger. Returns whether it must not wait for records, as the last one only had rows of other sources."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False
         return hurry
 
     def planned(self) -> None:
-        """Record that Spark has planned a micro-batch. If this source had nothing to read, all its rows are from other sources."""
+        """Record that Spark has planned a micro-batch: without records of this source, it must have rows of other sources."""
         self._others_have_rows = self.had_nothing
 
     def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger, like `Trigger.Once`, and that trigger may have left records unread."""
+        """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and this may have left records unread."""
         asked, self._asked = self._asked, 2  # a second call does not warn again
         if self.ends_known or asked > 1:
             return

@@ -42,7 +42,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Import the decoder here: only workers need it. They unpickle the reader right before Spark sends the partition; see latency.py.
+        # Only workers need the decoder. They unpickle the reader, and import the decoder, before the partition arrives; see latency.py.
         import kinesis_efo.records.decoder  # noqa: F401
 
         latency.install()
@@ -51,16 +51,16 @@ class KinesisStreamReader(StreamReaderBase):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Import these here: tasks also import this module, but do not need them.
+        # Tasks import this module, too, but do not need these modules.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
     def _choose_streams(self, offset: dict[str, Any] | None) -> None:
-        """Without option `streams`, select the streams of the checkpoint. A new query needs the option if there are several streams.
+        """Without the option `streams`, select the streams of the checkpoint. A new query needs the option if there are several streams.
 
-        Called with each offset; the first one decides. For a query with a checkpoint, Spark 4.0 calls `partitions` first.
+        Called with each offset that Spark passes. Only the first call has an effect.
         """
         if "_planner" in self.__dict__ or self._options.streams is not None or len(self._manifest.streams) == 1:
             return
@@ -93,7 +93,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
-        """Called when Spark has processed everything up to `end` and planned the next micro-batch."""
+        """Record that Spark has planned the next micro-batch, having processed everything up to `end`."""
         self._planner.commit()
 
     def stop(self) -> None:
@@ -101,15 +101,15 @@ class KinesisStreamReader(StreamReaderBase):
         self._planner.stop()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limits of a trigger from the options (Spark 4.2+)."""
+        """Return the limits of a trigger, from the options (Spark 4.2+)."""
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """End the query at `endingPosition` or, without it, at the tips at the first `latestOffset`."""
+        """Make the query end at `endingPosition`, or else at the tips as of the first call of `latestOffset`."""
         self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the lag of each shard in milliseconds and the micro-batch's sizes, for the query's progress (Spark 4.2+)."""
+        """Return each shard's lag in milliseconds, and the micro-batch's sizes, for the query's progress (Spark 4.2+)."""
         return self._planner.lag.as_data()
 
     # -- in tasks
@@ -119,7 +119,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # Let a call last as long as the reader's patience: if it ended earlier, the next call would start waiting again.
+        # A call may last as long as the reader's patience: if it ended earlier, the next call would start to wait anew.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

@@ -1,4 +1,4 @@
-"""The client of a fetcher's service, for Spark's tasks."""
+"""The client that Spark tasks use to read from a fetcher."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ CALL_SECONDS: Final = 300.0
 
 
 class RangePayloads(NamedTuple):
-    """The raw events that cover one range, in order."""
+    """The raw payloads of the events that contain one range, in order."""
 
     wanted: ShardRange
     payloads: Iterator[memoryview]
 
 
 class FetcherClient(Connection):
-    """A connection to one fetcher, for tasks of the query that has the name `query` in its run; see `Connection`.
+    """A connection to one fetcher, for tasks of the query that has the name `query` in its run.
 
-    It waits at most `silent_seconds` for a message of the fetcher, and at most `call_seconds` for the end of a call.
+    It waits at most `silent_seconds` for a message from the fetcher, and at most `call_seconds` for the end of a call. For the other
+    arguments, see `Connection`.
     """
 
     def __init__(
@@ -50,17 +51,17 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Use Arrow's memory: it is not cleared first, so it is cheaper than a `bytearray`.
+        # Arrow does not clear the memory that it allocates, so this is cheaper than a `bytearray`.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
         self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
-        """Yield the raw event payloads that cover some ranges, range by range, in order. Ranges without payloads may be missing.
+        """Yield the raw event payloads that contain some ranges, range by range, in order. Ranges without payloads may be missing.
 
-        Read all payloads of a range before the next one: the rest are dropped. Raises the fetcher's error, or FetcherUnreachableError if the
-        fetcher is unreachable or silent, or the call has lasted too long; call again for the rest.
+        Read all payloads of a range before the next range: unread ones are dropped. Raises the fetcher's error, or FetcherUnreachableError
+        if the fetcher is unreachable or sends nothing, or if the call takes too long: then call again for the rest.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
@@ -70,12 +71,12 @@ class FetcherClient(Connection):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[index], self._limiting(payloads, give_up_at))
             except BaseException:
-                # Do not reuse the connection: the rest of the reply may still arrive.
+                # Close the connection: if it were reused, the rest of this reply would arrive first.
                 self.drop()
                 raise
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[int, list[memoryview]]]:
-        """Receive the parts of each range, given by its index, and cut them into payloads."""
+        """Receive the frames of a reply. Yield payloads, with the index of their range."""
         while frame.kind is Kind.EVENTS:
             at = 0
             for index, sizes in _HEADS.decode(frame.head):
@@ -96,8 +97,7 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Translate errors of a call. Raises FetcherUnreachableError after a time limit. Yields the monotonic time at which the call must
-        end."""
+        """Translate errors of a call, including timeouts. Yields the time at which the call must end, in monotonic seconds."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:

@@ -1,6 +1,6 @@
-"""The differences between Spark 4.0 and 4.3.
+"""Hides the differences between Spark 4.0 and 4.3.
 
-Admission control and `Trigger.AvailableNow` for Python sources came with Spark 4.2 (`pyspark.sql.streaming.datasource`).
+Python sources support read limits and `Trigger.AvailableNow` since Spark 4.2 (`pyspark.sql.streaming.datasource`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING or SPARK_VERSION < (4, 2):
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
-        """Replaces Spark's class: Spark 4.0 lacks read limits."""
+        """Replaces the class of this name in Spark versions that do not have it."""
 
 else:
     from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
@@ -30,9 +30,9 @@ else:
 
 
 def read_limit(max_bytes: int, max_records: int | None) -> Any:
-    """Return the read limit that Spark 4.2+ passes back to `latestOffset`: `max_records` if given, else `max_bytes`. Spark cannot combine them.
+    """Return the read limit that Spark 4.2+ passes to `latestOffset`: `max_records` if given, else `max_bytes`. Spark allows only one.
 
-    The result is never `ReadAllAvailable`, which Spark passes with `Trigger.Once`.
+    `ReadAllAvailable` is not used here, because Spark passes it with `Trigger.Once`.
     """
     from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
@@ -40,11 +40,11 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 
 
 def in_pipeline() -> bool:
-    """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code may only describe reads.
+    """Whether code of a Declarative Pipeline (Spark 4.1+) is running, which must not register data sources.
 
-    If a function of a pipeline registers a source, it fails. If an import does so, the pipeline fails after its rows are written.
+    If it did so in a function, the function would fail; if at an import, the pipeline would fail after its rows are written.
     """
-    # Look for this PySpark module, which a process that runs a pipeline has imported.
+    # A process that runs a pipeline has imported this PySpark module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
     if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
         return False

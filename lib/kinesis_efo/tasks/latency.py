@@ -1,15 +1,15 @@
-"""Removes delays and needless work in Spark's Python workers. A measure has no effect on systems where it cannot help.
+"""Removes delays and unnecessary work in Spark's Python workers, in four ways, where the system supports them:
 
-1. The JVM sends a task's command and then its partition. Nagle's algorithm delays the second until the worker's kernel acknowledges the
-   first, 40 ms later. `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately (Linux).
-2. Spark 4.0 invalidates import caches for every task, so Python (3.10+) reads the directory of pyspark.zip again: 30 ms.
+1. The JVM sends a task's command and then its partition. Nagle's algorithm delays the partition until the worker's kernel acknowledges the
+   command, which takes 40 ms. On Linux, `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately.
+2. Spark 4.0 invalidates import caches for every task, so Python (3.10+) reads the directory of pyspark.zip again, which takes 30 ms.
    `keep_zip_directories` skips this while the zip is unchanged, as Spark 4.2+ does.
 3. Spark collects garbage after every task, visiting all imported objects: 20 ms of CPU time. `gc.freeze` excludes these objects.
-4. glibc returns memory to the system as soon as a batch is done, and each page of the next batch costs a page fault: a tenth of a
-   worker's CPU time under full load. With `mallopt`, glibc retains some (https://man7.org/linux/man-pages/man3/mallopt.3.html).
+4. glibc returns memory to the system after each batch, and each page of the next batch causes a page fault: a tenth of a worker's CPU time
+   under full load. With `mallopt`, glibc retains up to 32 MiB (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-The first three are applied in every worker, in the readers' `__setstate__`: a worker unpickles a reader between the two messages. The
-last changes how a worker's whole code uses memory, so it is only for workers of `kinesis_efo.spark.daemon`.
+1 to 3 are applied in every worker, when it unpickles a reader (`__setstate__`) between the command and the partition. 4 affects all code
+in a worker, so it is only applied in workers of `kinesis_efo.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _frozen_in = 0
 
 
 def install() -> None:
-    """Prepare this process for the task that is about to start."""
+    """Prepare this worker for the task that is about to start; see 1 to 3 above."""
     acknowledge_quickly()
     if os.environ.get(_SWITCH, "").lower() != "off":
         leave_imports_alone()
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def acknowledge_quickly() -> int:
-    """Set `TCP_QUICKACK` on this process's loopback connections. Return their number. The kernel clears the option by itself."""
+    """Set `TCP_QUICKACK` on this process's loopback connections, and return their number. The kernel resets the option after a while."""
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):
         return 0
@@ -72,9 +72,9 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 
 
 def leave_imports_alone() -> None:
-    """Exclude the current objects of this process from garbage collection. Only the first call in a process has an effect.
+    """Exclude all existing objects of this process from garbage collection. Only the first call in a process has an effect.
 
-    Garbage among them is never freed, but there is little: Spark has just collected it, or the process is new.
+    Existing garbage is never freed, but there is little: Spark has just collected it, or the process is new.
     """
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
@@ -100,12 +100,12 @@ def keep_freed_memory(libc: Any = None) -> bool:
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # Set both, since setting one ends glibc's dynamic choice of the other.
+    # Set both thresholds, since setting one of them stops glibc from adjusting the other.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 def keep_zip_directories() -> None:
-    """Make zip importers cache the directory of a zip file until the file on disk changes."""
+    """Make `zipimport` cache the directory of a zip file until the file changes."""
     importer: Any = zipimport.zipimporter
     original = importer.invalidate_caches
     if getattr(original, "keeps_directory", False):

@@ -1,6 +1,6 @@
-"""Counts the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
+"""Reports the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-Tasks drop aggregates with records of other shards, as the KCL does. The KPL sends these records again; other producers may not.
+Like the KCL, tasks drop aggregates with records whose keys belong to other shards. The KPL sends such records again; others may not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAY_SECONDS: Final = 60.0
 
 
 class LeftOut:
-    """Counts the dropped aggregates by stream."""
+    """Counts dropped aggregates by stream."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LeftOut:
         self._warned_at: dict[str, float] = {}
 
     def add(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates of a shard that a task has dropped. The first call starts the metric, with its `settings`."""
+        """Count aggregates of a shard that a task has dropped. The first call starts reporting the metric, with `settings`."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts
@@ -61,7 +61,7 @@ class LeftOut:
             )
 
     def __call__(self) -> Iterator[Sample]:
-        """Yield the counts so far, as a source of metrics."""
+        """Yield the current counts as metrics."""
         with self._lock:
             counts = dict(self._counts)
         for stream, count in counts.items():

@@ -1,4 +1,4 @@
-"""Reads ranges in a task from the fetchers of their shards, even if a shard moves to another fetcher in the middle of a range."""
+"""Reads ranges in a task from the fetchers of their shards, even if a shard moves to another fetcher meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WARN_SECONDS: Final = 30.0
 
 
 class RangeReader:
-    """Reads the ranges of one task, and gives up after `patience` seconds without progress.
+    """Reads the ranges of one task. Fails after `patience` seconds without progress.
 
     `planner` is the address of the service that returns the current fetcher of a shard. `query` is the name of the query in its run.
     """
@@ -58,10 +58,10 @@ class RangeReader:
         self._doubts = False
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
-        """Read the raw event payloads that cover some ranges, in order. A range may come in several parts, each with its own bounds.
+        """Yield the raw event payloads that contain some ranges, in order. A range may be yielded in several parts, as smaller ranges.
 
-        `fetcher` is the fetcher that had the shards when the ranges were planned; if None, the planner is called. Raises FetcherUnreachableError
-        or FetcherRefusedError if a range could not be read from any fetcher in time.
+        `fetcher` is the fetcher of all the ranges when they were planned. If it is None or fails, the planner returns another. Raises
+        FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
         progress_at = warned_at = self._now()
@@ -87,7 +87,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Call the planner for the fetcher of the first range. Yield this fetcher, the first ranges that it has, and the rest; if any."""
+        """Ask the planner for fetchers. If the first range has one, yield the fetcher, the leading ranges that it serves, and the rest."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers
@@ -116,15 +116,15 @@ class RangeReader:
                     if self._error is not None:
                         return
                     self._doubts = False
-                    del self._left[0]  # the caller has read all of this range
+                    del self._left[0]  # the caller has read the whole range
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # Ignore the failure if all ranges are done: the call has failed only after the last record.
+            # If all ranges are read, the call has failed after the last record: ignore the error.
             if self._left:
                 self._record(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield payloads up to an error. The error is recorded and not raised, so that reading continues after the payloads before it."""
+        """Yield payloads. An error ends this without being raised: it is recorded, and the range then begins after the last payload."""
         last: memoryview | None = None
         try:
             for payload in payloads:

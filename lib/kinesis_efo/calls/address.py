@@ -1,7 +1,7 @@
-"""The address of a service: a Unix socket for processes of the same user in its network namespace, and TCP for all others.
+"""Addresses of services: a Unix socket for processes of the same user in the service's network namespace, and TCP for all others.
 
-The Unix sockets have abstract names. Such a name belongs to a network namespace, does not need a directory, and ends with its process. It lacks
-permissions, so each end of a connection checks the user of the other end.
+The Unix sockets have abstract names, which belong to a network namespace, need no directory, and vanish with the process. These names have
+no permissions, so each end of a connection checks the user of the other end.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 class FetcherAddress(msgspec.Struct, frozen=True):
     """The address of a service."""
 
-    namespace: str  # The network namespace in which the service listens on loopback; empty if it does not
+    namespace: str  # The network namespace in which the service listens on loopback; empty if it does not use loopback
     port: int  # The TCP port
-    hosts: tuple[str, ...] = ()  # Names and addresses, in the order to try
-    certificate: str | None = None  # The PEM of its TLS certificate; None without TLS
+    hosts: tuple[str, ...] = ()  # Host names and IP addresses, in the order in which to try them
+    certificate: str | None = None  # The service's TLS certificate as PEM; None without TLS
     nearby: str = ""  # The service's Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """Return the hosts that a caller in a network namespace should try, in order: loopback only in the namespace of the service."""
+        """Return the hosts to try, in order, from a network namespace. Loopback is included only in the service's own namespace."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
-        """Return the URL of the service at one of its hosts, for messages."""
+        """Return the URL of the service at a host, for messages."""
         scheme = "tcp" if self.certificate is None else "tls"
         return f"{scheme}://{bracketed(host)}:{self.port}"
 
@@ -51,7 +51,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """Return a unique id of this process's network namespace. Without /proc, and so without namespaces: the host name."""
+    """Return a unique id of this process's network namespace; the host name on systems without network namespaces."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {(proc / 'self/ns/net').readlink()}"
@@ -61,9 +61,9 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service listens: the address or name to bind to, and the ports to try, in order; port 0 means any free port.
+    """Where a service listens: the address or name to bind to, and the ports to try, in order. Port 0 means any free port.
 
-    `hosts` are the names and addresses that callers on other hosts should try, in order.
+    `hosts` are the host names and IP addresses that callers on other hosts try, in order.
     """
 
     bind: str = LOOPBACK
@@ -72,7 +72,7 @@ class Listening:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether all connections stay within the network namespace, where TLS is not needed."""
+        """Whether only processes in the same network namespace can connect, so that TLS is not needed."""
         return all(map(is_loopback, (self.bind, *self.hosts)))
 
     @property
@@ -81,7 +81,7 @@ class Listening:
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port. If `bind` means every address, this includes IPv6 where available. Raises `OSError` on failure."""
+        """Listen at a port, also on IPv6 if `bind` means every address. Raises `OSError` on failure."""
         if is_every_address(self.bind) and socket.has_dualstack_ipv6():
             try:
                 return _server("::", port, socket.AF_INET6, both=True)
@@ -89,7 +89,7 @@ class Listening:
                 if error.errno not in _NO_IPV6:
                     raise
             return _server(EVERY_ADDRESS, port, socket.AF_INET)
-        # Use only the first address of a name: with port 0, each address would get another port.
+        # Use only the first address of a host name: with port 0, each address would get a different port.
         family, *_, (address, *_) = socket.getaddrinfo(self.bind, port, type=socket.SOCK_STREAM)[0]
         return _server(str(address), port, family)
 
@@ -103,7 +103,7 @@ def _server(address: str, port: int, family: int, *, both: bool = False) -> sock
 
 
 def listen_nearby() -> socket.socket | None:
-    """Return a listening Unix socket with a new name; None on systems without abstract names."""
+    """Return a listening Unix socket with a random abstract name; None on systems without abstract names."""
     if sys.platform != "linux":
         return None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -113,8 +113,7 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to the socket `name`, without its leading zero byte. Raises `OSError` if it is missing in this namespace or belongs to another
-    user."""
+    """Connect to an abstract Unix socket. Raises `OSError` if this namespace does not have it, or if it belongs to another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)
@@ -128,7 +127,7 @@ def connect_nearby(name: str, seconds: float) -> socket.socket:
 
 
 def is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to this user. Always true outside Linux, which alone can check it."""
+    """Whether the process at the other end of a Unix socket belongs to this user. This is only checked on Linux; elsewhere, always true."""
     if sys.platform != "linux":
         return True
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

@@ -1,6 +1,6 @@
-"""A connection to a service: tries its addresses, authenticates with the secret, and raises the errors of the other side.
+"""A connection to a service: tries the service's addresses, authenticates with the secret, and raises errors that the service returns.
 
-Connections within a host stay open for the next task of a worker: opening one takes longer than reading a small micro-batch.
+Connections within a host stay open for later tasks of a worker, since opening one takes longer than reading a small micro-batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _reached: dict[tuple[str, ...], str] = {}
 
 
 class ConnectionCache:
-    """Caches at most `at_most` unused open connections for the next user. Thread-safe."""
+    """Caches at most `at_most` open connections that are not in use. Thread-safe."""
 
     def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
@@ -47,12 +47,12 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def pop(self, where: Hashable) -> Wire | None:
-        """Remove the cached connection to `where` and return it; None if there is none."""
+        """Remove and return the cached connection to `where`; None if there is none."""
         with self._lock:
             return self._wires.pop(where, None)
 
     def put(self, where: Hashable, wire: Wire) -> None:
-        """Cache a connection to `where`. Closes an earlier one to `where`, broken ones, and the oldest if there are too many."""
+        """Cache a connection, replacing the one for `where`. Closes broken connections, and the oldest one if there are too many."""
         with self._lock:
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
             closing = [self._wires.pop(each) for each in ended]
@@ -71,8 +71,8 @@ class ConnectionCache:
             wire.close()
 
     def forked(self) -> None:
-        """Close the connections in this process, which was just forked. They stay open in the parent process."""
-        # Replace the lock: another thread of the parent may have owned the old one during the fork.
+        """Close all connections in this process, which was just forked. They stay open in the parent process."""
+        # If a thread of the parent owned the old lock during the fork, nothing releases it here.
         self._lock = threading.Lock()
         self.close()
 
@@ -80,7 +80,7 @@ class ConnectionCache:
 CONNECTIONS: Final = ConnectionCache()
 """The connection cache of this process."""
 atexit.register(CONNECTIONS.close)
-if hasattr(os, "register_at_fork"):  # missing on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # Windows does not have it, and does not fork
     os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
@@ -90,10 +90,10 @@ class Connection:
     Args:
         address: The service's address, whose hosts are tried in order.
         namespace: This process's network namespace.
-        connect_seconds: Time limit for each host except the last.
-        last_connect_seconds: Time limit for the last host.
-        kept: Caches connections within the machine for the next task; if None, `close` closes them.
-        allocate: Creates the memory for a frame's body, given its bytes.
+        connect_seconds: Timeout for connecting to each host except the last.
+        last_connect_seconds: Timeout for connecting to the last host.
+        kept: Where `close` puts connections within the machine for reuse; None to close all connections.
+        allocate: Allocates memory for a frame's body of the given number of bytes.
     """
 
     service = "fetcher"
@@ -112,7 +112,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # Include the secret in the cache key: a cached connection has authenticated with that secret only.
+        # The key of the connection cache includes the secret, because a cached connection has authenticated with it.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -132,14 +132,14 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Cache the connection if possible and the service is on this machine; otherwise close it."""
+        """Return the connection to the cache if the service is on this machine; otherwise close it."""
         if self._wire is not None and self._kept is not None and self._local:
             self._kept.put(self._place, self._wire)
             self._wire = None
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call and wait `seconds` for its whole reply, an `answer`. Raises `FetcherUnreachableError`, or the other side's error."""
+        """Make a call and return its reply, of type `answer`, within `seconds`. Raises FetcherUnreachableError, or the service's error."""
         with self.translated():
             body = msgspec.json.encode(request)
             _, frame = self.call(Request(name), body, seconds, whole=True)
@@ -150,8 +150,8 @@ class Connection:
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
         """Make a call, and wait at most `seconds` for the reply. Return the connection, and the first frame of the reply.
 
-        `whole` limits the time until the frame is complete, and rejects a body; otherwise the limit applies between two bytes. A call is sent
-        again if an open connection is broken, so it may arrive twice. Call this within `translated`.
+        With `whole`, `seconds` limits the time until the frame, which must not have a body, is complete; otherwise, the time between two
+        bytes. If an open connection turns out to be broken, the call is sent again, so it may arrive twice. Call this within `translated`.
         """
         head = msgspec.json.encode(request)
 
@@ -168,12 +168,12 @@ class Connection:
             try:
                 return ask(self._wire)
             except LostError:
-                # Connect again: the service may have closed the connection long ago.
+                # The service may have closed an idle connection: connect again.
                 self.drop()
         return ask(self._connected())
 
     def checked(self, frame: Frame) -> Frame:
-        """Return a frame of a reply, or raise the other side's error if it is one."""
+        """Return a frame of a reply, or raise the service's error if the frame contains one."""
         if frame.kind is Kind.REFUSED:
             raise self._refused()
         if frame.kind is Kind.ERROR:
@@ -199,12 +199,12 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Use the Unix socket: it needs half the CPU of TCP, and no TLS.
+            # Prefer the Unix socket, which needs half the CPU time of TCP, and no TLS.
             try:
                 return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, do not use the port: any user of the host may listen there once the service has ended.
+                    # Without TLS, do not fall back to the port: once the service has ended, another user of the host may listen there.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
@@ -249,7 +249,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate errors inside the context to errors of this library. After any error, the connection is closed."""
+        """Translate errors inside the context to errors of this library, and close the connection after any error."""
         try:
             yield
         except Exception as error:

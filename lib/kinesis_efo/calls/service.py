@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, authenticates callers by a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. A caller that has not proven the secret yet is limited to one of `Service.most_strangers`
-places, `2 * PROOF_BYTES` bytes, and `Service.stranger_seconds`.
+Each connection has a thread, which also sends the replies. At most `Service.most_strangers` callers may be waiting to authenticate, which
+they have to do within `Service.stranger_seconds` and with `2 * PROOF_BYTES` bytes.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 class CallerGone(Exception):
-    """The caller has closed the connection, or its host has vanished."""
+    """Raised if the caller has closed the connection, or if its host is unreachable."""
 
 
 class Stopped(Exception):
-    """The event loop has ended."""
+    """Raised if the event loop has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """The only call allowed for tools: their token, the call's name, its message's type, and the function that creates the reply."""
+    """The only call that tools may make."""
 
-    token: str
-    name: str
-    asked: type[Any]
-    answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]
+    token: str  # The secret of tools
+    name: str  # The name of the call
+    asked: type[Any]  # The type of the call's message
+    answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]  # Creates the reply to a message
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller has only the tools' token. `seconds` limits the whole call; None for no limit."""
+    """A call in progress. `is_tool`: the caller is a tool, authenticated by `Desk.token`. `seconds` limits the whole call if not None."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -65,24 +65,24 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller has gone. Callers send nothing until the reply, so any unread input is the end of the connection."""
+        """Whether the caller is gone. Callers send nothing before the reply, so anything to read can only be the end of the connection."""
         return self._wire.speaks or self._wire.unheard
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
-        """Send the reply, or a part of it. Raises `LostError` if the caller has gone, `TimeoutError` if the call has timed out."""
+        """Send the reply, or a part of it. Raises `LostError` if the caller is gone, `TimeoutError` if the call has timed out."""
         self._wire.send(kind, head, parts, self._give_up_at)
 
 
 class Service:
-    """Serves authenticated callers at `address`. Call `shutdown` to end it. Raises `FetcherError` if it cannot listen.
+    """Serves authenticated callers at `address` until `shutdown`. Raises `FetcherError` if it cannot listen.
 
     Args:
-        loop: The event loop for calls; None if `act` does not need one.
-        secret: The secret that callers must prove.
+        loop: The event loop in which calls are executed; None if `act` does not need one.
+        secret: The secret that callers must have.
         listening: Where to listen.
-        certificate: For TLS on TCP connections; None for cleartext.
+        certificate: The certificate for TLS on TCP connections; None for cleartext.
         desk: The call that tools may make; None to reject tools.
-        more: Replies to calls that the service itself cannot handle; returns None for unknown calls.
+        more: Returns replies to calls that the service itself does not handle; None for unknown calls.
     """
 
     what = "fetcher"
@@ -148,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. May be called again."""
+        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Further calls are harmless."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -183,7 +183,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # Retry: the process may temporarily have too many open files. The caller waits meanwhile.
+                # The process may have too many open files for a while. Retry; the caller waits meanwhile.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -196,7 +196,7 @@ class Service:
                 target=self._serve, args=(sock, wire), name=f"kinesis-efo {self.what} call", daemon=True
             )
             try:
-                # Start and register under the lock, since `shutdown` joins all registered threads.
+                # Start and register the thread under the lock, so that `shutdown` cannot miss it.
                 with self._lock:
                     thread.start()
                     self._threads[thread] = wire
@@ -206,13 +206,13 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether another stranger can be accepted. If not, disconnect those that have been silent for `hurry_seconds`."""
+        """Whether another TCP caller can be accepted. If not, disconnect callers that have not authenticated for `hurry_seconds`."""
         late = time.monotonic() - self.hurry_seconds
         with self._lock:
             if len(self._strangers) < self.most_strangers:
                 return True
             for wire, since in self._strangers.items():
-                # Do not disconnect a caller whose proof has arrived but was not read yet.
+                # A caller whose proof has arrived, but was not read yet, stays connected.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -248,7 +248,7 @@ class Service:
             wire.close()
 
     def _next(self, wire: Wire, *, is_tool: bool) -> bool:
-        """Handle the next call of a connection. Return whether there may be another one."""
+        """Receive and handle the next call of a connection. Return whether the connection stays open for further calls."""
         with self._lock:
             if self._stopping:
                 return False
@@ -267,7 +267,7 @@ class Service:
         return self._answer(Call(wire, is_tool, request.seconds), request.name, bytes(frame.body))
 
     def _answer(self, call: Call, name: str, body: bytes) -> bool:
-        """Handle a call. Return whether there may be another one."""
+        """Handle a call. Return whether the connection stays open for further calls."""
         answer: msgspec.Struct | None
         try:
             try:
@@ -294,14 +294,14 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel this if the caller has gone: the caller may repeat the call.
+            # Do not cancel this if the caller is gone: it may have lost the connection, and repeat the call.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
         raise FetcherError(f"the {self.what} has no action {name!r}")
 
     def run(self, call: Call | None, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the event loop. Cancels it if the caller of `call` has gone."""
+        """Run a coroutine in the event loop and return its result. Cancels the coroutine if the caller of `call` is gone."""
         return self.result(call, self.submit(work))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
@@ -314,10 +314,9 @@ class Service:
             raise Stopped from None
 
     def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
-        """Wait for a coroutine. Return False after `seconds`. If the caller has gone, cancel it and raise `CallerGone`."""
+        """Wait until a coroutine is done; False after `seconds`. If the caller is gone, cancels the coroutine and raises `CallerGone`."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
-            # Cancel the coroutine if the caller has gone: its task was killed, or its query has stopped.
             if call is not None and call.gone:
                 future.cancel()
                 raise CallerGone
@@ -326,7 +325,7 @@ class Service:
         return True
 
     def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
-        """Wait for a coroutine. Return its result or raise its error."""
+        """Wait for a coroutine, and return its result or raise its error."""
         self.done(call, future, inf)
         try:
             return future.result()
@@ -339,7 +338,7 @@ class Service:
 
 
 def decoded(data: bytes, kind: type[T]) -> T:
-    """Decode the message of a call. Raises `FetcherError` if it is invalid."""
+    """Decode a call's message as an instance of `kind`. Raises `FetcherError` if the message is invalid."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""TLS between processes of a run: a service creates a certificate when it starts, and its callers trust only this certificate."""
+"""TLS between processes of a run: each service creates a certificate when it starts, and its callers trust only this certificate."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _AFTER: Final = timedelta(days=30 * 365)
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its private key, PEM. The key is only in memory and never displayed."""
+    """A certificate and its private key, as PEM. The key is only in memory, and never printed or logged."""
 
     pem: str
     key: str = field(repr=False)
 
 
 def make_certificate(now: datetime) -> Certificate:
-    """Create a self-signed certificate for one service. The current time `now` must have a time zone."""
-    # Import lazily: TLS is not used on loopback.
+    """Create a self-signed certificate for one service. `now` is the current time, with a time zone."""
+    # Import lazily, since services that only listen on loopback do not use TLS.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -72,17 +72,17 @@ def trusting(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """Return the hash of a certificate, PEM or DER. Proofs are bound to it: Python lacks another channel binding for TLS 1.3."""
+    """Return the hash of a certificate (PEM or DER). Proofs include it, as Python has no other channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
 
 @contextlib.contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """Yield a path from which a text can be read once. Python loads keys only from files, but this key must not be on disk."""
+    """Yield a path from which `text` can be read once. Python loads keys only from files, but a private key must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
-        # Write without blocking: the text fits into the pipe.
+        # This does not block, because the text fits into the pipe's buffer.
         file.write(text.encode())
         file.close()
         yield f"/dev/fd/{reading}"

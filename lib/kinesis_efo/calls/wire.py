@@ -1,9 +1,9 @@
-"""One end of a connection between processes of a run: proofs, then frames. Blocking, for one thread at a time.
+"""One end of a connection between processes of a run: mutual authentication, then frames. Blocking, for one thread at a time.
 
-First, the service sends its greeting and a challenge. The caller sends its own challenge and the proof that it has the secret. Then the service
-sends its proof. The secret itself is never sent. After that, the service replies to each request with one frame, or with several up to `END`. A
-frame consists of its kind, the lengths of its head and its body, the head (a JSON message), and the body. The greeting ensures that both ends
-have the same version of this protocol.
+First, the service sends a greeting, which ensures that both ends use the same version of this protocol, and a challenge. The caller sends a
+challenge, too, and its proof that it has the secret; then the service sends its proof. The secret itself is never sent. After that, the
+service replies to each request with one frame, or with several, the last of which is `END`. A frame consists of its kind, the lengths of
+its head and its body, the head (a JSON message), and the body.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Kind(IntEnum):
 
 
 class Frame(NamedTuple):
-    """A received frame: its type, its message, and its body, read-only."""
+    """A received frame: its type, its message as JSON, and its body, which is read-only."""
 
     kind: Kind
     head: bytes
@@ -70,18 +70,18 @@ class Frame(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a request: the call's name, and how many seconds the caller waits for the whole reply; None for no limit."""
+    """The head of a request."""
 
-    name: str
-    seconds: float | None = None
+    name: str  # The name of the call
+    seconds: float | None = None  # How long the caller waits for the whole reply; None for no limit
 
 
 class LostError(ConnectionError):
-    """The connection is closed or broken, or the received data is not a frame."""
+    """Raised if the connection is closed or broken, or if the received data is not a frame."""
 
 
 class Wire:
-    """One end of a connection, on a connected socket. `allocate` creates the memory for a body, given its size in bytes."""
+    """One end of a connection, on a connected socket. `allocate` allocates memory for a body of the given number of bytes."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -98,10 +98,10 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Authenticate the caller by one of `secrets`, and this service to the caller. Return the secret's index; None if the caller was rejected.
+        """Authenticate the caller, and this service to the caller. Return the index of the caller's secret, or None if it has none of them.
 
-        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost, and `TimeoutError` after `give_up_at`
-        (monotonic seconds).
+        Proofs are bound to `channel`, the certificate's fingerprint. Raises `LostError` if the connection is lost, and `TimeoutError` after
+        `give_up_at` (monotonic seconds).
         """
         own = os.urandom(PROOF_BYTES)
         self._send(GREETING + own, give_up_at)
@@ -117,8 +117,8 @@ class Wire:
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
         """Respond to the challenge of a service, and check its proof. Return whether the service accepts the secret.
 
-        Proofs are bound to the fingerprint `channel`. Raises `LostError` if the connection is lost or the service's proof is wrong, and
-        `TimeoutError` after `give_up_at` (monotonic seconds).
+        Proofs are bound to `channel`, the certificate's fingerprint. Raises `LostError` if the connection is lost or the service's proof is
+        wrong, and `TimeoutError` after `give_up_at` (monotonic seconds).
         """
         greeting = bytes(self._fill(bytearray(len(GREETING)), None, give_up_at))
         if greeting != GREETING:
@@ -135,7 +135,7 @@ class Wire:
     # -- sending
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
-        """Send a frame: its type, its message, and the parts of its body. Raises `LostError` if the connection is lost.
+        """Send a frame: its type, its message, and its body, the concatenated `parts`. Raises `LostError` if the connection is lost.
 
         Raises `TimeoutError` after `give_up_at` (monotonic seconds); the connection is then unusable.
         """
@@ -154,10 +154,10 @@ class Wire:
     def receive(
         self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf, give_up_at: float = inf
     ) -> Frame:
-        """Return the next frame, of at most `most_head` and `most_body` bytes.
+        """Receive the next frame, whose head and body have at most `most_head` and `most_body` bytes.
 
-        Raises `TimeoutError` after `seconds` without a byte and after `give_up_at` (monotonic seconds), and `LostError` if the connection is
-        lost or the data is too large or not a frame.
+        Raises `TimeoutError` after `seconds` without a byte or after `give_up_at` (monotonic seconds), and `LostError` if the connection is
+        lost, or if the data is too large or not a frame.
         """
         kind, head, body = _PREFIX.unpack(self._fill(bytearray(_PREFIX.size), seconds, give_up_at))
         if kind not in list(Kind) or head > most_head or body > most_body:
@@ -181,7 +181,7 @@ class Wire:
         return memory
 
     def _moved(self, move: Callable[[memoryview], int], data: memoryview, seconds: float) -> int:
-        """Send or receive some bytes. Return how many."""
+        """Call `move` (the socket's `send` or `recv_into`) with a timeout. Return the number of bytes moved."""
         if seconds <= 0:
             raise TimeoutError
         try:
@@ -196,14 +196,14 @@ class Wire:
 
     @property
     def speaks(self) -> bool:
-        """Whether there is unread data, or the connection has ended."""
+        """Whether there is data to read, or the other end has closed the connection."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     @property
     def unheard(self) -> bool:
-        """Whether the other host has not acknowledged sent data for `UNHEARD_SECONDS`. Even a busy host acknowledges data."""
+        """Whether the other host is unreachable: it has not acknowledged data for `UNHEARD_SECONDS`, as even a busy host would."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
@@ -213,9 +213,9 @@ class Wire:
     # -- the end
 
     def cut(self) -> None:
-        """End the connection for both sides, even if another thread uses it; that thread gets an error."""
+        """Shut down the connection for both ends. A thread that uses it at the moment gets an error."""
         with contextlib.suppress(OSError):
-            # Bypass a TLS socket's own `shutdown`, after which the connection would continue without TLS.
+            # Do not call a TLS socket's own `shutdown`, which would drop TLS and leave the connection open to cleartext.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ class Wire:
 
 
 def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
-    """Join small parts. Yields the pieces to send."""
+    """Yield the parts to send, with successive small parts joined."""
     small: list[Data] = []
     for part in parts:
         if len(part) >= ALONE_BYTES:
@@ -250,12 +250,12 @@ def _proof(secret: str, role: bytes, of_service: bytes, of_caller: bytes, channe
 
 
 def pack_error(error: KinesisEfoError) -> bytes:
-    """Encode an error of this library."""
+    """Encode an error, to be raised in the other process."""
     return msgspec.json.encode((type(error).__name__, str(error), error.data))
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
-    """Decode the result of `pack_error`, to an error of the same type."""
+    """Decode an error encoded by `pack_error`. The result has the same type, if this version knows it."""
     try:
         name, message, known = msgspec.json.decode(data, type=tuple[str, str, dict[str, str]])
     except msgspec.MsgspecError:

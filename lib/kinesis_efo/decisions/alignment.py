@@ -32,7 +32,7 @@ class ShardEvents(Protocol):
     """The events of a shard: an `EventIndex` or a part of it."""
 
     def news_since(self, after: Position) -> float | None:
-        """Return the time of the first event after `after` that has records or ends the shard; None if there is none. Orders the shards."""
+        """Return the time of the first event after `after` that has records or ends the shard, or None. Shards are planned in this order."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         """Return as many events after `after` as fit the limits. With `some`, include the first with records even if it is too large."""
@@ -88,7 +88,7 @@ class Alignment:
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Return how far to read each shard of `buffers`.
 
-        Every buffer has unread events and covers the shard's current position. `plan` divides the limits of the micro-batch among shards.
+        Each buffer must have unread events and cover the shard's position. `plan` divides the limits of the micro-batch among the shards.
         """
         if not buffers:
             return {}
@@ -105,7 +105,7 @@ class Alignment:
         kept, reached = planned(horizon)
         if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # Start with even shares. Then give slow shards the capacity that fast shards may not use.
+        # Start with an even share for each shard. Then give slow shards the capacity that fast shards may not use.
         _, reached = planned(inf)
         for _ in range(_ROUNDS):
             if reached <= horizon:

@@ -36,12 +36,12 @@ class Ending:
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = catch_up  # The targets must be found next
-        self.in_one_batch = catch_up  # A single micro-batch reads up to all targets
-        self.over = False  # The query has finished reading
+        self.wanted = catch_up  # Whether the targets have yet to be found
+        self.in_one_batch = catch_up  # Whether a single micro-batch reads up to all targets
+        self.over = False  # Whether the query has finished reading
         # The targets; None for a query without an end, or before the targets are found
         self.targets: Mapping[ShardKey, Position] | None = None
-        self.changed = False  # The state has changed since the last call of `state` or `restore`
+        self.changed = False  # Whether the state has changed since the last call of `state` or `restore`
         self._settled: set[ShardKey] = set()
         self._lasts: dict[ShardKey, int] = {}
         self._found_at = 0.0
@@ -80,7 +80,7 @@ class Ending:
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards without further records before their targets: if no records come, an event's position need not reach the target.
+        """End shards without further records before their targets, because without new records, events may never reach the targets.
 
         Args:
             position: The query's positions.
@@ -110,7 +110,7 @@ class Ending:
             self.targets, self.changed = targets, True
 
     def includes(self, shard: ShardKey) -> bool:
-        """Whether the query starts reading a shard. Once the targets are set, it ignores shards that have none."""
+        """Whether the query starts reading a shard. Once the targets are set, the query ignores shards without a target."""
         return self.targets is None or shard in self.targets
 
     def limit_to_target(self, shard: ShardKey, at: Position, through: Position) -> Position:

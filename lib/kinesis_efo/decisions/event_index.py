@@ -173,7 +173,7 @@ class EventIndex:
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """Return the index of the first unread event at `position`, which must be covered. An event is read once its last record is."""
+        """Return the index of the first event after `position`, which must be covered. An event counts as read once its last record is."""
         ends, number = self._ends, position.value
         if position.kind is not PositionKind.AFTER:
             return len(ends) if position.is_end else self.gone
@@ -225,7 +225,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to a position whose preceding events were all dropped; None if unknown."""
+        """Return the last record up to `position`, if all events up to there were dropped; None if unknown."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:

@@ -242,12 +242,12 @@ class Side:
     everywhere: Position  # The position for all shards that are not in `named`
     named: Mapping[str, Position]  # Positions of single shards
     # The shards that were open at about the time of `everywhere`; None if any shard may have been open.
-    # If this is empty, only the named shards and their descendants are read.
+    # If `open_then` is empty, only the named shards and their descendants are read.
     open_then: Collection[str] | None = None
 
 
 def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
-    """Return where each shard starts that is read, parents first. An ancestor of a named shard is only read if it is named too."""
+    """Return the start of each shard to read, parents first. An ancestor of a named shard is only read if it is named, too."""
     passed = lineage.ancestors(start.named)
     reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
     found: dict[str, Position] = {}
@@ -255,7 +255,7 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
     for shard in lineage.shards:
         name = shard.shard_id
         if name not in start.named and not behind.keys().isdisjoint(shard.parents):
-            # A merged shard starts where the earlier of its parents starts.
+            # The child of a merge starts at the earlier of its parents' starts.
             starts = [behind.get(parent, found.get(parent)) for parent in shard.parents]
             behind[name] = _earliest([each for each in starts if each is not None])
         if name in behind:
@@ -294,12 +294,12 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # Leave out the shards between two named ones: a query skips the ancestors of its shards.
+    # Leave out shards between a named ancestor and a named descendant: a query skips the ancestors of its shards.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # A closed shard without a start ended before the start of the stream, unless only named shards have a start.
+            # Leave out open shards. Closed ones ended before the start, unless only named shards have a start: then leave them out, too.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

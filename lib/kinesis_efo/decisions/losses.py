@@ -96,7 +96,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Only for listed shards: an unlisted one may have been created after the query chose its start.
+            # Only for listed shards: an unlisted one may be younger than the query's start, and would seem to have lost records.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))

@@ -1,4 +1,4 @@
-"""The progress of a query, and the lease table's positions that follow from it."""
+"""The progress of a query, and the positions in the lease table that follow from the progress of all queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowe
 
 
 class Progress:
-    """The offsets that one query has finished and planned. Their marks order them; in old checkpoints, the first offsets have no mark."""
+    """The offsets that one query has finished and planned, ordered by their marks. The first offsets of an old checkpoint have no mark."""
 
     def __init__(self) -> None:
         # Everything up to this offset is processed, and the next micro-batch begins here; None if unknown
@@ -35,7 +35,7 @@ class Progress:
         return known is not None and known.checkpoint == mark.checkpoint and known.moved >= mark.moved
 
     def begin(self, offset: Offset, end: Offset | None = None) -> bool:
-        """Continue where Spark continues: everything up to `offset` is processed. Return whether that finishes a micro-batch.
+        """Record that Spark has processed everything up to `offset`. Return whether this finishes a micro-batch.
 
         `end` is the end of a possibly unfinished micro-batch. Raises FetcherError if the query is already past `offset`.
         """

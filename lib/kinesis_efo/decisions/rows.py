@@ -15,11 +15,11 @@ from kinesis_efo.positions import Position, lowest, rank
 # A subscription moves to another position at most once in this time, because Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# An idle shared buffer that a query uses stays this long before it moves back for another query, which may join it at the next event.
+# A shared buffer that is idle and in use moves back for another query only after this time: at the next event, the query may join it.
 IDLE_SECONDS: Final = 60.0
 # A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# After this long without space for the next event, the query that retains the most catches up with GetRecords.
+# If a full buffer has no space for the next event for this long, the query that retains the most events catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
 
 
@@ -86,7 +86,7 @@ def decide(
     hold: bool,
     may_poll: bool,
 ) -> Decision:
-    """Decide for a shard that `queries` read. `hold`: queries stay together. `may_poll`: Kinesis allows GetRecords."""
+    """Decide for a shard that `queries` read. `hold`: keep them all on the shared buffer. `may_poll`: Kinesis allows GetRecords."""
     stand, why = None, ""
     if shared is None:
         ends = [each.lowest for each in queries.values()]
@@ -145,7 +145,7 @@ def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
 
 
 def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
-    """Return from which position the shared buffer retains events for a query; None if it retains none for it."""
+    """Return from which position the shared buffer retains events for a query; None if it retains no events."""
     if shared.has(needs.lowest):
         return needs.lowest
     if not shared.has(needs.reach):

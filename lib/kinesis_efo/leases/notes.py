@@ -78,7 +78,7 @@ class RunNotes:
 
 
 def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a mark recorded at `at` (epoch milliseconds), unless `known` has a newer one of its checkpoint. Returns all, latest first."""
+    """Return `known` with a mark recorded at `at` (epoch milliseconds), unless it has a newer one of this checkpoint. Latest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known

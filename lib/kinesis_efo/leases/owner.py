@@ -1,7 +1,7 @@
 """Names of lease owners. A name identifies a process, so that others can check whether it has ended or belongs to their Spark program.
 
-A name is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. It has host and boot id, because containers on one machine, and
-virtual machines restored from one snapshot, have the same boot id.
+A name is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. The boot id alone does not identify a host: containers on one
+machine, and virtual machines restored from one snapshot, have the same boot id.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
     if process.pid == str(os.getpid()):
         return True
     stat = read_stat(process.pid, proc)
-    # Process 1 as parent does not count: processes whose parents have ended get it as their parent.
+    # Parent process 1 is not Spark's JVM: it adopts processes whose parents have ended.
     return stat is not None and stat.started == process.started and stat.parent == str(os.getppid()) != "1"
 
 

@@ -132,7 +132,7 @@ class Renewal:
         self._record_pause(due)
 
     def _record_pause(self, due: float) -> None:
-        """Record how long this process was suspended. `due` is the time at which it should have continued, instead of now."""
+        """Record how long this process was suspended: it continues now instead of at `due`."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:

@@ -133,8 +133,8 @@ def passed_parents(
     """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
 
     Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. A parent was read to
-    its end if queries read one of its children, but neither the parent nor one of its ancestors. `wanted` are the keys of shards that queries
-    read, `candidates` the keys of other shards.
+    its end if queries read one of its children, but neither the parent nor one of its ancestors. `wanted` are the keys of shards that
+    queries read, `candidates` the keys of other shards.
     """
 
     def is_ahead(key: str) -> bool:
@@ -160,8 +160,8 @@ def passed_parents(
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
     """Return which of the rows with the keys `candidates` can be deleted.
 
-    As in the KCL, a shard's row can be deleted once all its children are being read and the rows of its parents are deleted. All children
-    are known if the row lists them, or if they cover the shard's hash range.
+    As in the KCL, a shard's row can be deleted once reading of all its children has begun and the rows of its parents are deleted. All
+    children are known if the row lists them, or if they cover the shard's hash range.
     """
     children: dict[str, list[Lease]] = {}
     for lease in leases.values():

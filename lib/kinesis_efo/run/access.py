@@ -36,7 +36,7 @@ class Begin(Call[Offset | None], frozen=True):
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     kept: Offset | None = None  # The lowest offset that tasks may still read from; None before the first micro-batch
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
-    ending: EndingState | None = None  # The query's state of `Ending` in the previous run
+    ending: EndingState | None = None  # The state of the query's `Ending` in the previous run
 
 
 class TaskRange(NamedTuple):
@@ -71,12 +71,12 @@ class Step(msgspec.Struct, frozen=True):
     """How far the next micro-batch goes."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run is still waiting, for a lease, records or the query's end
+    again: bool = False  # Call again: the run still waits for a lease, for records or to find the query's end
     bytes: int | None = 0  # Size of the events; None if unknown
     data: int | None = 0  # Estimated size of the data in their records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Lags of shards that have changed, in milliseconds
     plan: BatchPlan | None = None  # The plan, if all shards are assigned to fetchers: then `Plan` need not be called
-    ending: EndingState | None = None  # The query's state of `Ending`, if changed
+    ending: EndingState | None = None  # The state of the query's `Ending`, if changed
 
 
 class Next(Call[Step], frozen=True):

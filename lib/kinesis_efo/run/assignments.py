@@ -99,7 +99,7 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.distribute()
         elif not request.revision:
-            # A fetcher that was disconnected fetches again, only from where its buffers are retained: earlier events are processed.
+            # A disconnected fetcher has closed its shards. It restarts where they are retained, as earlier events are processed.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -202,7 +202,7 @@ class Assignments:
             self.distribute()
 
     async def stop(self) -> None:
-        """Tell all fetchers to end, and wait until they have ended or are dead."""
+        """Stop all fetchers, and wait until they have ended or count as dead."""
         self.stopping = True
         for member in self.members:
             member.changed.notify()

@@ -65,7 +65,7 @@ class _Client:
         self.offsets = OffsetsOfLink(1)
 
     def drop_received(self, lines: int) -> None:
-        """Drop the log lines that the client has received: `lines` since it joined."""
+        """Drop the log lines that the client has received. `lines` is their number since it joined."""
         del self.log_lines[: max(0, lines - self.lines_received)]
         self.lines_received = max(self.lines_received, lines)
 
@@ -82,8 +82,8 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
-        self._past: set[str] = set()  # Spark's run ids of queries that have left
-        self._left_at: dict[str | None, float] = {}  # When queries with an unknown run id have left, by checkpoint
+        self._past: set[str] = set()  # Spark's run ids of queries that have left the run
+        self._left_at: dict[str | None, float] = {}  # When queries whose run id is unknown left the run, by checkpoint
 
     def __len__(self) -> int:
         return len(self._clients)

@@ -105,7 +105,7 @@ class UnknownOffset(Exception):
 class OffsetsOfLink:
     """The offsets that two processes have sent each other. To keep messages short, an offset is sent once, as changes to an earlier offset.
 
-    Each process numbers the offsets that it sends, one from `first` 0, the other from 1, both in steps of two.
+    Each process numbers the offsets that it sends in steps of two, starting with `first`: 0 in one process, 1 in the other.
     """
 
     def __init__(self, first: int) -> None:

@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check the changed shards. Return how far shards move that have only events without records."""
+        """Check the changed shards. Return how far the shards without unread records move."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -189,7 +189,7 @@ class MicroBatchPlanner:
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a portion: at least one per record, since the estimate assumes partition keys of usual length."""
+    """Estimate the bytes of data in a portion. Counts at least one per record, as an unusual key length may lead to a lower estimate."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))
 

@@ -102,7 +102,7 @@ class Query:
     # -- for the run
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) when the query chose to start there; None if it did not, or has left the horizon."""
+        """Return the trim horizon (epoch seconds) when the query chose to start there; None if it did not, or has since read the shard."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
@@ -282,7 +282,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Pause fetching for this query, or continue. It pauses while its ends are searched for, as this reads the same shards."""
+        """Pause or resume fetching for this query. It pauses while its ends are searched for, since the search reads the same shards."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())

@@ -159,7 +159,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return the end of a shard at a time without calling Kinesis: only if the shard was closed before or opened after that time."""
+        """Return a shard's end at a time without calling Kinesis; None unless the shard was certainly closed before or opened after it."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:

@@ -174,7 +174,7 @@ class QueryPlanner:
                 self._moved.set()
 
     async def _logged(self, call: Logged) -> bool:
-        # Record the mark before the micro-batch is finished, because the sink may already have stored it.
+        # Record the mark even if the micro-batch is not finished, because the sink may already have stored its rows.
         self.query.planned(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):

@@ -201,7 +201,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # The shards begin after their ancestors. Ignore even a position further than that, as another query may have stored it.
+        # These shards begin after their ancestors, even if their rows are further: another query may have stored the positions.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)

@@ -113,7 +113,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Apply a report, except for its events. It was created after `made_at`, and may have arrived late."""
+        """Apply a report that was created after `made_at`, and may have arrived late. Its events are not applied here."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.reported_at = True, now
@@ -313,7 +313,7 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Process that fetchers have reported about some shards. With `wakes`, there may be records, so waiting polls continue."""
+        """Decide again for shards about which fetchers have reported, and make queries check them. `wakes`: there may be new records."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)

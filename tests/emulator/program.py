@@ -124,7 +124,7 @@ class Service:
     what = "fetcher"
 
     def __init__(
-        self, source: Any, loop: Any, secret: str, listening: Listening, certificate: Any, desk: Any, more: Any
+        self, source: Any, loop: Any, secret: str, listening: Listening, certificate: Any, tool_call: Any, more: Any
     ) -> None:
         world = ProgramWorld.current
         self.source, self.loop, self.secret, self.more = source, loop, secret, more

@@ -165,7 +165,7 @@ async def test_latest_beside_another_query_skips_nothing_that_came_meanwhile() -
         await asyncio.sleep(2)
         (key,) = offset
         late, now = Planning(query.run, name="late"), world.clock.time()
-        asking = asyncio.create_task(late.at_front(Offset({key: Position.at_timestamp(int(1000 * now))})))
+        asking = asyncio.create_task(late.start_at_latest(Offset({key: Position.at_timestamp(int(1000 * now))})))
         while not asking.done():
             world.put("k")
             await asyncio.sleep(1)
@@ -189,7 +189,7 @@ async def test_latest_does_not_begin_at_an_old_end_that_seemed_the_tip() -> None
         await asyncio.sleep(1)
         (key,) = offset
         late, now = Planning(query.run, name="late"), int(1000 * world.clock.time())
-        begin = await late.at_front(Offset({key: Position.at_timestamp(now)}))
+        begin = await late.start_at_latest(Offset({key: Position.at_timestamp(now)}))
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     assert begin[key] == Position.at_timestamp(now)

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress, connect_nearby, network_namespace
-from kinesis_efo.calls.tls import CERTIFICATE_NAME, fingerprint, trusting
+from kinesis_efo.calls.tls import CERTIFICATE_NAME, caller_context, fingerprint
 from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire, unpack_error, words
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.hosts import LOOPBACK
@@ -201,19 +201,19 @@ class Connection:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
             # Prefer the Unix socket, which needs half the CPU time of TCP, and no TLS.
             try:
-                return self._proven(connect_nearby(self._address.nearby, seconds), seconds)
+                return self._authenticated(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
                     # Without TLS, do not fall back to the port: once the service has ended, another user of the host may listen there.
                     raise ConnectionError(f"by its Unix socket: {words(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
-            return self._proven(sock, seconds)
+            return self._authenticated(sock, seconds)
         with contextlib.closing(sock):
-            safe = trusting(self._address.certificate).wrap_socket(sock, server_hostname=CERTIFICATE_NAME)
-        return self._proven(safe, seconds)
+            safe = caller_context(self._address.certificate).wrap_socket(sock, server_hostname=CERTIFICATE_NAME)
+        return self._authenticated(safe, seconds)
 
-    def _proven(self, sock: socket.socket, seconds: float) -> Wire:
+    def _authenticated(self, sock: socket.socket, seconds: float) -> Wire:
         certificate = sock.getpeercert(binary_form=True) if isinstance(sock, ssl.SSLSocket) else None
         try:
             wire = Wire(sock, self._allocate)

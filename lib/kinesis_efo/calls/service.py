@@ -22,7 +22,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress, Listening, is_own, listen_nearby, network_namespace
-from kinesis_efo.calls.tls import Certificate, fingerprint, showing
+from kinesis_efo.calls.tls import Certificate, fingerprint, service_context
 from kinesis_efo.calls.wire import Data, Kind, LostError, Request, Wire, pack_error
 from kinesis_efo.errors import FetcherError, KinesisEfoError
 
@@ -46,17 +46,17 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ToolCall:
     """The only call that tools may make."""
 
     token: str  # The secret of tools
     name: str  # The name of the call
-    asked: type[Any]  # The type of the call's message
+    request: type[Any]  # The type of the call's message
     answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]  # Creates the reply to a message
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller is a tool, authenticated by `Desk.token`. `seconds` limits the whole call if not None."""
+    """A call in progress. `is_tool`: the caller is a tool, authenticated by `ToolCall.token`. `seconds` limits the whole call if not None."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -66,7 +66,7 @@ class Call:
     @property
     def gone(self) -> bool:
         """Whether the caller is gone. Callers send nothing before the reply, so anything to read can only be the end of the connection."""
-        return self._wire.speaks or self._wire.unheard
+        return self._wire.speaks or self._wire.unreachable
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
         """Send the reply, or a part of it. Raises `LostError` if the caller is gone, `TimeoutError` if the call has timed out."""
@@ -81,7 +81,7 @@ class Service:
         secret: The secret that callers must have.
         listening: Where to listen.
         certificate: The certificate for TLS on TCP connections; None for cleartext.
-        desk: The call that tools may make; None to reject tools.
+        tool_call: The call that tools may make; None to reject tools.
         more: Returns replies to calls that the service itself does not handle; None for unknown calls.
     """
 
@@ -104,15 +104,15 @@ class Service:
         secret: str,
         listening: Listening,
         certificate: Certificate | None = None,
-        desk: Desk | None = None,
+        tool_call: ToolCall | None = None,
         more: More | None = None,
     ) -> None:
         self._loop = loop
-        self._desk = desk
+        self._tool_call = tool_call
         self._more = more
-        self._secrets = (secret,) if desk is None else (secret, desk.token)
+        self._secrets = (secret,) if tool_call is None else (secret, tool_call.token)
         self._pem = None if certificate is None else certificate.pem
-        self._tls = None if certificate is None else showing(certificate)
+        self._tls = None if certificate is None else service_context(certificate)
         self._lock = threading.Lock()
         self._stopping = False
         self._strangers: dict[Wire, float] = {}
@@ -271,8 +271,8 @@ class Service:
         answer: msgspec.Struct | None
         try:
             try:
-                if self._desk is not None and name == self._desk.name:
-                    answer = self.run(call, self._desk.answer(decoded(body, self._desk.asked)))
+                if self._tool_call is not None and name == self._tool_call.name:
+                    answer = self.run(call, self._tool_call.answer(decoded(body, self._tool_call.request)))
                 elif not call.is_tool:
                     answer = self.act(call, name, body)
                 else:

@@ -53,7 +53,7 @@ def make_certificate(now: datetime) -> Certificate:
     return Certificate(certificate.public_bytes(Encoding.PEM).decode(), key_pem.decode())
 
 
-def showing(certificate: Certificate) -> ssl.SSLContext:
+def service_context(certificate: Certificate) -> ssl.SSLContext:
     """Return the TLS context of a service with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -63,7 +63,7 @@ def showing(certificate: Certificate) -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=16)
-def trusting(pem: str) -> ssl.SSLContext:
+def caller_context(pem: str) -> ssl.SSLContext:
     """Return the TLS context of a caller that trusts only this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

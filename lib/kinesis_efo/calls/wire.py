@@ -38,7 +38,7 @@ MOST_HEAD: Final = 16 << 20
 ALONE_BYTES: Final = 64 << 10
 """Parts of this size or more are sent separately. Smaller parts are joined, to make fewer system calls."""
 
-UNHEARD_SECONDS: Final = 20.0
+UNACKNOWLEDGED_SECONDS: Final = 20.0
 """A host that has not acknowledged sent data for this many seconds counts as vanished."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
@@ -202,13 +202,13 @@ class Wire:
         return bool(poll.poll(0))
 
     @property
-    def unheard(self) -> bool:
-        """Whether the other host is unreachable: it has not acknowledged data for `UNHEARD_SECONDS`, as even a busy host would."""
+    def unreachable(self) -> bool:
+        """Whether the other host is unreachable: it has not acknowledged data for `UNACKNOWLEDGED_SECONDS`, as even a busy host would."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         (unacked,), (last,) = struct.unpack_from("=I", told, _UNACKED_AT), struct.unpack_from("=I", told, _LAST_ACK_AT)
-        return bool(unacked and last >= UNHEARD_SECONDS * 1000)
+        return bool(unacked and last >= UNACKNOWLEDGED_SECONDS * 1000)
 
     # -- the end
 

@@ -32,13 +32,13 @@ class ShardEvents(Protocol):
     """The events of a shard: an `EventIndex` or a part of it."""
 
     def news_since(self, after: Position) -> float | None:
-        """Return the time of the first event after `after` that has records or ends the shard, or None. Shards are planned in this order."""
+        """Return the time of the first event after `after` that has records or ends the shard, to order the shards; or None."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         """Return as many events after `after` as fit the limits. With `some`, include the first with records even if it is too large."""
 
 
-class _Front(NamedTuple):
+class _Frontier(NamedTuple):
     """How far a query has read a shard: up to the arrival time `at` (epoch milliseconds), which was set at `since` (monotonic seconds)."""
 
     at: float
@@ -56,7 +56,7 @@ class Alignment:
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
         self._most = most * 1000
         self._read_until = read_until
-        self._fronts: dict[ShardKey, _Front] = {}
+        self._frontiers: dict[ShardKey, _Frontier] = {}
         self._silent: frozenset[ShardKey] = frozenset()
         self._held_since: float | None = None
         self._warned_at = -inf
@@ -65,19 +65,19 @@ class Alignment:
         """Record the query's new positions and the shards that it has finished. A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
-                self._fronts.pop(key, None)
-            elif key not in self._fronts:
+                self._frontiers.pop(key, None)
+            elif key not in self._frontiers:
                 begins = position.value if position.kind is PositionKind.AT_TIMESTAMP else -inf
-                self._fronts[key] = _Front(begins, now)
+                self._frontiers[key] = _Frontier(begins, now)
         for key in left:
-            self._fronts.pop(key, None)
+            self._frontiers.pop(key, None)
 
     def record_position(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
         """Record how far the query has read a shard."""
-        front = self._fronts.get(key)
-        found = self._front(key, buffer, position)
-        if front is None or found > front.at:
-            self._fronts[key] = _Front(found, now)
+        frontier = self._frontiers.get(key)
+        found = self._frontier(key, buffer, position)
+        if frontier is None or found > frontier.at:
+            self._frontiers[key] = _Frontier(found, now)
 
     def plan_portions(
         self,
@@ -95,7 +95,7 @@ class Alignment:
         for key, buffer in buffers.items():
             self.record_position(key, buffer, positions[key], now)
         others = self._slowest_but(buffers, now)
-        slowest = min([others, *(self._fronts[key].at for key in buffers)])
+        slowest = min([others, *(self._frontiers[key].at for key in buffers)])
 
         def planned(horizon: float) -> tuple[dict[ShardKey, Portion], float]:
             portions = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
@@ -125,12 +125,12 @@ class Alignment:
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
         """Return the arrival time (epoch milliseconds) up to which any shard may be read once these portions have been read."""
-        left = (self._front(key, buffers[key], portion.through) for key, portion in portions.items())
+        left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
-    def _front(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
+    def _frontier(self, key: ShardKey, buffer: EventIndex, position: Position) -> float:
         """Return the low watermark of a position (epoch milliseconds), assuming that records arrived in order."""
-        known = front.at if (front := self._fronts.get(key)) else -inf
+        known = frontier.at if (frontier := self._frontiers.get(key)) else -inf
         waiting = buffer.arrival_after(position)
         if waiting is not None:
             return max(known, waiting)
@@ -143,23 +143,23 @@ class Alignment:
     def _slowest_but(self, buffers: Mapping[ShardKey, EventIndex], now: float) -> float:
         """Return the arrival time (epoch milliseconds) up to which the slowest shard outside `buffers` was read."""
         slowest = inf
-        unheard = set()
-        for key, front in self._fronts.items():
+        silent = set()
+        for key, frontier in self._frontiers.items():
             if key in buffers:
                 continue
-            if now - front.since > SILENT_SECONDS:
-                unheard.add(key)
-            elif front.at < slowest:
-                slowest = front.at
-        if new := unheard - self._silent:
+            if now - frontier.since > SILENT_SECONDS:
+                silent.add(key)
+            elif frontier.at < slowest:
+                slowest = frontier.at
+        if new := silent - self._silent:
             logger.warning(
                 "shard %s and %d others have had no event for %.0f s: no shard waits for them any more. Their rows may be older than the "
                 "watermark, and stateful operators drop such rows",
                 min(new),
-                len(unheard) - 1,
+                len(silent) - 1,
                 SILENT_SECONDS,
             )
-        self._silent = frozenset(unheard)
+        self._silent = frozenset(silent)
         return slowest
 
     def _warn_waiting(self, waiting: int, now: float) -> None:
@@ -169,8 +169,8 @@ class Alignment:
         if now - self._warned_at < _WARN_SECONDS:
             return
         self._warned_at = now
-        key, front = min(self._fronts.items(), key=lambda each: each[1])
-        come = "has had no event yet" if front.at == -inf else f"was read up to {_text(front.at)}"
+        key, frontier = min(self._frontiers.items(), key=lambda each: each[1])
+        come = "has had no event yet" if frontier.at == -inf else f"was read up to {_text(frontier.at)}"
         logger.warning(
             "for %.0f s, %d shards have waited, because none may be more than maxShardSkew, %g s, ahead of the slowest: %s, which %s",
             now - self._held_since,

@@ -23,7 +23,7 @@ NEAR_SECONDS: Final = 10.0
 STARVING_SECONDS: Final = 2.0
 
 
-class Needs(NamedTuple):
+class Demand(NamedTuple):
     """The positions of one shard at which a query needs a buffer."""
 
     lowest: Position  # The query has finished everything up to here
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
         return self.reach if self.requested is None else self.requested
 
 
-class RowView(NamedTuple):
+class BufferView(NamedTuple):
     """The state of a buffer as `decide` sees it. Times are in seconds."""
 
     events: EventIndex
@@ -63,9 +63,9 @@ class RowView(NamedTuple):
         near = self.lag is None or self.lag <= NEAR_SECONDS or not self.events.ends_before(position)
         return near and self.has(position)
 
-    def is_within(self, needs: Needs) -> bool:
+    def is_within(self, demand: Demand) -> bool:
         """Whether the buffer begins before or within the micro-batches that a query has planned."""
-        return self.has(needs.reach) or self.has(needs.lowest)
+        return self.has(demand.reach) or self.has(demand.lowest)
 
 
 class Decision(NamedTuple):
@@ -79,59 +79,59 @@ class Decision(NamedTuple):
 
 
 def decide(
-    queries: Mapping[str, Needs],
-    shared: RowView | None,
-    separate: Mapping[str, RowView],
+    queries: Mapping[str, Demand],
+    shared: BufferView | None,
+    separate: Mapping[str, BufferView],
     *,
     hold: bool,
     may_poll: bool,
 ) -> Decision:
     """Decide for a shard that `queries` read. `hold`: keep them all on the shared buffer. `may_poll`: Kinesis allows GetRecords."""
-    stand, why = None, ""
+    restart_at, rule = None, ""
     if shared is None:
         ends = [each.lowest for each in queries.values()]
-        stand, why = (max(ends, key=rank) if may_poll else lowest(ends)), "open"
+        restart_at, rule = (max(ends, key=rank) if may_poll else lowest(ends)), "open"
     elif shared.age >= MOVE_SECONDS:
-        stand, why = _restart(queries, shared, separate, hold=hold, may_poll=may_poll)
-    if shared is None or stand is not None:
-        assert stand is not None
-        shared = RowView(EventIndex(stand), None, 0.0, 0.0)
+        restart_at, rule = _restart(queries, shared, separate, hold=hold, may_poll=may_poll)
+    if shared is None or restart_at is not None:
+        assert restart_at is not None
+        shared = BufferView(EventIndex(restart_at), None, 0.0, 0.0)
     kept = {name: at for name, each in queries.items() if (at := _floor(each, shared, separate.get(name))) is not None}
-    keep, rules = (lowest(kept.values()) if kept else shared.events.end), [why] if why else []
+    keep, rules = (lowest(kept.values()) if kept else shared.events.end), [rule] if rule else []
     if may_poll and not hold and _starves(queries, shared) and len(set(kept.values())) > 1:
         keep = sorted(set(kept.values()), key=rank)[1]
         kept = {name: at for name, at in kept.items() if rank(at) >= rank(keep)}
         shared = shared._replace(retained_from=keep)
         rules.append("full")
     reading = queries.items() if may_poll else ()
-    rows = {name: at for name, needs in reading if (at := _own_row(needs, shared, separate.get(name))) is not None}
-    return Decision(stand, keep, kept, rows, tuple(rules))
+    rows = {name: at for name, each in reading if (at := _separate_start(each, shared, separate.get(name))) is not None}
+    return Decision(restart_at, keep, kept, rows, tuple(rules))
 
 
 def _restart(
-    queries: Mapping[str, Needs], shared: RowView, separate: Mapping[str, RowView], *, hold: bool, may_poll: bool
+    queries: Mapping[str, Demand], shared: BufferView, separate: Mapping[str, BufferView], *, hold: bool, may_poll: bool
 ) -> tuple[Position | None, str]:
     """Return where the subscription restarts, and the rule that applied; None and "" if it continues."""
     ends = [each.lowest for each in queries.values()]
     far = shared.lag is not None and shared.lag > NEAR_SECONDS
     if not may_poll:
-        need = [
+        unserved = [
             each
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        if need:
-            heard = shared.events.end != shared.events.start and any(each.requested is not None for each in need)
-            served = len(need) < len(queries)
+        if unserved:
+            heard = shared.events.end != shared.events.start and any(each.requested is not None for each in unserved)
+            served = len(unserved) < len(queries)
             moves = shared.events.records or heard or not served or shared.age >= IDLE_SECONDS
-            return (lowest(each.restart_at for each in need), "back") if moves else (None, "")
+            return (lowest(each.restart_at for each in unserved), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
-    front = max(ends, key=rank)
-    if far and not hold and shared.events.ends_before(front):
-        return front, "forward"
+    furthest = max(ends, key=rank)
+    if far and not hold and shared.events.ends_before(furthest):
+        return furthest, "forward"
     behind = [name for name, each in queries.items() if not shared.is_within(each)]
     if len(behind) == len(queries):
-        return front, "unused"
+        return furthest, "unused"
     idle = not shared.events.records and all(
         each.reach == each.lowest and each.requested is None for each in queries.values()
     )
@@ -140,35 +140,35 @@ def _restart(
     return None, ""
 
 
-def _is_at_tip(needs: Needs, row: RowView | None) -> bool:
-    return row is not None and row.lag == 0 and row.has(needs.reach) and row.events.news_since(needs.reach) is None
+def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
+    return row is not None and row.lag == 0 and row.has(demand.reach) and row.events.news_since(demand.reach) is None
 
 
-def _floor(needs: Needs, shared: RowView, own: RowView | None) -> Position | None:
+def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Position | None:
     """Return from which position the shared buffer retains events for a query; None if it retains no events."""
-    if shared.has(needs.lowest):
-        return needs.lowest
-    if not shared.has(needs.reach):
+    if shared.has(demand.lowest):
+        return demand.lowest
+    if not shared.has(demand.reach):
         return None
     # The shared buffer begins within the (at most two) planned micro-batches. The separate buffer may have their first part.
-    first = lowest((needs.reach, own.events.end)) if own is not None and own.has(needs.lowest) else shared.events.start
+    first = shared.events.start if own is None or not own.has(demand.lowest) else lowest((demand.reach, own.events.end))
     return max(shared.events.start, first, key=rank)
 
 
-def _starves(queries: Mapping[str, Needs], shared: RowView) -> bool:
+def _starves(queries: Mapping[str, Demand], shared: BufferView) -> bool:
     """Whether the query that is furthest ahead has planned all events of a full buffer and waits for the next."""
-    front = max((each.reach for each in queries.values()), key=rank)
-    return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(front) is None
+    furthest = max((each.reach for each in queries.values()), key=rank)
+    return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(furthest) is None
 
 
-def _own_row(needs: Needs, shared: RowView, row: RowView | None) -> Position | None:
+def _separate_start(demand: Demand, shared: BufferView, row: BufferView | None) -> Position | None:
     """Return where a query's separate buffer begins; None if the shared buffer serves the query."""
-    served = shared.serves(needs.current) or (needs.requested is None and shared.serves(needs.lowest))
+    served = shared.serves(demand.current) or (demand.requested is None and shared.serves(demand.lowest))
     if row is None:
-        return None if served else needs.restart_at
-    if served and shared.has(needs.lowest):
+        return None if served else demand.restart_at
+    if served and shared.has(demand.lowest):
         return None
-    if row.events.ends_before(needs.lowest):
-        return needs.restart_at
-    has = row.is_within(needs) if needs.requested is None else row.has(needs.requested)
-    return needs.restart_at if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start
+    if row.events.ends_before(demand.lowest):
+        return demand.restart_at
+    has = row.is_within(demand) if demand.requested is None else row.has(demand.requested)
+    return demand.restart_at if not (served or has) and row.age >= SEPARATE_SECONDS else row.events.start

@@ -60,7 +60,7 @@ class RunNotes:
         """Return each checkpoint's newest mark, from a stream's lease row or recorded by this run."""
         marks = self._found.get(stream, ())
         for mark, at in list(self._planned.values()):
-            marks = noted(marks, mark, at)
+            marks = add_mark(marks, mark, at)
         return marks
 
     def record_mark(self, mark: Mark) -> None:
@@ -73,11 +73,11 @@ class RunNotes:
         """Return a stream's lease row with what this run stores for later runs."""
         marks = row.marks
         for mark, at in list(self._planned.values()):
-            marks = noted(marks, mark, at)
+            marks = add_mark(marks, mark, at)
         return replace(row, distributed=row.distributed or stream in self._distributed, marks=marks)
 
 
-def noted(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
+def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
     """Return `known` with a mark recorded at `at` (epoch milliseconds), unless it has a newer one of this checkpoint. Latest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:

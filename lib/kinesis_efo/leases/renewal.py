@@ -56,7 +56,7 @@ class Renewal:
         random: Random,
         lag: Callable[[], Lag | None],  # Returns the lag to write with a renewal
         # Adds attributes to the lease row before each write; see `RunNotes.stored_in`
-        noting: Callable[[Lease], Lease] = lambda lease: lease,
+        add_attributes: Callable[[Lease], Lease] = lambda lease: lease,
     ) -> None:
         self.lease = lease  # The row as last written
         self.lost_to: str | None = None
@@ -66,7 +66,7 @@ class Renewal:
         self._timing = timing
         self._random = random
         self._lag = lag
-        self._noting = noting
+        self._add_attributes = add_attributes
         self._sent_at = sent_at
         self._stopped = 0.0
         self._unanswered = 0
@@ -154,7 +154,7 @@ class Renewal:
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
         """Change the row; None after an error or at `give_up_at`. A row that was deleted by hand is created again if it has an owner."""
         while True:
-            after = self._noting(change(self.lease))
+            after = self._add_attributes(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
             if outcome == Conflict(None) and after.owner is not None:
                 outcome = await self._send(self._store.create(after), give_up_at)

@@ -252,8 +252,8 @@ class RunLease:
             self.notes.load(stream, outcome)
             self._search.record_acquired(stream, outcome.epoch)
             logger.debug("lease %s taken by %s, epoch %d", outcome.key, self._owner, outcome.epoch)
-            lag, noting = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
-            renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, noting)
+            lag, add = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
+            renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, add)
             self._renewals[stream] = renewal
             task = asyncio.create_task(self._tend(stream, renewal), name=f"lease on {stream}")
             self._tasks.add(task)

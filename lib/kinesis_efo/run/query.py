@@ -39,7 +39,7 @@ _TIP_SECONDS: Final = 60.0
 
 _SENT_SECONDS: Final = 2.0
 """An event that arrives this many seconds after a point in time was sent by Kinesis after that point."""
-_FRONT_SECONDS: Final = 15.0
+_CONFIRM_SECONDS: Final = 15.0
 """Within this time, the events of an idle shard prove that it has been read to its tip."""
 
 _TOGETHER_SECONDS: Final = 60.0
@@ -161,21 +161,21 @@ class Query:
         if len(self._run.queries) > 1:
             self._run.table.update_orders(end.changes_since(before))
 
-    async def at_front(self, offset: Offset) -> Offset:
+    async def start_at_latest(self, offset: Offset) -> Offset:
         """Return the start of a new query at LATEST: the buffer's end in shards that other queries read at the tip, otherwise `offset`.
 
         Queries that are started together then begin at the same record. The positions in `offset` are the current time. A buffer's end is
         used only if events confirm within some seconds that it is at most a minute old.
         """
         clock = self._run.clock
-        give_up_at = clock.monotonic() + _FRONT_SECONDS
+        give_up_at = clock.monotonic() + _CONFIRM_SECONDS
         # Use the ends as of now, to include records that arrive while waiting. An end that moves before it is confirmed may have been old.
-        first = {key: self._run.table.shared[key].index.end for key in self._fronts(offset)}
+        first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
-            fronts = self._fronts(offset)
-            moved |= {key: first[key] for key in uncertain if fronts.get(key) == first[key]}
-            uncertain = {key for key in uncertain if key in fronts and fronts[key] is None}
+            tips = self._shared_tips(offset)
+            moved |= {key: first[key] for key in uncertain if tips.get(key) == first[key]}
+            uncertain = {key for key in uncertain if key in tips and tips[key] is None}
             if not uncertain or clock.monotonic() >= give_up_at:
                 break
             await clock.sleep(1.0)
@@ -183,9 +183,9 @@ class Query:
             offset = Offset({**offset, **moved}, offset.lasts, offset.mark, offset.horizons, offset.created)
         return offset
 
-    def _fronts(self, offset: Offset) -> dict[ShardKey, Position | None]:
+    def _shared_tips(self, offset: Offset) -> dict[ShardKey, Position | None]:
         """Return the end of each buffer at the tip, according to its last event; None while the end may be more than a minute old."""
-        fronts: dict[ShardKey, Position | None] = {}
+        tips: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
@@ -193,10 +193,10 @@ class Query:
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
-                    fronts[key] = end  # another query has just begun at LATEST
+                    tips[key] = end  # another query has just begun at LATEST
             elif row.behind == 0 and end.kind is PositionKind.AFTER:
-                fronts[key] = end if row.read_until is not None and row.read_until >= since else None
-        return fronts
+                tips[key] = end if row.read_until is not None and row.read_until >= since else None
+        return tips
 
     async def wait_held(self, at_most: float) -> bool:
         """Wait at most `at_most` seconds until this run owns the leases on the query's streams. Return whether it owns them.

@@ -18,7 +18,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.decisions.rows import Needs, RowView, decide
+from kinesis_efo.decisions.rows import BufferView, Demand, decide
 from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
@@ -138,10 +138,10 @@ class Row:
         silent = now - self.reported_at
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
-    def view(self, now: float) -> RowView:
+    def view(self, now: float) -> BufferView:
         """Return the buffer as `decide` sees it."""
         behind = self.behind_now(now)
-        return RowView(
+        return BufferView(
             self.index,
             None if behind is None else behind / 1000,
             now - self.reported_at,
@@ -339,36 +339,36 @@ class Table:
         for key in set(shards):
             if key.stream not in may_read:
                 may_read[key.stream] = self._may_read(key)
-            needs: dict[str, Needs] = {}
+            demands: dict[str, Demand] = {}
             for name, each in self.queries.items() if may_read[key.stream] and key not in self._suspended else ():
                 position = requested.get(key) if requested is not None and name == query else None
-                if (need := each.needs(key, position)) is not None:
-                    needs[name] = need
-            self._update_row(key, needs, changed)
+                if (demand := each.demand(key, position)) is not None:
+                    demands[name] = demand
+            self._update_row(key, demands, changed)
             if not may_read[key.stream]:
                 self._watched.add(key)  # decide again later: the lease may be renewed late, without having expired
         if changed:
             self._send_orders(changed)
             self.orders_changed.notify()
 
-    def _update_row(self, key: ShardKey, needs: Mapping[str, Needs], changed: set[RowKey]) -> None:
+    def _update_row(self, key: ShardKey, demands: Mapping[str, Demand], changed: set[RowKey]) -> None:
         shared, separate = self.shared.get(key), self._separate.get(key, {})
-        if not needs:
+        if not demands:
             self._watched.discard(key)
             if shared is not None:
                 del self.shared[key]
                 changed.add(shared.key)
             self._close(key, separate.keys(), changed)
             return
-        if shared is not None and not separate and self._is_plain(shared, needs):
+        if shared is not None and not separate and self._is_plain(shared, demands):
             self._watched.discard(key)
-            kept = {name: need.lowest for name, need in needs.items()}
+            kept = {name: demand.lowest for name, demand in demands.items()}
             self._retain(shared, kept, lowest(kept.values()) if len(kept) > 1 else next(iter(kept.values())), changed)
             return
         self._watched.add(key)
         now = self.clock.monotonic()
         found = decide(
-            needs,
+            demands,
             None if shared is None else shared.view(now),
             {name: row.view(now) for name, row in separate.items()},
             hold=self._hold,
@@ -394,13 +394,13 @@ class Table:
             row = separate.get(name)
             if row is None or not row.view(now).has(start) or row.index.ends_before(start):
                 row = self._restart(RowKey(name, key), start, changed)
-            if row.index.covers(needs[name].lowest):
-                self._retain(row, {}, needs[name].lowest, changed)
+            if row.index.covers(demands[name].lowest):
+                self._retain(row, {}, demands[name].lowest, changed)
 
-    def _is_plain(self, shared: Row, needs: Mapping[str, Needs]) -> bool:
+    def _is_plain(self, shared: Row, demands: Mapping[str, Demand]) -> bool:
         """Whether the shared buffer covers all queries, the usual case, in which `decide` would not change anything. A cheap check."""
         index = shared.index
-        for at, _, requested in needs.values():
+        for at, _, requested in demands.values():
             if requested is not None or not index.covers(at) or index.ends_before(at):
                 return False
         return not shared.waits
@@ -558,7 +558,7 @@ class QueryRows:
         """Return the shards of the query's finished and planned offsets."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
-    def needs(self, key: ShardKey, requested: Position | None = None) -> Needs | None:
+    def demand(self, key: ShardKey, requested: Position | None = None) -> Demand | None:
         """Return the positions of a shard at which the query needs a buffer; None if it does not read the shard, or not anymore."""
         finished, reach = self._progress.finished, self._progress.reach
         if (
@@ -573,7 +573,7 @@ class QueryRows:
             if to is None:
                 return None
             at = TRIM_HORIZON
-        return None if at.is_end else Needs(at, SHARD_END if to is None else to, requested)
+        return None if at.is_end else Demand(at, SHARD_END if to is None else to, requested)
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
         """Return the buffer for planning a shard from a position on; None if no buffer has the position."""
@@ -585,11 +585,11 @@ class QueryRows:
             and shared.index.covers(position)
         ):
             return shared  # the usual case
-        if (need := self.needs(key)) is None:
+        if (demand := self.demand(key)) is None:
             return None
         now = self._table.clock.monotonic()
         shared, own = (
-            row if row is not None and ((view := row.view(now)).has(position) or view.has(need.lowest)) else None
+            row if row is not None and ((view := row.view(now)).has(position) or view.has(demand.lowest)) else None
             for row in (self._table.shared.get(key), self._table.separate(self.name, key))
         )
         if shared is None or (own is not None and rank(own.index.end) > rank(shared.index.end)):

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, Protocol
 
 from kinesis_efo.calls.address import FetcherAddress, Listening, network_namespace
-from kinesis_efo.calls.service import Desk
+from kinesis_efo.calls.service import ToolCall
 from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.clock import Clock
 from kinesis_efo.cluster.remote import FetcherPlan
@@ -111,7 +111,7 @@ class WholeRun:
         self.emptied: Final = threading.Event()  # Set when the last client has left
         self.certificate: Certificate | None = None  # The certificate of `service`; None without TLS
         self._fetchers: RemoteFetchers | None = None
-        self._desk = Desk(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
+        self._tool_call = ToolCall(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
         random, streams, keys = Random(), Streams(self._streams.opened), self._keys
         timing = Timing(options.lease_timeout, options.retry.timeout)
         self._leases = RunLease(table, owner_id(random), keys, timing, clock, random, application=manifest.application)
@@ -150,7 +150,7 @@ class WholeRun:
         certificate = self.certificate = certificate_for(setup.listening, self.clock)
         more = self._clients.answer
         serving = self.run.serving
-        service = PlannerService(serving, loop, setup.secret, setup.listening, certificate, self._desk, more)
+        service = PlannerService(serving, loop, setup.secret, setup.listening, certificate, self._tool_call, more)
         ways = map(service.address.location, service.address.hosts_from(network_namespace()))
         logger.debug("tasks reach the %s at %s", service.what, ", ".join(ways))
         return service
@@ -165,7 +165,7 @@ class WholeRun:
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
         stack.push_async_callback(self._clients.stop)
-        await self.run.start(str(self.address), StatusAccess(self.address, self._desk.token).to_text())
+        await self.run.start(str(self.address), StatusAccess(self.address, self._tool_call.token).to_text())
         if begin_fetchers is not None:
             self._fetchers = begin_fetchers(FetcherPlan(manifest, self.options, self.address, self._setup.secret))
         about = {"application": manifest.application, "environment": manifest.environment}
@@ -196,7 +196,7 @@ class WholeRun:
         found = await self._begin(start_offset, start, names)
         query.mark_new(names, from_leases=start.from_leases)
         # Queries that start at LATEST together begin at the same record.
-        return await query.at_front(found) if start == Start() else found
+        return await query.start_at_latest(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
         """Return the start offset of streams that were added to a query with a checkpoint."""

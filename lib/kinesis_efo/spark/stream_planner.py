@@ -70,7 +70,7 @@ class StreamPlanner:
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
-        self._run = QueryRun(options, join, self.warn_of_rest)
+        self._run = QueryRun(options, join, self.warn_of_unread)
         self._triggers = Triggers()
         self._last: dict[str, Any] | None = None
         self._has_planned = False
@@ -190,11 +190,11 @@ class StreamPlanner:
         if step.ending is not None:
             self._triggers.ends_known = not step.ending.wanted
 
-    def warn_of_rest(self, at_most: float = _REPORT_SECONDS) -> None:
+    def warn_of_unread(self, at_most: float = _REPORT_SECONDS) -> None:
         """Warn if the query has ended and may have left records unread. Waits `at_most` seconds for the driver's last report."""
         options, finished = self._options, self._run.finishes_last(at_most)
         limited = options.max_bytes_per_trigger or options.max_records_per_trigger
-        self._triggers.warn_of_rest(
+        self._triggers.warn_of_unread(
             finished=finished,
             known=not self._has_planned or options.listens,
             at_tips=self.lag.at_tips and not limited,
@@ -323,7 +323,7 @@ class Triggers:
         """Record that Spark has planned a micro-batch: without records of this source, it must have rows of other sources."""
         self._others_have_rows = self.had_nothing
 
-    def warn_of_rest(self, *, finished: bool, known: bool, at_tips: bool) -> None:
+    def warn_of_unread(self, *, finished: bool, known: bool, at_tips: bool) -> None:
         """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and this may have left records unread."""
         asked, self._asked = self._asked, 2  # a second call does not warn again
         if self.ends_known or asked > 1:

@@ -19,7 +19,7 @@ from kinesis_efo.positions import ShardKey
 
 logger = logging.getLogger(__name__)
 
-SAY_SECONDS: Final = 60.0
+WARN_SECONDS: Final = 60.0
 
 
 class LeftOut:
@@ -34,7 +34,7 @@ class LeftOut:
         self._start_report = start_report
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._unsaid: Counter[str] = Counter()
+        self._unreported: Counter[str] = Counter()
         self._warned_at: dict[str, float] = {}
 
     def add(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
@@ -43,9 +43,9 @@ class LeftOut:
         with self._lock:
             first = not self._counts
             self._counts[stream] += aggregates
-            self._unsaid[stream] += aggregates
-            due = now - self._warned_at.get(stream, float("-inf")) >= SAY_SECONDS
-            number = self._unsaid.pop(stream) if due else 0
+            self._unreported[stream] += aggregates
+            due = now - self._warned_at.get(stream, float("-inf")) >= WARN_SECONDS
+            number = self._unreported.pop(stream) if due else 0
             if due:
                 self._warned_at[stream] = now
         if first:

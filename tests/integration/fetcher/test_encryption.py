@@ -53,14 +53,14 @@ def test_the_secret_is_asked_for_over_tls_too(world: Callable[..., World]) -> No
 
 
 def test_fetcher_killed_before_the_handshake_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    trusting = connection.trusting
+    caller_context = connection.caller_context
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def killed(certificate: str) -> ssl.SSLContext:
             listening.close()
-            return trusting(certificate)
+            return caller_context(certificate)
 
-        monkeypatch.setattr(connection, "trusting", killed)
+        monkeypatch.setattr(connection, "caller_context", killed)
         port, certificate = listening.getsockname()[1], make_certificate(datetime.now(UTC)).pem
         there = FetcherAddress("elsewhere", port, ("127.0.0.1",), certificate)
         with FetcherClient(there, "secret") as client, pytest.raises(FetcherUnreachableError, match="reset by peer"):

@@ -235,13 +235,13 @@ def test_another_thread_can_end_what_one_waits_for(pair: tuple[Wire, socket.sock
 @pytest.mark.slow
 def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its host confirms what it has room for. What a host does that has vanished is seen between hosts."""
-    monkeypatch.setattr(module, "UNHEARD_SECONDS", 0.5)
+    monkeypatch.setattr(module, "UNACKNOWLEDGED_SECONDS", 0.5)
     wire, _ = pair
     with pytest.raises(TimeoutError):
         wire.send(Kind.EVENTS, b"", [LARGE] * 20, time.monotonic() + 0.5)
     give_up_at = time.monotonic() + 3
     while time.monotonic() < give_up_at:
-        assert not wire.unheard
+        assert not wire.unreachable
         time.sleep(0.1)
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import EventIndex
-from kinesis_efo.decisions.rows import MOVE_SECONDS, Decision, Needs, RowView, decide
+from kinesis_efo.decisions.rows import MOVE_SECONDS, BufferView, Decision, Demand, decide
 from kinesis_efo.positions import Position, rank
 
 
@@ -31,25 +31,25 @@ ranges = st.tuples(numbers, numbers).map(sorted)
 asked = st.tuples(numbers, numbers, numbers).map(sorted)
 seconds = st.sampled_from([0.0, 0.5, 3.0, 6.0, 100.0])
 views = st.builds(
-    lambda ends, *more: RowView(events(*ends), *more), ranges, st.none() | seconds, seconds, seconds, st.booleans()
+    lambda ends, *more: BufferView(events(*ends), *more), ranges, st.none() | seconds, seconds, seconds, st.booleans()
 )
 # A task of an unfinished micro-batch reads from no position before what its query has finished.
-needs = ranges.map(lambda ends: Needs(at(ends[0]), at(ends[1]))) | asked.map(
-    lambda ends: Needs(at(ends[0]), at(ends[2]), at(ends[1]))
+demands = ranges.map(lambda ends: Demand(at(ends[0]), at(ends[1]))) | asked.map(
+    lambda ends: Demand(at(ends[0]), at(ends[2]), at(ends[1]))
 )
-queries = st.dictionaries(st.sampled_from("abc"), needs, min_size=1)
+queries = st.dictionaries(st.sampled_from("abc"), demands, min_size=1)
 
 
-@example({"a": Needs(at(3), at(5))}, RowView(events(20, 30), 0.0, 0.0, 100.0), {}, False, False)
+@example({"a": Demand(at(3), at(5))}, BufferView(events(20, 30), 0.0, 0.0, 100.0), {}, False, False)
 @given(queries, st.none() | views, st.dictionaries(st.sampled_from("abc"), views), st.booleans(), st.booleans())
 def test_each_decision_serves_and_retains_for_all_queries(
-    who: dict[str, Needs], shared: RowView | None, separate: dict[str, RowView], hold: bool, may_poll: bool
+    who: dict[str, Demand], shared: BufferView | None, separate: dict[str, BufferView], hold: bool, may_poll: bool
 ) -> None:
     found = decide(who, shared, separate, hold=hold, may_poll=may_poll)
-    after = shared if found.restart_at is None else RowView(EventIndex(found.restart_at), None, 0.0, 0.0)
+    after = shared if found.restart_at is None else BufferView(EventIndex(found.restart_at), None, 0.0, 0.0)
     assert after is not None
     assert all(rank(found.retain_from) <= rank(kept) and after.has(kept) for kept in found.retained.values())
-    kept = RowView(*after[:-1], retained_from=found.retain_from)
+    kept = BufferView(*after[:-1], retained_from=found.retain_from)
     for name, need in who.items():
         if may_poll:
             assert kept.is_within(need) or name in found.separate
@@ -94,9 +94,9 @@ class Row:
     def __post_init__(self) -> None:
         self.low = self.end = self.start
 
-    def view(self, now: int, tip: int, full: bool = False) -> RowView:
+    def view(self, now: int, tip: int, full: bool = False) -> BufferView:
         """The row, for `decide`: a record arrives each second."""
-        return RowView(events(self.low, self.end), float(tip - self.end), 3.0 * full, now - self.moved_at, full)
+        return BufferView(events(self.low, self.end), float(tip - self.end), 3.0 * full, now - self.moved_at, full)
 
 
 @dataclass
@@ -134,7 +134,7 @@ class Shard:
         """Decide, and do it."""
         full = self.shared is not None and self.shared.end - self.shared.low >= self.room
         found: Decision = decide(
-            {each.name: Needs(at(each.lowest), at(each.reach)) for each in self.queries},
+            {each.name: Demand(at(each.lowest), at(each.reach)) for each in self.queries},
             None if self.shared is None else self.shared.view(self.now, self.tip, full),
             {name: row.view(self.now, self.tip) for name, row in self.separate.items()},
             hold=False,

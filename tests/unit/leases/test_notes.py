@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
-from kinesis_efo.leases.notes import KEPT, furthest, noted
+from kinesis_efo.leases.notes import KEPT, add_mark, furthest
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.marks import Mark
 
@@ -22,7 +22,7 @@ def test_furthest_marks_of_the_newest_checkpoints_stay(commits: list[tuple[int, 
         checkpoint = f"{number:x}"
         if (before := furthest(known, checkpoint)) is None:
             furthest_of.pop(checkpoint, None)  # forgotten, or new
-        known = noted(known, Mark(checkpoint, moved), at)
+        known = add_mark(known, Mark(checkpoint, moved), at)
         furthest_of[checkpoint] = max(moved, furthest_of.get(checkpoint, 0))
         if before is None or before.mark.moved < moved:
             assert known[0] == CheckpointMark(Mark(checkpoint, moved), at), "the newest first"
@@ -36,9 +36,9 @@ def test_furthest_marks_of_the_newest_checkpoints_stay(commits: list[tuple[int, 
 def test_oldest_checkpoint_is_dropped() -> None:
     known: tuple[CheckpointMark, ...] = ()
     for number in range(KEPT + 1):
-        known = noted(known, Mark(f"{number:x}", 1), number)
+        known = add_mark(known, Mark(f"{number:x}", 1), number)
     assert furthest(known, "0") is None
-    assert noted(known, Mark(f"{KEPT:x}", 1), 99) == known, "the time stays at which it was new"
+    assert add_mark(known, Mark(f"{KEPT:x}", 1), 99) == known, "the time stays at which it was new"
     assert furthest(known, f"{KEPT:x}") == CheckpointMark(Mark(f"{KEPT:x}", 1), KEPT)
 
 

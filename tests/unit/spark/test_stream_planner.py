@@ -230,7 +230,7 @@ def test_ending_after_one_trigger_is_a_warning(
     for _ in range(asked):
         triggers.begin()
     for _ in range(2):
-        triggers.warn_of_rest(finished=finished, known=True, at_tips=at_tips)
+        triggers.warn_of_unread(finished=finished, known=True, at_tips=at_tips)
     if asked == 1 and SPARK_VERSION >= (4, 2):
         words = None  # these versions say themselves that the query ends
     assert len(caplog.messages) == (words is not None)

@@ -350,8 +350,8 @@ def test_query_that_ends_behind_the_tips_warns(
     if finished:
         reader.finish(end)
     with caplog.at_level(logging.WARNING):
-        reader.here.warn_of_rest(0.0)
-        reader.here.warn_of_rest(0.0)
+        reader.here.warn_of_unread(0.0)
+        reader.here.warn_of_unread(0.0)
     if version >= (4, 2) and asked:
         said = None
     assert len(caplog.messages) == (said is not None)
@@ -376,7 +376,7 @@ def test_query_that_has_read_everything_ends_without_warning(
     reader.query.behind = behind
     reader.partitions(offset(s0=START), reader.latestOffset(offset(s0=START)))
     with caplog.at_level(logging.WARNING):
-        reader.here.warn_of_rest(0.0)
+        reader.here.warn_of_unread(0.0)
     assert len(caplog.messages) == warned
 
 
@@ -389,7 +389,7 @@ def test_report_of_the_last_micro_batch_is_awaited() -> None:
     began = time.monotonic()
     for reports, finished in ((["other:1"], False), (["other:2", end["mark"]], True)):
         reader.reports = reports
-        reader.here.warn_of_rest(60.0 if finished else 0.0)
+        reader.here.warn_of_unread(60.0 if finished else 0.0)
         reached = reader.query.progress.finished
         assert (reached is not None and str(reached.mark) == end["mark"]) is finished
     assert time.monotonic() - began < 30, "the report ends the wait"
@@ -408,7 +408,7 @@ def test_query_that_failed_at_its_start_does_not_warn(
     with pytest.raises(DataLossError):
         reader.latestOffset(offset(s0=START))
     with caplog.at_level(logging.WARNING):
-        reader.here.warn_of_rest(0.0)
+        reader.here.warn_of_unread(0.0)
     assert not caplog.messages
 
 

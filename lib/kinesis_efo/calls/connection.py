@@ -21,7 +21,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress, connect_nearby, network_namespace
 from kinesis_efo.calls.tls import CERTIFICATE_NAME, caller_context, fingerprint
-from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire, unpack_error, words
+from kinesis_efo.calls.wire import Frame, Kind, LostError, Request, Wire, error_text, unpack_error
 from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.hosts import LOOPBACK
 
@@ -205,7 +205,7 @@ class Connection:
             except OSError as error:
                 if self._address.certificate is None:
                     # Without TLS, do not fall back to the port: once the service has ended, another user of the host may listen there.
-                    raise ConnectionError(f"by its Unix socket: {words(error)}") from None
+                    raise ConnectionError(f"by its Unix socket: {error_text(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
             return self._authenticated(sock, seconds)
@@ -267,7 +267,7 @@ class Connection:
 
 
 def _reason(error: OSError) -> str:
-    reason = words(error)
+    reason = error_text(error)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"another certificate than the fetcher's is shown there: {reason}"
     if isinstance(error, ssl.SSLError):

@@ -56,7 +56,7 @@ class ToolCall:
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller is a tool, authenticated by `ToolCall.token`. `seconds` limits the whole call if not None."""
+    """A call in progress. `is_tool`: the caller is a tool, authenticated by `ToolCall.token`. `seconds` limits the call if not None."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire

@@ -190,7 +190,7 @@ class Wire:
         except TimeoutError:
             raise
         except OSError as error:
-            raise LostError(words(error)) from None
+            raise LostError(error_text(error)) from None
 
     # -- the other side
 
@@ -238,7 +238,7 @@ def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
         yield b"".join(small)
 
 
-def words(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """Return the text of an error, without its number."""
     if isinstance(error, ssl.SSLError):
         return str(getattr(error, "verify_message", "") or error.reason or error)

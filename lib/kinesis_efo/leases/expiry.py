@@ -1,7 +1,7 @@
 """Detects expired leases: the counter has not changed for the lease timeout, or the owner's process has provably ended.
 
 The table does not contain renewal times. Like the KCL, an observer measures with its monotonic clock how long a row stays unchanged. The
-only I/O is in the function `gone`.
+only I/O is in the callback `gone`, which checks processes.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Renewal:
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
-        """Renew the lease until it is lost or `leave` is called. Returns the reason. Does not release the lease."""
+        """Renew the lease until it is lost or `leave` is called. Returns which of these happened. Does not release the lease."""
         try:
             # Pause for a random time, to spread the renewals of leases that were acquired together.
             pause = self._timing.renewal * self._random.uniform(0.5, 1)

@@ -61,14 +61,14 @@ class Lease:
 
     Attributes:
         counter: Increases by one with every write, so that a write fails if another writer was first.
-        owner: None if there is none. Shards' rows have owners only if a KCL application wrote them.
+        owner: The owner's name; None without an owner. Rows of shards have owners only if a KCL application wrote them.
         checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
             application stored `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
         sub: Sub-sequence number within an aggregated record (the last one if it was read completely); 0 for a plain record.
         continuation: Sequence number up to which the shard was read. It may be higher than that of the last record: Kinesis also sends
             continuations for idle shards. None in rows of a KCL application, whose checkpoint may be inside an aggregate.
         epoch: Increases with every run that acquires the lease. In a shard's row, the epoch of the run that wrote the row.
-        stream: None in rows of a KCL application, and in rows that were moved by hand.
+        stream: The stream that the row is about. None in rows of a KCL application, and in rows that were moved by hand.
         written: When a run wrote a shard's row, in epoch seconds of the run's clock; None if unknown.
         also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.

@@ -36,7 +36,7 @@ class ShardRow:
     row: Lease | None = None  # The row in the table; None if absent or unknown
     stray: Lease | None = None  # A row with the same key that belongs to another stream, to be deleted
     wanted: bool = False  # Whether a query reads the shard
-    info: LeaseInfo | None = None  # The contents of a new row; None if not needed
+    info: LeaseInfo | None = None  # The contents of a new row; None if no row has to be created
     pending: PendingCheckpoint | None = None  # The newest position, which may already be written
     written_at: float | None = None  # When this run last wrote the row, in monotonic seconds
 
@@ -114,7 +114,7 @@ class ShardRow:
         since = changed.read_since if changed.position == TRIM_HORIZON else None
         if changed.position == TRIM_HORIZON and horizon is not None:
             if until is None:
-                # Write where the first query began even before it reads: a later start from this row then detects what was trimmed since.
+                # Write the horizon at which the first query began, even before it reads: a later start detects what was trimmed since.
                 since = horizon if since is None and changed.read_until is None else since
             elif (changed.read_until or 0.0) < horizon:
                 since = horizon

@@ -80,7 +80,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Next(Call[Step], frozen=True):
-    """Request how far a micro-batch from `position` may go. Waits `wait` seconds if there is nothing to read."""
+    """Request how far a micro-batch from `position` may go. Waits at most `wait` seconds for something to read."""
 
     position: Offset  # Everything up to here is processed
     wait: float

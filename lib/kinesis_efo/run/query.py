@@ -311,7 +311,7 @@ class Query:
             self._update_orders(offset, before)
 
     def finish(self, mark: Mark) -> bool:
-        """Finish the micro-batch whose end has this mark. Return whether it was unfinished."""
+        """Finish the micro-batch whose end has this mark. Return False if it is already finished or was not planned."""
         self._raise_if_failed()
         before = self.progress.finished
         if not self.progress.finish(mark) or self.progress.finished is None:

@@ -46,7 +46,7 @@ class Advance:
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}  # The buffered bytes of the planned micro-batch, by shard
         self.data = 0  # The estimated bytes of data in the planned micro-batch
-        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be at its tip
+        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be at its tip, monotonic seconds
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records

@@ -160,7 +160,7 @@ class KinesisBatchReader(DataSourceReader):
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
-        # Distribute the ranges in turn, because those of closed shards come first in `planned`.
+        # Distribute the ranges in turn, so that each task gets some ranges of closed shards, which come first in `planned`.
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -158,7 +158,7 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange) -> ShardRange:
-        """Return the range, without `last` if the query accepts the loss of its records: its last record may never be received."""
+        """Return the range. If the query accepts the loss of its records, remove `last`, since that record may never be received."""
         accepted = self._options.accepted_losses.get(wanted.key)
         gone = accepted is not None and accepted.reaches(wanted.after)
         return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
@@ -219,7 +219,7 @@ class QueryRun:
 
     @property
     def shared(self) -> SharedRun:
-        """The query's run, which the first access joins."""
+        """The query's run. The first access joins the run."""
         if self._shared is None:
             try:
                 # Install the signal handlers before `start`, which may wait for AWS for a long time.

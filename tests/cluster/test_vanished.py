@@ -80,7 +80,7 @@ def test_both_ends_of_a_call_that_waits_notice(hosts: Hosts, tmp_path: Path) -> 
     wait_until(lambda: log.read_text().endswith("\n"), 30 - (time.monotonic() - began), "the end of the task")
     at, why = json.loads(log.read_text())
     assert at - began < 30
-    assert "has not said anything for 20 s" in why
+    assert "has sent nothing for 20 s" in why
     service.shutdown()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

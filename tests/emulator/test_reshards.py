@@ -217,7 +217,7 @@ async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCap
     world.check()
     assert (
         sum(
-            "shardId-000000000002: neither it nor a parent is in the query's checkpoint" in line
+            "shardId-000000000002: neither the shard nor a parent is in the query's checkpoint" in line
             for line in caplog.messages
         )
         == 1

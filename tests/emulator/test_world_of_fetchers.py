@@ -70,7 +70,7 @@ def test_query_without_any_fetcher_for_long_fails() -> None:
         query = w.query()
         query.reads(10)
         w.cut_off("host0", "host1", seconds=600)
-        assert "no fetcher has come up for 60 s" in query.fails(FetcherError, within=90)
+        assert "no fetcher has started for 60 s" in query.fails(FetcherError, within=90)
 
 
 # Shows invariant 11.

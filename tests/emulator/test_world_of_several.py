@@ -517,7 +517,7 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
 # The rows of the children had the start of the query that began there, although another one still read their parent.
 def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun() -> None:
     with world(max_event_records=1) as w:
-        w.warns("neither it nor", "LEASES", "shards count as read")
+        w.warns("neither the shard nor", "LEASES", "shards count as read")
         w.later(100)
         w.put(40, key="k")
         w.later(3)

@@ -226,7 +226,7 @@ class Connection:
 
     def _refused(self) -> FetcherRefusedError:
         return FetcherRefusedError(
-            f"the {self.service} at {self._location} does not know this run's secret: it belongs to another run"
+            f"the {self.service} at {self._location} rejects this run's secret: it belongs to another run"
         )
 
     def drop(self) -> None:
@@ -238,13 +238,13 @@ class Connection:
     def _unreachable(self, tried: Iterable[str]) -> FetcherUnreachableError:
         if not tried:
             return FetcherUnreachableError(
-                f"the {self.service} listens on the loopback address only, and this task is in another network namespace than it: name an "
-                "address that tasks reach (kinesis-efo option 'fetcherHost')"
+                f"the {self.service} listens on the loopback address only, and this task is in another network namespace: set an address "
+                "that tasks can reach (kinesis-efo option 'fetcherHost')"
             )
         return FetcherUnreachableError(
-            f"no {self.service} answers at {', '.join(tried)}. It runs beside the driver while its query does. Let executors open connections "
-            "to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes its port), or name an address of it that "
-            "they reach ('fetcherHost')"
+            f"no {self.service} answers at {', '.join(tried)}. It runs next to the driver while its query runs. Allow executors to connect "
+            "to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes its port), or set an address that they can "
+            "reach ('fetcherHost')"
         )
 
     @contextmanager
@@ -269,7 +269,7 @@ class Connection:
 def _reason(error: OSError) -> str:
     reason = error_text(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"another certificate than the fetcher's is shown there: {reason}"
+        return f"not the fetcher's certificate: {reason}"
     if isinstance(error, ssl.SSLError):
         return f"the TLS handshake failed: {reason}"
     return reason

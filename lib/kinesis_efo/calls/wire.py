@@ -129,7 +129,7 @@ class Wire:
         if proof == _REFUSAL:
             return False
         if not hmac.compare_digest(proof, _proof(secret, b"service", theirs, own, channel)):
-            raise LostError("what answers there does not know the secret of this run")
+            raise LostError("the service does not have the secret of this run")
         return True
 
     # -- sending
@@ -259,7 +259,7 @@ def unpack_error(data: bytes) -> KinesisEfoError:
     try:
         name, message, known = msgspec.json.decode(data, type=tuple[str, str, dict[str, str]])
     except msgspec.MsgspecError:
-        return FetcherError(f"the fetcher failed without saying why: {data[:200]!r}")
+        return FetcherError(f"the fetcher failed without an error message: {data[:200]!r}")
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, KinesisEfoError) and kind is not OptionsError:
         return kind(message).restore(known)

@@ -99,9 +99,9 @@ class Ending:
                 if waited < self._patience:
                     continue
                 raise RetriesExhaustedError(
-                    f"shard {key}: for {waited:.0f} s, Kinesis has sent no records and not said that the shard is over, although the query "
-                    f"is at {position[key]} and ends at {target if last is None else f'the record {last}'}. Not a record is known to be "
-                    "missing; start the query again, and see whether Kinesis has a problem"
+                    f"shard {key}: for {waited:.0f} s, Kinesis has sent neither records nor the end of the shard, although the query "
+                    f"is at {position[key]} and ends at {target if last is None else f'the record {last}'}. No record is known to be "
+                    "missing; start the query again, and check whether Kinesis has a problem"
                 ).about(*key)
             if since < self._found_at and waited < _CONFIRM_SECONDS:
                 continue

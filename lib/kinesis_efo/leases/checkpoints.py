@@ -269,7 +269,7 @@ class Checkpoints:
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
                 # The write conflicts with a row that is not a lease: retrying would never end.
-                raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is no lease; delete it")
+                raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is not a lease; delete it")
             each.load(outcome.current, stream)
         return wrote
 
@@ -323,4 +323,4 @@ class Checkpoints:
                 if not each.wanted:
                     del self._shards[shard]
         except TableUnavailableError as error:
-            logger.warning("rows of finished shards stay for now: %s", error)
+            logger.warning("rows of finished shards are not deleted yet: %s", error)

@@ -49,7 +49,7 @@ async def watch_fetchers(
             assignments.distribute()
         seconds = clock.monotonic() - assignments.empty_since
         if not len(members) and seconds >= patience:
-            said = f"no fetcher has come up for {seconds:.0f} s. {problem()}".strip()
+            said = f"no fetcher has started for {seconds:.0f} s. {problem()}".strip()
             failure.set(
                 FetcherError(
                     f"{said} Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"

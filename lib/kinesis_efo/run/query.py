@@ -263,7 +263,7 @@ class Query:
             if key not in self._left_out and not any(ShardKey(key.stream, parent) in offset for parent in parents):
                 self._left_out.add(key)
                 logger.warning(
-                    "stream %s, shard %s: neither it nor a parent is in the query's checkpoint; it is read from its beginning",
+                    "stream %s, shard %s: neither the shard nor a parent is in the query's checkpoint; reading from its beginning",
                     *key,
                 )
         return starting

@@ -105,7 +105,7 @@ class Ends:
             try:
                 return await self._find({}, separate=True)
             except AccessRefusedError as error:
-                logger.info("where shards end is asked with subscriptions, which takes longer: %s", error)
+                logger.info("the ends of shards are found with subscriptions, which takes longer: %s", error)
         async with suspend_others(self.pending) as known:
             return await self._find(known, separate=False)
 

@@ -363,11 +363,11 @@ class Run(LeaseListener):
         if self.may_read(shard):
             return FetcherError(
                 f"shard {shard}: nothing was fetched for a task for {seconds:.0f} s, because its query does not need the task's range. "
-                "Nothing was lost: Spark starts tasks again that it needs"
+                "Nothing was lost: Spark retries tasks that it needs"
             )
         return FetcherError(
-            f"the lease on stream {shard.stream} could not be taken within {seconds:.0f} s: another run holds it, or the lease table "
-            "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
+            f"the lease on stream {shard.stream} could not be acquired within {seconds:.0f} s: another run holds it, or the lease table "
+            "does not respond; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:

@@ -161,8 +161,8 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
             if found.left_out:
                 return found
             raise StreamError(
-                f"stream {stream.ref.name!r}: ListShards does not show {', '.join(new)} after {_LISTED_SECONDS:.0f} s, so where the query "
-                "begins is not known",
+                f"stream {stream.ref.name!r}: ListShards does not show {', '.join(new)} after {_LISTED_SECONDS:.0f} s, so the query's "
+                "start is unknown",
                 remedy="start it again",
             ).about(stream.ref.name)
         await clock.sleep(LIST_AGAIN_SECONDS)
@@ -192,8 +192,7 @@ async def _from_leases(
             if shard.stream == name
         ]
         logger.warning(
-            "stream %s: shards count as read to their end, although their rows in the lease table say less, because reading has begun of "
-            "shards that follow: %s%s",
+            "stream %s: shards count as read to their end, although their lease rows are earlier, as their descendants have begun: %s%s",
             name,
             ", ".join(shown[:_SHOWN]),
             f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "",

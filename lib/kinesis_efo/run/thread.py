@@ -169,8 +169,8 @@ class RunThread:
                 raise AccessRefusedError(f"{application}: {describe(error)}; {credentials_remedy(error)}") from error
             if passes(error):
                 raise FetcherError(
-                    f"{application}: no answer to {what} for as long as kinesis-efo option "
-                    f"'retryTimeout' says: {describe(error)}. Nothing was lost: start the query again"
+                    f"{application}: no answer to {what} within kinesis-efo option 'retryTimeout': {describe(error)}. Nothing was lost: "
+                    "start the query again"
                 ) from error
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:

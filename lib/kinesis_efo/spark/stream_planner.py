@@ -52,9 +52,9 @@ def _check_first(begin: Offset, end: Offset) -> None:
         written = None if through is None else time_of(key.shard, through, inf)
         if at.kind is PositionKind.AT_TIMESTAMP and written is not None and written + 1 < at.value / 1000:
             raise ConfigurationError(
-                f"shard {key}: an earlier version has planned micro-batch 0 up to {through} without finishing it, and its checkpoint does not "
-                f"have its begin; it would begin now, at {at}, after its end. Set kinesis-efo option 'startingPosition' to the time at which "
-                "the query was started first, or delete the checkpoint"
+                f"shard {key}: an earlier version has planned micro-batch 0 up to {through} without finishing it, and the checkpoint does "
+                f"not contain its begin; it would begin now, at {at}, after its end. Set kinesis-efo option 'startingPosition' to the time "
+                "at which the query was first started, or delete the checkpoint"
             )
 
 
@@ -179,7 +179,7 @@ class StreamPlanner:
         if self._options.ends != Bounds() and not (once or self.available_now or self._options.catch_up):
             raise ConfigurationError(
                 "kinesis-efo option 'endingPosition' needs a query that ends: .trigger(availableNow=True) on Spark 4.2 or newer; before, "
-                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that goes on"
+                "option 'catchUp' with that trigger; or spark.read. Leave it out for a query that does not end"
             )
 
     def _record(self, position: Offset, step: Step) -> None:
@@ -331,11 +331,11 @@ class Triggers:
         if asked == 0 and finished:
             logger.warning(
                 "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
-                "trigger(once=True), run it again: it goes on where it ended"
+                "trigger(once=True), run it again: it continues where it ended"
             )
         if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self.had_nothing or not known):
             logger.warning(
-                "the query ended after one trigger, which need not have read all records that were there; the next run goes on where it "
-                "ended. With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
+                "the query ended after one trigger, which may not have read all available records; the next run continues where it ended. "
+                "With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
                 "4.2, only then does the one micro-batch read up to the tips"
             )

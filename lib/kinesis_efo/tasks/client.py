@@ -110,7 +110,7 @@ class FetcherClient(Connection):
                 if isinstance(error, LostError):
                     raise
                 raise FetcherUnreachableError(
-                    f"the fetcher at {self._location} has not said anything for {self._silent_seconds:.0f} s: it is paused or overloaded, or "
+                    f"the fetcher at {self._location} has sent nothing for {self._silent_seconds:.0f} s: it is paused or overloaded, or "
                     "its host has vanished"
                 ) from None
 

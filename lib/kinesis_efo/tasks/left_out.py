@@ -52,7 +52,7 @@ class LeftOut:
             atexit.register(self._start_report(self, settings))
         if number:
             logger.warning(
-                "stream %s: %d KPL aggregates were left out here within a minute, the last in shard %s, as option 'deaggregate' with value "
+                "stream %s: %d KPL aggregates were dropped here within a minute, the last in shard %s, as option 'deaggregate' with value "
                 "'strict' asks: hash keys of their records belong to other shards, to which the KPL sends them again. Another producer may "
                 "not do so: 'true' delivers them",
                 stream,

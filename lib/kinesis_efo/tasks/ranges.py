@@ -97,8 +97,8 @@ class RangeReader:
             self._nobody_since = self._now()
         elif self._now() - self._nobody_since >= NOBODY_SECONDS:
             raise FetcherUnreachableError(
-                f"no fetcher has been there for {self._now() - self._nobody_since:.0f} s. This task ends, so that one can have its core; "
-                "Spark's UI shows their job, 'kinesis-efo fetchers'"
+                f"no fetcher has been running for {self._now() - self._nobody_since:.0f} s. This task ends to free its core for a fetcher; "
+                "Spark's UI shows the fetchers' job, 'kinesis-efo fetchers'"
             )
         if (address := owners[0]) is not None:
             number = len(list(takewhile(lambda owner: owner == address, owners)))

@@ -170,9 +170,9 @@ def test_tcp_with_tls_replaces_an_unreachable_unix_socket(monkeypatch: pytest.Mo
         assert server.calls == 2
         with raises(
             FetcherUnreachableError,
-            "no fetcher answers at tls://... (Connection refused). It runs beside the driver while its query does. Let "
-            "executors open connections to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes "
-            "its port), or name an address of it that they reach ('fetcherHost')",
+            "no fetcher answers at tls://... (Connection refused). It runs next to the driver while its query runs. Allow executors to "
+            "connect to it (security groups, network policies; kinesis-efo option 'fetcherPort' fixes "
+            "its port), or set an address that they can reach ('fetcherHost')",
         ):
             call(replace(server.address, namespace=HERE, port=1), HERE)
 
@@ -230,7 +230,7 @@ def test_clocks_a_day_off_and_long_runs_are_tolerated(days: float) -> None:
 
 def test_another_certificate_of_the_same_name_is_refused() -> None:
     right, wrong = made(), made()
-    expected = "another certificate than the fetcher's is shown there: .*self-signed"
+    expected = "not the fetcher's certificate: .*self-signed"
     with counting(certificate=wrong) as server:
         with pytest.raises(FetcherUnreachableError, match=expected):
             call(FetcherAddress(HERE, server.port, (), right.pem), HERE)
@@ -277,8 +277,8 @@ def test_each_tried_address_is_named_with_its_failure() -> None:
 def test_task_without_a_reachable_address_names_the_remedy() -> None:
     with raises(
         FetcherUnreachableError,
-        "the fetcher listens on the loopback address only, and this task is in another network namespace than it: name an "
-        "address that tasks reach (kinesis-efo option 'fetcherHost')",
+        "the fetcher listens on the loopback address only, and this task is in another network namespace: set an address that tasks can "
+        "reach (kinesis-efo option 'fetcherHost')",
     ):
         call(FetcherAddress(HERE, 1))
 

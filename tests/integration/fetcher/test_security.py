@@ -103,7 +103,7 @@ def test_no_call_is_answered_without_the_secret(world: MakeWorld) -> None:
                     FetcherClient(secured, guess) as client,
                     raises(
                         FetcherRefusedError,
-                        "the fetcher at tcp://... does not know this run's secret: it belongs to another run",
+                        "the fetcher at tcp://... rejects this run's secret: it belongs to another run",
                     ),
                 ):
                     next(client.get([EVERYTHING]))

@@ -128,7 +128,7 @@ def test_hanging_loop_of_a_live_process_is_noticed(serve: Callable[..., Serving]
         began = time.monotonic()
         with raises(
             FetcherUnreachableError,
-            "the fetcher at tcp://... has not said anything for 2 s: it is paused or overloaded, or its host has vanished",
+            "the fetcher at tcp://... has sent nothing for 2 s: it is paused or overloaded, or its host has vanished",
         ):
             list(payloads)
         assert 2 <= time.monotonic() - began < 15

@@ -153,7 +153,7 @@ def test_a_proof_cannot_be_used_twice_nor_sent_back(sockets: tuple[socket.socket
         assert proven.result() == 0
         # A service that does not know the secret can only send the caller's own proof back.
         seen[1].sendall(said[PROOF_BYTES:])
-        with pytest.raises(LostError, match="does not know the secret of this run"):
+        with pytest.raises(LostError, match="does not have the secret of this run"):
             caller.result()
         for sock in seen:
             sock.close()

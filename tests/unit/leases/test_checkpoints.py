@@ -408,7 +408,7 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
     checkpoints.want(infos("p"))
     await asyncio.sleep(10)
     assert each.failure.error
-    with raises(LeaseTableError, "lease table memory: row s:p exists and is no lease; delete it"):
+    with raises(LeaseTableError, "lease table memory: row s:p exists and is not a lease; delete it"):
         raise each.failure.error
     assert calls == ["s:p"]
     del f.store.create

@@ -136,7 +136,7 @@ async def test_task_of_an_outdated_range_fails_with_the_reason(centre: Centre) -
     with raises(
         FetcherError,
         "shard orders:shardId-000000000001: nothing was fetched for a task for 60 s, because its query does not need the task's range. "
-        "Nothing was lost: Spark starts tasks again that it needs",
+        "Nothing was lost: Spark retries tasks that it needs",
     ):
         await anext(centre.run.serving.of("query").read(ShardRange(SECOND, TRIM_HORIZON, Position.after(10))))
 

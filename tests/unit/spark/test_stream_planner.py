@@ -243,8 +243,8 @@ def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:
     _check_first(Offset({shard: Position.at_timestamp(1_700_000_000_000)}), Offset({shard: through}))
     with raises(
         ConfigurationError,
-        "shard orders:shardId-000000000003: an earlier version has planned micro-batch 0 up to ... without finishing it, and its checkpoint "
-        "does not have its begin; it would begin now, at AT_TIMESTAMP:1700000002000, after its end. Set kinesis-efo option 'startingPosition' "
-        "to the time at which the query was started first, or delete the checkpoint",
+        "shard orders:shardId-000000000003: an earlier version has planned micro-batch 0 up to ... without finishing it, and the "
+        "checkpoint does not contain its begin; it would begin now, at AT_TIMESTAMP:1700000002000, after its end. Set kinesis-efo option "
+        "'startingPosition' to the time at which the query was first started, or delete the checkpoint",
     ):
         _check_first(Offset({shard: Position.at_timestamp(1_700_000_002_000)}), Offset({shard: through}))

@@ -319,8 +319,8 @@ def test_available_now_stores_idle_shards_once_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("asked", "finished", "listener", "options", "said"),
     [
-        (1, True, True, {}, "need not have read all"),
-        (1, False, False, {}, "need not have read all"),
+        (1, True, True, {}, "may not have read all"),
+        (1, False, False, {}, "may not have read all"),
         (1, False, True, {}, None),  # it failed, or was stopped
         (2, True, True, {}, None),
         (1, True, True, {"catchUp": "true", "maxRecordsPerTrigger": "1"}, None),

@@ -213,7 +213,7 @@ def test_task_without_fetchers_makes_room() -> None:
     network.owners[KEYS[1]], network.there = None, 0
     with raises(
         FetcherUnreachableError,
-        "no fetcher has been there for 22 s. This task ends, so that one can have its core; Spark's UI shows their job, "
+        "no fetcher has been running for 22 s. This task ends to free its core for a fetcher; Spark's UI shows the fetchers' job, "
         "'kinesis-efo fetchers'",
     ):
         network.read(first=None)

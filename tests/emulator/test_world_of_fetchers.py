@@ -190,9 +190,9 @@ def test_row_of_a_shard_names_its_fetcher() -> None:
 def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinesis_efo.cluster.remote_fetcher.__version__", "0.1.9")
     with world(fetchers=2) as w:
-        w.warns("no fetcher has come up", "kinesis-efo 0.1.9")
+        w.warns("no fetcher has started", "kinesis-efo 0.1.9")
         query = w.query()
-        assert "no fetcher has come up" in query.fails(FetcherError, within=400)
+        assert "no fetcher has started" in query.fails(FetcherError, within=400)
         assert not w.subscribers()
 
 

@@ -367,7 +367,7 @@ class Run(LeaseListener):
             )
         return FetcherError(
             f"the lease on stream {shard.stream} could not be acquired within {seconds:.0f} s: another run holds it, or the lease table "
-            "does not respond; `kinesis-efo leases list` shows its owner: stop that query"
+            "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:

@@ -482,7 +482,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Return the result of `serving` for several shards. If no buffer can serve a shard, decide again first."""
+        """Return the result of `serving` for several shards. If it is None for a shard, first try to provide a buffer."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
             self.update_orders(missing, query, missing)

@@ -40,9 +40,9 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 
 
 def in_pipeline() -> bool:
-    """Whether code of a Declarative Pipeline (Spark 4.1+) is running, which must not register data sources.
+    """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code must not register data sources.
 
-    If it did so in a function, the function would fail; if at an import, the pipeline would fail after its rows are written.
+    A function that registers one fails; if an import does, the pipeline fails after its rows are written.
     """
     # A process that runs a pipeline has imported this PySpark module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")

@@ -141,7 +141,7 @@ def test_service_that_accepts_no_call_is_noticed(
     serving = serve(Slow(0))
     with (
         FetcherClient(serving.service.address, "secret", silent_seconds=1.0) as client,
-        pytest.raises(FetcherUnreachableError, match="not said"),
+        pytest.raises(FetcherUnreachableError, match="sent nothing"),
     ):
         next(client.get(RANGES))
 

@@ -98,7 +98,7 @@ class Renewal:
             )
         if self.trouble is not None:
             return str(self.trouble)
-        return f"{self._store.label} did not respond (writes sent: {self._unanswered})"
+        return f"{self._store.label} did not answer (writes sent: {self._unanswered})"
 
     def leave(self) -> None:
         """Make `keep` return so that the lease can be released."""

@@ -109,7 +109,7 @@ async def test_failed_renewal_is_repeated_until_the_lease_ends() -> None:
     [
         ([], 5, 40, "this process did not run for 35.0 s"),
         ([1000.0], 11, 40, "this process did not run for 21.0 s"),
-        ([1000.0], 1, 0, "lease table memory did not respond (writes sent: 1)"),
+        ([1000.0], 1, 0, "lease table memory did not answer (writes sent: 1)"),
         ([THROTTLED] * 100, 5, 12, "throttled"),
         ([None, *[THROTTLED] * 100], 5, 20, "throttled"),
     ],

@@ -531,7 +531,7 @@ async def test_lease_not_renewed_in_time_names_the_cause(f: Fixture) -> None:
             await asyncio.sleep(0.1)
             repair()
     reasons = [text.removeprefix(LATE) for text in lines if text.startswith(LATE)]
-    assert reasons[:2] == ["lease table memory: throttled", "lease table memory did not respond (writes sent: 1)"]
+    assert reasons[:2] == ["lease table memory: throttled", "lease table memory did not answer (writes sent: 1)"]
     assert re.match(
         r"this process did not run for 2\d\.\d s \(stopped, swapped out, or short of CPU\).*lease_timeout is 10 s$",
         reasons[2],

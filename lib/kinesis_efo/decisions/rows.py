@@ -74,7 +74,7 @@ class Decision(NamedTuple):
     restart_at: Position | None  # Where the subscription restarts; None if it continues
     retain_from: Position  # The lowest position in `retained`; the shared buffer drops all earlier events
     retained: Mapping[str, Position]  # From which position the shared buffer retains events, for each query
-    separate: Mapping[str, Position]  # Where the separate buffer of each query that has one begins
+    separate: Mapping[str, Position]  # For each query with a separate buffer, where this buffer begins
     rules: tuple[str, ...] = ()  # The rules that applied
 
 

@@ -64,7 +64,7 @@ class Observer:
         return now - heartbeat.changed_at >= self._timeout or heartbeat.lease.owner in self._ended
 
     def expires_at(self, heartbeat: Heartbeat) -> float:
-        """Return when the lease expires unless its row changes before."""
+        """Return when the lease expires, unless its row changes before then."""
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:

@@ -223,7 +223,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # Scan again at once after acquiring a lease, as more may be free, otherwise when another run's lease expires or before.
+        # After acquiring a lease, scan again at once, as more may be free; otherwise, at the latest when another run's lease expires.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:

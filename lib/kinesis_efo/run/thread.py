@@ -122,7 +122,7 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # Report the last metrics only after the leases were released: the next run waits for the leases.
+        # Report the last metrics after the leases were released, so that the next run does not wait for this report.
         try:
             whole.end_report()
         except Exception:
@@ -196,7 +196,7 @@ def host_table(manifest: Manifest, directory: Path) -> HostTable:
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
     """Wait for the result of a coroutine in another thread's event loop. Raises FetcherUnreachableError if the thread has ended.
 
-    `alive` returns whether the thread is alive: without it, the future would never complete.
+    `alive` returns whether the thread is alive: once it has ended, the future never completes.
     """
     while not wait((future,), _LOOK_SECONDS).done:
         if not alive():

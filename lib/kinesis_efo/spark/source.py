@@ -143,7 +143,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Spark's worker unpickles the reader right before it receives the task's partition, the time for `install`; see latency.py.
+        # Spark's worker unpickles the reader right before it receives the task's partition, which `install` speeds up; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()

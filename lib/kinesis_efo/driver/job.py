@@ -27,6 +27,7 @@ FAILED: Final = 1
 INTERRUPTED: Final = 130
 """The exit code that shells report for a program that Ctrl-C has ended."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
+_NEXT_QUERY_SECONDS: Final = 0.5
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
 """Matches files of Spark, this library and Python, but not all of `site-packages`: the program may be installed there."""
@@ -37,10 +38,10 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     """Run the body of a `with` statement as a Spark job: stop it gracefully on request, and print the reason if it fails.
 
     When this process or Spark's JVM receives SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
-    after its micro-batch. Then `awaitTermination()` returns, and the program continues and ends with exit code 0. If queries are not
-    running, Spark is stopped immediately, and the exit code is 130. It is also 130 after a second Ctrl-C.
+    after its micro-batch, and so is each query that the program starts later. Then `awaitTermination()` returns, and the program continues
+    and ends with exit code 0. If no query is running at the signal, Spark is stopped, and the exit code is 130, as after a second Ctrl-C.
 
-    If the body fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on stderr are the reason: this
+    If the body or a query that is being stopped fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on stderr are the reason: this
     library's complete message, even if Spark has wrapped it.
 
     Leaving the context always stops Spark. Enter the context on the main thread.
@@ -159,28 +160,42 @@ def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callabl
 
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _Failures) -> Iterator[None]:
-    """Stop the session's queries if `stopping` is set during the body. Without queries, stop Spark and raise KeyboardInterrupt."""
+    """Stop the session's queries if `stopping` is set during the body. Without queries, stop Spark and raise KeyboardInterrupt.
+
+    Raises the error of a query that failed while it was being stopped: the body may not have waited for it.
+    """
     left, early, process = threading.Event(), threading.Event(), os.getpid()
+    failed: list[StreamingQueryException] = []
+
+    def stop_queries() -> None:
+        for query in spark.streams.active:
+            try:
+                stop_after_batch(query)
+            except StreamingQueryException as error:
+                failed.append(error)
+            except Exception as error:
+                logger.info("query %s could not be stopped: %s", query.runId, error)
 
     def stop() -> None:
         stopping.wait()
         if left.is_set():
             return
-        queries = spark.streams.active
+        if not spark.streams.active:
+            # Stop Spark: nothing else ends an action that the body waits for.
+            early.set()
+            spark.stop()
+            return
         with suppress(Py4JError, TypeError):
             # Otherwise, Spark warns that it found no job to cancel for a query that was stopped between two micro-batches. The warning may
             # come some time after the query has stopped, so the level stays until Spark has ended.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
-        for query in queries:
-            try:
-                stop_after_batch(query)
-            except Exception as error:
-                # Only log the error: the body receives it when it awaits the query.
-                logger.info("query %s failed while it was stopped: %s", query.runId, error)
-        if not queries:
-            # Stop Spark: nothing else ends an action that the body waits for.
-            early.set()
-            spark.stop()
+        try:
+            stop_queries()
+            # Look again until the body ends: it may start its next query.
+            while not left.wait(_NEXT_QUERY_SECONDS):
+                stop_queries()
+        except Exception as error:
+            logger.info("queries are not stopped any more: %s", error)  # the body has stopped Spark
 
     thread = threading.Thread(target=stop, name="kinesis-efo job", daemon=True)
     thread.start()
@@ -196,6 +211,8 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             stopping.set()
     # Wait for the other queries, which may still be in their micro-batches.
     thread.join()
+    if failed:
+        raise failed[0]
 
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:

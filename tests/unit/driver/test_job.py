@@ -55,8 +55,13 @@ class Session:
 
     def __init__(self, *queries: Query) -> None:
         self.conf = SimpleNamespace(get=lambda _name, _default: "my job")
-        self.streams = SimpleNamespace(active=list(queries))
+        self.queries = list(queries)
+        self.streams = self
         self.stopped = threading.Event()
+
+    @property
+    def active(self) -> list[Query]:
+        return [query for query in self.queries if query.isActive]
 
     def stop(self) -> None:
         self.stopped.set()
@@ -243,14 +248,27 @@ def test_a_signal_stops_queries_and_the_program_finishes(
     assert capfd.readouterr().err == ""
 
 
-def test_a_failure_during_the_stop_fails_the_job(capfd: pytest.CaptureFixture[str]) -> None:
-    query = Query(StreamingQueryException("the sink is full"))
+def test_after_a_signal_later_queries_are_stopped_too() -> None:
+    session = Session(Query())
 
     def work() -> None:
         signal.raise_signal(signal.SIGTERM)
-        query.awaitTermination()
+        session.queries[0].awaitTermination()
+        session.queries.append(Query())
+        session.queries[1].awaitTermination()
 
-    assert run(Session(query), work) == 1
+    assert run(session, work) == 0
+
+
+@pytest.mark.parametrize("awaited", [0, 1])
+def test_a_failure_during_the_stop_fails_the_job(awaited: int, capfd: pytest.CaptureFixture[str]) -> None:
+    queries = [Query(), Query(StreamingQueryException("the sink is full"))]
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        queries[awaited].awaitTermination()
+
+    assert run(Session(*queries), work) == 1
     assert capfd.readouterr().err.endswith("\nmy job failed: StreamingQueryException: the sink is full\n")
 
 

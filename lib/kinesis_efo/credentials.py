@@ -25,6 +25,7 @@ import aiobotocore.credentials
 import botocore.credentials
 from aiobotocore.session import AioSession
 from botocore.exceptions import CredentialRetrievalError
+from botocore.utils import parse_timestamp
 
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of, cause_of_code, describe
 from kinesis_efo.clock import Clock, deadline, in_thread, seconds_left
@@ -212,18 +213,21 @@ def _provided(name: str) -> Any:
 def _parsed(found: Any) -> dict[str, str]:
     """Convert a dict in the form of STS and `credential_process` to the SDK's form. Raises `SignInError` for any other value."""
     try:
+        # Use credentials without an expiration until AWS rejects them.
+        expires = parse_timestamp(str(found.get("Expiration") or "9999-01-01T00:00:00Z"))
+        if expires.tzinfo is None:
+            raise ValueError("a time without a time zone")
         return {
             "access_key": found["AccessKeyId"],
             "secret_key": found["SecretAccessKey"],
             "token": found.get("SessionToken"),
-            # Use credentials without an expiration until AWS rejects them.
-            "expiry_time": str(found.get("Expiration") or "9999-01-01T00:00:00Z"),
+            "expiry_time": expires.isoformat(),
         }
-    except (AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         # Name only the type: the value may contain a secret.
         raise SignInError(
             reason=f"it returned a {type(found).__name__}; return a session or credentials of boto3 or botocore, or a dict with AccessKeyId, "
-            "SecretAccessKey and, if there are any, SessionToken and Expiration"
+            "SecretAccessKey and, if there are any, SessionToken and Expiration (with its time zone)"
         ) from None
 
 

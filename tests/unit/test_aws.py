@@ -880,7 +880,7 @@ BAD_PROVIDERS = {
     "acme_keys:Vault.keys": "KeyError: 'role'",
     "acme_keys:numbers": "TypeError: 'itertools.count' object is not callable",
     "acme_keys:past": "RuntimeError: Credentials were refreshed, but the refreshed credentials are still expired",
-    "acme_keys:zoneless": "TypeError: can't subtract offset-naive and offset-aware datetimes",
+    "acme_keys:zoneless": "it returned a dict; return a session or credentials",
     "acme_keys:PROVIDER.split": "AttributeError",
     "builtins:dict": "it returned a dict; return a session or credentials",
     "builtins:list": "it returned a list; return a session or credentials",

@@ -131,6 +131,11 @@ def forget_that_the_clock_is_set(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(planning, "_READ_APART_SECONDS", inf)
 
 
+def believe_that_times_are_exact(patch: pytest.MonkeyPatch) -> None:
+    """A batch read begins exactly at its start time."""
+    patch.setattr(reading, "first_position", lambda stretch: stretch.start)
+
+
 def reset_without_a_look_at_other_rows(patch: pytest.MonkeyPatch) -> None:
     """`leases reset --shard` does not check what a query makes of the rows."""
     patch.setattr(leases, "read_to_end", lambda *_: {})
@@ -163,6 +168,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (forget_children_of_a_shard_that_is_gone, play_batches, 0),
         (forget_that_answers_have_whole_seconds, play_batches, 0),
         (forget_that_the_clock_is_set, play_batches, 28),
+        (believe_that_times_are_exact, play_batches, 21),
         (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
     ],

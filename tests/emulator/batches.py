@@ -148,6 +148,7 @@ class BatchScenario:
         self.manifest = Manifest("lake", "dev", "us-east-1", "leases", {"orders": ref}, "m.json", {"orders": STREAM})
         await self._write_history()
         self.world.kinesis.listing_age = self.listing_age
+        self.world.kinesis.late_starts = Random(f"{self.seed}: late starts").choice((0.0, 1.5))
         writer = asyncio.create_task(self._write())
         try:
             with patch.object(planning, "AsyncClients", MemoryClients(self.world, self.way_back)):

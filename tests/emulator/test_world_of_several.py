@@ -537,6 +537,33 @@ def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun()
         assert numbers == list(range(numbers[0], 47)), "in order, and none is missing"
 
 
+# Rows that could not be written while the fast query passed the children had its positions.
+def test_late_rows_of_children_have_the_slowest_querys_positions() -> None:
+    with world(shards=2) as w:
+        w.warns("")
+        w.put(10)
+        fast, slow = w.query(), w.query()
+        for query in (fast, slow):
+            query.reads(10)
+        w.later(20)
+        slow.pause_sink(400)
+        w.later(2)
+        w.put(6)
+        w.later(5)
+        w.kinesis.fail_one("create", 60)
+        w.split()
+        w.put(14)
+        fast.reads(30)
+        w.merge()
+        w.put(4)
+        fast.reads(34)
+        w.kinesis.fail_one("", 0)
+        w.later(90)
+        w.kill_program()
+        w.later(60)
+        w.query(startingPosition="LEASES").reads(24, within=120)
+
+
 # The search for the end of a query with an accepted loss wrote a row that covered everything.
 def test_accepted_loss_of_an_ending_query_hides_no_other() -> None:
     with world(options={"failOnDataLoss": "true"}) as w:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.keys import sibling
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, PositionKind, lowest
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,7 @@ class ShardRow:
             changed = Lease.new(self.key, self.info)
             # If records were read, write the position even if it equals the start: the first micro-batch may end there.
             at_start = pending is not None and pending.record is not None and pending.position == changed.position
-            # Use the pending position if it is lower than the start time in `info`, which may be of a faster query.
-            start = changed.position or TRIM_HORIZON
-            is_timed = start.kind is PositionKind.AT_TIMESTAMP
-            is_lower = is_timed and pending is not None and lowest((start, pending.position)) != start
-            if pending is not None and (at_start or is_lower or pending.is_news_to(changed)):
+            if pending is not None and (at_start or pending.is_news_to(changed)):
                 changed = pending.stored_in(changed)
         else:
             complete = row if self.info is None else row.completed(self.info)

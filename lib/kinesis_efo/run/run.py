@@ -229,11 +229,12 @@ class Run(LeaseListener):
 
         Called again once an unlisted shard is listed, to complete its row.
         """
-        shards: dict[ShardKey, LeaseInfo] = {}
+        positions: dict[ShardKey, Position] = {}
         for offset in self._finished:
-            for key in offset:
-                if key not in shards:
-                    shards[key] = self.streams.lease_info(key, offset[key])
+            positions = {**offset, **positions}
+        if len(self._finished) > 1:
+            positions |= self._lowest(positions)
+        shards = {key: self.streams.lease_info(key, position) for key, position in positions.items()}
         self._checkpoints.want(shards)
         return shards
 

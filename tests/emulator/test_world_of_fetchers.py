@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kinesis_efo.errors import FetcherError
+from kinesis_efo.errors import AlreadyRunningError, FetcherError
 from tests.emulator.world import world
 
 
@@ -206,6 +206,27 @@ def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...
         w.cut_off(*hosts, seconds=seconds)
         w.put_for(60, every=1)
         query.reads(100, within=180)
+
+
+# A stream of the run whose lease another program had counted as one that never expires.
+def test_fetchers_of_a_frozen_run_stop_when_its_lease_expires() -> None:
+    with world(shards=2, streams=("orders", "payments"), fetchers=2, options={"leaseTimeout": "10s"}) as w:
+        w.warns("has not answered for", "is already read by")
+        mine, w.program = w.program, w.another_program("there")
+        w.put(10, "payments")
+        w.query(("payments",)).reads(10)
+        others = w.subscribers()
+        w.program = mine
+        query = w.query(("orders",))
+        w.put(10)
+        query.reads(10)
+        own = set(w.subscribers()) - {*others}
+        calls = w.calls("SubscribeToShard")
+        w.query(("orders", "payments")).fails(AlreadyRunningError, within=600)
+        assert w.calls("SubscribeToShard") == calls
+        w.freeze_run(50)
+        w.later(20)
+        assert len(own) == 2 and own.isdisjoint(w.subscribers())
 
 
 def test_fetcher_cut_off_after_much_reading_finds_room() -> None:

@@ -127,13 +127,13 @@ class World:
         """The shard that gets records with a key now."""
         return self.kinesis.kinesis.state.streams[f"dev-{stream or self.streams[0]}"].shard_for(key, None).id
 
-    def subscribers(self) -> set[str]:
+    def subscribers(self) -> list[SimulatedProcess]:
         """The processes that have an open subscription."""
-        return {
-            process.name
+        return [
+            process
             for process, client in self.kinesis.clients.items()
             if process.lives and any(not body.over for body in client.bodies)
-        }
+        ]
 
     def calls(self, operation: str) -> int:
         """How often an operation of Kinesis was called so far."""

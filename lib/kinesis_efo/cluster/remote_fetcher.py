@@ -31,6 +31,7 @@ from kinesis_efo.positions import Position, ShardKey
 logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 1.0
+_LEAST_WAIT_SECONDS: Final = 0.1
 _RETRY_SECONDS: Final = 0.5
 
 
@@ -111,7 +112,8 @@ class Assignment:
     @property
     def next_expiry(self) -> float:
         """The first time at which reading a stream must stop unless the run replies, monotonic seconds; infinity without shards."""
-        return min(self._until.values(), default=inf)
+        streams = {key.stream for key in self._shards}
+        return min((until for stream, until in self._until.items() if stream in streams), default=inf)
 
     # -- for the fetcher
 
@@ -215,7 +217,9 @@ class RemoteFetcher:
         done = 0
         while True:
             asked_at = self._clock.monotonic()
-            request = self._request(revision=self._assignment.revision, done=done, wait=_WAIT_SECONDS)
+            # Ask several times before a lease expires: only the reply shows that the run has renewed it.
+            wait = min(_WAIT_SECONDS, max(_LEAST_WAIT_SECONDS, (self._assignment.next_expiry - asked_at) / 3))
+            request = self._request(revision=self._assignment.revision, done=done, wait=wait)
             try:
                 work = await self._planner.work(request)
             except FetcherUnreachableError as error:

@@ -5,7 +5,7 @@ The run also has such an index for a shard that is buffered in another process.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import islice
 from math import inf
@@ -194,6 +194,11 @@ class EventIndex:
     def age(self, index: int, now: float) -> int:
         """Return the milliseconds from the arrival of an event's last record in the stream to `now` (monotonic seconds)."""
         return self._behind[index] + max(0, round(1000 * (now - self._since[index])))
+
+    def lag_since(self, since: float) -> int:
+        """Return by how many milliseconds the last event with records was behind the tip; 0 if it was received before `since`."""
+        index = bisect_left(self._records_through, self._records_through[-1]) - 1
+        return self._behind[index] if index >= 0 and self._since[index] >= since else 0
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
         """Return as many whole events after `after` as fit the limits. With `some`, include the first event with records even if it is too

@@ -33,6 +33,7 @@ from kinesis_efo.run.micro_batches import MicroBatchPlanner
 logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 60.0
+_BELIEVED_SECONDS: Final = 15.0
 _LATELY_SECONDS: Final = 12.0
 """Within this time, at least two events of an idle shard arrive."""
 
@@ -141,9 +142,11 @@ class Row:
     def view(self, now: float) -> BufferView:
         """Return the buffer as `decide` sees it."""
         behind = self.behind_now(now)
+        # An event without records may be wrong about the lag, so the lag of earlier records counts for a while.
+        earlier = self.index.lag_since(now - _BELIEVED_SECONDS)
         return BufferView(
             self.index,
-            None if behind is None else behind / 1000,
+            None if behind is None else max(behind, earlier) / 1000,
             now - self.reported_at,
             now - self.moved_at,
             self.waits,

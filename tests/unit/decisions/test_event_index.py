@@ -116,3 +116,12 @@ def test_empty_event_keeps_a_reader_within_its_record() -> None:
     assert made.portion(inside, 1000, 10).through == inside
     assert made.append(120, 500, 2, 1.0, last=110)
     assert made.portion(inside, 1000, 10).through == Position.after(120)
+
+
+def test_lag_is_that_of_the_last_event_with_records() -> None:
+    made = EventIndex(Position.after(10))
+    assert made.lag_since(0.0) == 0
+    made.append(20, 100, 1, 1.0, behind=9000)
+    made.append(20, 0, 0, 2.0, behind=0)
+    made.drop(1)
+    assert [made.lag_since(since) for since in (1.0, 1.5)] == [9000, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from infra.settings import ledger
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from infra.settings.names import Names
+from kinesis_efo_infra.pipeline.bundle import CONFIGURATION, Meta
+from kinesis_efo_infra.pipeline.deployment import Deployment
+from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.plans import PROVIDERS, Gate, Planner
-from kinesis_efo_infra.pipeline.record import Records
+from kinesis_efo_infra.pipeline.record import Deployed, Records
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
@@ -54,10 +58,11 @@ class Repository:
     Args:
         directory: Its directory.
         name: Name of the environment; each test needs another one, since tests share local AWS.
+        aws: Local AWS.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self.directory, self.name = directory, name
+    def __init__(self, directory: Path, name: str, aws: LocalAws) -> None:
+        self.directory, self.name, self.aws = directory, name, aws
         self.environments = directory / "environments"
         self.environments.mkdir()
         self.providers = directory / PROVIDERS
@@ -97,15 +102,52 @@ class Repository:
         """The environment, loaded from its file."""
         return load_environment(self.environments / f"{self.name}.yaml")
 
-    def deploy(self, aws: LocalAws, commit: str) -> None:
-        """Plan a commit and apply that."""
-        deployment, planner = deployment_of(self.environment), self.planner(aws)
-        planner.plan(deployment, commit, self.plans)
-        planner.apply(deployment, [commit], self.plans)
+    @property
+    def deployment(self) -> Deployment:
+        """Where the environment is deployed."""
+        return deployment_of(self.environment)
 
-    def planner(self, aws: LocalAws, gate: Gate = lambda _: []) -> Planner:
+    @property
+    def configuration(self) -> Path:
+        """The synthesized stack."""
+        return self.synthesized / "stacks" / self.stack / CONFIGURATION
+
+    def forge(self, change: Callable[[Document], None]) -> None:
+        """Change the synthesized stack."""
+        stack = json.loads(self.configuration.read_text(encoding="utf-8"))
+        change(stack)
+        self.configuration.write_text(json.dumps(stack), encoding="utf-8")
+
+    def planner(self, gate: Gate = lambda _: [], **changes: Any) -> Planner:
         """Makes and applies plans, without checkov, which takes seconds."""
-        return Planner(self.synthesized, Records(aws.client("s3")), self.providers, gate)
+        return Planner(self.synthesized, Records(self.aws.client("s3")), self.providers, gate, **changes)
+
+    def plan(self, commit: str, plans: Path | None = None, **options: Any) -> Meta:
+        """Plan a commit."""
+        return self.planner().plan(self.deployment, commit, plans or self.plans, **options)
+
+    def apply(self, *commits: str, plans: Path | None = None, planner: Planner | None = None) -> None:
+        """Apply the plan of a commit."""
+        (planner or self.planner()).apply(self.deployment, commits, plans or self.plans)
+
+    def deploy(self, commit: str) -> None:
+        """Plan a commit and apply that."""
+        self.plan(commit)
+        self.apply(commit)
+
+    def drift(self, *asks: Any) -> str | None:
+        """The report on what differs from the commit `one`; None if nothing does."""
+        return look_for_drift(self.planner(), self.deployment, "one", self.directory / "drift", {}, *asks)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether what is synthesized was applied last."""
+        return self.planner().is_deployed(self.deployment)
+
+    @property
+    def record(self) -> Deployed:
+        """The record of what is deployed."""
+        return self.planner().records.load(self.deployment)
 
     def step(
         self, name: str, *arguments: str, plans: Path | None = None, scanned: bool = False, history: bool = False
@@ -124,13 +166,22 @@ class Repository:
         return pipeline(["--directory", str(self.environments), "comment", "--plans", str(self.plans)])
 
 
+Checkout = Callable[..., Repository]
+
+
 @pytest.fixture
-def checkout(aws: LocalAws, tmp_path: Path) -> Callable[[str], Repository]:
-    """Makes repositories, and the state bucket."""
+def checkout(aws: LocalAws, tmp_path: Path) -> Checkout:
+    """Makes the state bucket, and a repository with an environment file, which is synthesized."""
     s3 = aws.client("s3")
     if not s3.list_buckets()["Buckets"]:
         s3.create_bucket(Bucket="terraform-state", CreateBucketConfiguration={"LocationConstraint": REGION})
-    return lambda name: Repository(tmp_path, name)
+
+    def make(name: str, **changes: Any) -> Repository:
+        repository = Repository(tmp_path, name, aws)
+        repository.commit(**changes)
+        return repository
+
+    return make
 
 
 @pytest.fixture(autouse=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.deployments import deployment_of
 from kinesis_efo_infra.pipeline.bundle import read_meta
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_local import LocalAws
-from tests.integration.pipeline.conftest import Repository
+from tests.integration.pipeline.conftest import Checkout
 from tests.support.terraform.tofu import stand_in_tofu
-
-Checkout = Callable[[str], Repository]
 
 
 @pytest.mark.long
@@ -23,20 +19,18 @@ def test_opentofu_applies_only_its_own_plans(
     aws: LocalAws, checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = checkout("tofu")
-    repository.commit()
-    planner, environment = repository.planner(aws), repository.environment
-    planner.plan(deployment_of(environment), "one", repository.plans)
+    repository.plan("one")
     program, calls = stand_in_tofu(tmp_path / "bin")
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
     with pytest.raises(
         StalePlanError,
         match=r"was planned with Terraform 1\.\d+\.\d+; this is OpenTofu 1\.10\.6, whose state the other may not",
     ):
-        planner.apply(deployment_of(environment), ["one"], repository.plans)
-    planner.plan(deployment_of(environment), "two", repository.plans)
+        repository.apply("one")
+    repository.plan("two")
     assert read_meta(repository.plans / repository.stack).terraform == "OpenTofu 1.10.6"
     calls.unlink()
-    planner.apply(deployment_of(environment), ["two"], repository.plans)
+    repository.apply("two")
     assert "tofu-orders" in aws.client("kinesis").list_streams()["StreamNames"]
     ran = [line.split()[1] for line in calls.read_text().splitlines()]
     assert ran == ["init", "state", "plan", "show", "version", "show", "apply"]
@@ -46,7 +40,6 @@ def test_plan_without_the_binary_names_it(
     aws: LocalAws, checkout: Checkout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     repository = checkout("tofu-gone")
-    repository.commit()
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-tofu")
     assert repository.step("plan") == 1
     assert "there is no no-such-tofu on the PATH: install Terraform or OpenTofu, 1.10 or later" in caplog.text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -14,44 +14,23 @@ from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.job import job_name
-from tests.integration.pipeline.conftest import Repository
+from tests.integration.pipeline.conftest import Checkout
 from tests.support.emr import FakeEmr, FakeRun, fake_emr
 from tests.unit.infra.pipeline.test_jobs import FakeTime
 
-Checkout = Callable[[str], Repository]
 APPLICATION = "00abc"
+ARGUMENTS = ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=1s"]
+PLACES = {"output": "s3://lake/raw", "checkpoint": "s3://lake/checkpoints"}
 DECLARED = {
     "emr": {},
-    "applications": {
-        "lake": {
-            "streams": ["orders"],
-            "output": "s3://lake/raw",
-            "checkpoint": "s3://lake/checkpoints",
-            "access": {"kind": "emr-serverless"},
-        }
-    },
-    "jobs": [
-        {
-            "application": "lake",
-            "program": "jobs/archive.py",
-            "arguments": ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=1s"],
-        }
-    ],
+    "applications": {"lake": {"streams": ["orders"], **PLACES, "access": {"kind": "emr-serverless"}}},
+    "jobs": [{"application": "lake", "program": "jobs/archive.py", "arguments": ARGUMENTS}],
 }
 NEWER = {"release_label": "emr-spark-8.1.0"}
-PLAN: Plan = {
-    "resource_changes": [
-        {
-            "address": "aws_emrserverless_application.jobs",
-            "type": "aws_emrserverless_application",
-            "change": {
-                "actions": ["update"],
-                "before": {"id": APPLICATION, "release_label": "emr-spark-8.0.0"},
-                "after": {"id": APPLICATION, **NEWER},
-            },
-        }
-    ]
-}
+BEFORE = {"id": APPLICATION, "release_label": "emr-spark-8.0.0"}
+CHANGE = {"actions": ["update"], "before": BEFORE, "after": {**BEFORE, **NEWER}}
+KIND = "aws_emrserverless_application"
+PLAN: Plan = {"resource_changes": [{"address": f"{KIND}.jobs", "type": KIND, "change": CHANGE}]}
 
 
 @dataclass
@@ -84,10 +63,8 @@ def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
 
 
 @pytest.fixture
-def environment(tmp_path: object, checkout: Checkout) -> Environment:
-    repository = checkout("pause")
-    repository.commit(**DECLARED)
-    return repository.environment
+def environment(checkout: Checkout) -> Environment:
+    return checkout("pause", **DECLARED).environment
 
 
 def running(emr: FakeEmr, name: str) -> FakeRun:
@@ -139,9 +116,8 @@ def test_foreign_run_is_not_stopped(emr: FakeEmr, environment: Environment) -> N
     running(emr, "kinesis-efo-lake")
     other = running(emr, "report")
     commands = FakeCommands(emr)
-    with pytest.raises(
-        PipelineError, match=rf"{other.id} \(report\) runs there, which this environment does not declare"
-    ):
+    theirs = rf"{other.id} \(report\) runs there, which this environment does not declare"
+    with pytest.raises(PipelineError, match=theirs):
         pause(emr, commands)(environment, PLAN)
     assert commands.ran == ["status"]
     assert "StopApplication" not in emr.calls
@@ -172,17 +148,14 @@ def test_application_changes_between_two_runs_of_its_job(
     aws: LocalAws, emr: FakeEmr, checkout: Checkout, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kinesis_efo_infra.pipeline.plans.scan_plans", lambda *_: type("Result", (), {"failed": []}))
-    repository = checkout("paused")
-    repository.commit(**DECLARED)
+    repository = checkout("paused", **DECLARED)
     assert repository.step("plan", "--commit", "one") == 0
     assert repository.step("apply", "--commit", "one") == 0
     run = running(emr, job_name("paused", "lake"))
     repository.commit(emr=NEWER)
     assert repository.step("plan", "--commit", "two") == 0
     assert repository.comment() == 0
-    assert (
-        "aws_emrserverless_application.jobs: release_label: EMR changes an application only" in capsys.readouterr().out
-    )
+    assert f"{KIND}.jobs: release_label: EMR changes an application only" in capsys.readouterr().out
     assert "StopApplication" not in emr.calls
     assert repository.step("apply", "--commit", "two") == 0
     assert run.state == "CANCELLED"

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import json
-import re
+import logging
 import shutil
 import subprocess
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from infra.errors import PipelineError, StalePlanError
-from infra.pipeline.deployments import deployment_of
-from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta, read_meta
-from kinesis_efo_infra.pipeline.drift import look_for_drift
+from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, read_meta
 from kinesis_efo_infra.pipeline.foreign import foreign_consumers
-from kinesis_efo_infra.pipeline.limits import Plan
-from kinesis_efo_infra.pipeline.record import Deployed, Records
+from kinesis_efo_infra.pipeline.record import Deployed
 from kinesis_efo_infra.pipeline.steps import is_before
-from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, Terraform
+from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_local import LocalAws
-from tests.integration.pipeline.conftest import Repository
-from tests.support.isolated import ROOT
+from tests.integration.pipeline.conftest import Checkout
 
-Checkout = Callable[[str], Repository]
 MORE = {"orders": {"mode": "provisioned", "shards": 2}, "clicks": {"mode": "provisioned", "shards": 1}}
 
 
 @pytest.mark.slow
 def test_reviewed_plan_is_applied_once(aws: LocalAws, checkout: Checkout, capsys: pytest.CaptureFixture[str]) -> None:
     repository = checkout("dev")
-    repository.commit()
     assert repository.step("plan", "--commit", "head", scanned=True) == 0
     assert repository.comment() == 0
     told = capsys.readouterr().out
@@ -50,8 +41,7 @@ def test_reviewed_plan_is_applied_once(aws: LocalAws, checkout: Checkout, capsys
     assert repository.step("apply", "--commit", "merge") == 1, "a plan of another commit was applied"
     assert repository.step("apply", "--commit", "merge", "--reviewed", "head") == 0
     assert "dev-orders" in aws.client("kinesis").list_streams()["StreamNames"]
-    record = Records(aws.client("s3")).load(deployment_of(repository.environment))
-    assert record.commit == "merge", "what is on the branch, and not what was reviewed"
+    assert repository.record.commit == "merge", "what is on the branch, and not what was reviewed"
     # A run that is repeated changes nothing, and a later pull request has nothing to plan.
     shutil.rmtree(repository.plans)
     assert repository.step("apply", "--commit", "merge") == 0
@@ -60,77 +50,30 @@ def test_reviewed_plan_is_applied_once(aws: LocalAws, checkout: Checkout, capsys
 
 
 @pytest.mark.long
-def test_plan_of_all_settings_has_its_bill(aws: LocalAws, checkout: Checkout) -> None:
-    written = yaml.safe_load((ROOT / "infra" / "example.yaml").read_text(encoding="utf-8"))
-    assert written["region"] == "eu-west-1"
-    # What exists elsewhere is not here to be taken over, and its pipeline has no environment before it.
-    del written["pipeline"]["after"]
-    for each in (*written["streams"].values(), *written["applications"].values()):
-        for setting in ("import_existing", "import_consumers", "import_lease_table"):
-            each.pop(setting, None)
-    repository = checkout("example")
-    repository.commit(**{**written, "state_bucket": "terraform-state"})
-    told = repository.planner(aws).plan(deployment_of(repository.environment), "head", repository.plans).cost
-    assert "| `aws_kinesis_stream.clicks`: on-demand | 730 hours | - | 29.20 |" in told
-    (total,) = [line for line in told if "together" in line]
-    (dollars,) = re.findall(r"([\d,]+\.\d\d)[^|]*\|$", total)
-    assert float(dollars.replace(",", "")) > 100
-    whose = "**Prices of eu-west-1 are not known here; these are those of us-east-1, and eu-west-1 may be dearer.** Prices of us-east-1 as known on 2026-"
-    assert whose in told[-1]
-
-
-@pytest.mark.long
-def test_plan_is_refused_after_another_deployment(aws: LocalAws, checkout: Checkout) -> None:
-    repository = checkout("stale")
-    repository.commit()
-    environment = repository.environment
-    first, second = repository.directory / "first", repository.directory / "second"
-    repository.planner(aws).plan(deployment_of(environment), "one", first)
-    repository.planner(aws).plan(deployment_of(environment), "two", second)
-    repository.planner(aws).apply(deployment_of(environment), ["one"], first)
-    # As if nothing had been recorded: only the plan can tell.
-    aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/stale.deployed.json")
-    gone = r"(?s)nothing was applied.*aws_kinesis_stream\.orders: create was shown, and would not be done"
-    with pytest.raises(StalePlanError, match=gone):
-        repository.planner(aws).apply(deployment_of(environment), ["two"], second)
-
-
-@pytest.mark.long
 def test_plan_is_applied_if_only_the_state_moved(aws: LocalAws, checkout: Checkout) -> None:
-    repository = checkout("moved")
-    repository.commit()
-    planner = repository.planner(aws)
-    repository.deploy(aws, "one")
+    repository, s3 = checkout("moved"), aws.client("s3")
+    repository.deploy("one")
     repository.commit(streams=MORE)
-    planner.plan(deployment_of(repository.environment), "two", repository.plans)
-    before = read_meta(repository.plans / repository.stack).state
+    repository.plan("two")
     # Something else was deployed and taken back: another serial, and nothing else.
-    key = "kinesis-efo/moved.tfstate"
-    state = json.loads(aws.client("s3").get_object(Bucket="terraform-state", Key=key)["Body"].read())
-    body = json.dumps({**state, "serial": state["serial"] + 2}).encode()
-    aws.client("s3").put_object(Bucket="terraform-state", Key=key, Body=body)
-    planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
+    place = {"Bucket": "terraform-state", "Key": "kinesis-efo/moved.tfstate"}
+    state = json.loads(s3.get_object(**place)["Body"].read())
+    s3.put_object(**place, Body=json.dumps({**state, "serial": state["serial"] + 2}).encode())
+    repository.apply("two")
     assert "moved-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
-    assert before.serial == state["serial"]
 
 
 @pytest.mark.long
 def test_racing_deployment_is_refused_by_terraform(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("raced")
-    repository.commit()
-    environment = repository.environment
-    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
-
-    def meanwhile(_plan: Plan) -> None:
-        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
-
-    raced = replace(repository.planner(aws), prepare=meanwhile)
+    repository.plan("one")
+    raced = repository.planner(prepare=lambda _: repository.apply("one"))
     with pytest.raises(PipelineError, match=r"another deployment of raced wrote .*raced\.deployed\.json meanwhile"):
-        raced.apply(deployment_of(environment), ["one"], repository.plans)
+        repository.apply("one", planner=raced)
     # Where the record does not tell either.
     aws.client("s3").delete_object(Bucket="terraform-state", Key="kinesis-efo/raced.deployed.json")
     repository.commit(streams=MORE)
-    repository.planner(aws).plan(deployment_of(environment), "two", repository.plans)
+    repository.plan("two")
 
     class Raced(Terraform):
         def apply(self, plan: Path) -> None:
@@ -138,79 +81,71 @@ def test_racing_deployment_is_refused_by_terraform(aws: LocalAws, checkout: Chec
             super().apply(plan)
 
     with pytest.raises(StalePlanError, match="Saved plan is stale"):
-        replace(repository.planner(aws), terraform=Raced).apply(deployment_of(environment), ["two"], repository.plans)
-    assert repository.planner(aws).records.load(deployment_of(environment)).under_way == "two"
+        repository.apply("two", planner=repository.planner(terraform=Raced))
+    assert repository.record.under_way == "two"
 
 
 @pytest.mark.long
 def test_plan_with_other_contents_is_refused(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("other")
-    repository.commit()
-    environment = repository.environment
-    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
+    repository.plan("one")
     plan = repository.plans / repository.stack / PLAN_JSON
     reviewed = plan.read_bytes()
     plan.write_bytes(reviewed + b"}")
     with pytest.raises(PipelineError, match=r"plan\.json is no plan of Terraform"):
-        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
+        repository.apply("one")
     plan.write_bytes(reviewed.replace(b"other-orders", b"other-order"))
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: create with other values of .*name"):
-        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
+        repository.apply("one")
     plan.write_bytes(reviewed)
     repository.commit(streams=MORE)
     with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.clicks: create, which was not shown"):
-        repository.planner(aws).apply(deployment_of(environment), ["one"], repository.plans)
+        repository.apply("one")
+    repository.commit(streams={"clicks": MORE["clicks"]}, applications={"lake": {"streams": ["clicks"]}})
+    with pytest.raises(StalePlanError, match=r"aws_kinesis_stream\.orders: create was shown, and would not be done"):
+        repository.apply("one")
     assert "other-orders" not in aws.client("kinesis").list_streams()["StreamNames"]
 
 
 def test_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("unsafe")
-    repository.commit()
-    environment = repository.environment
-    strict = repository.planner(aws, lambda _: ["CKV_AWS_43 Ensure: orders"])
+    strict = repository.planner(lambda _: ["CKV_AWS_43 Ensure: orders"])
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
-        strict.plan(deployment_of(environment), "one", repository.plans)
+        strict.plan(repository.deployment, "one", repository.plans)
     # Somebody made a plan without the gate.
-    repository.planner(aws).plan(deployment_of(environment), "one", repository.plans)
+    repository.plan("one")
     with pytest.raises(PipelineError, match="CKV_AWS_43 Ensure: orders"):
-        strict.apply(deployment_of(environment), ["one"], repository.plans)
-    assert strict.records.load(deployment_of(environment)) == Deployed()
+        repository.apply("one", planner=strict)
+    assert repository.record == Deployed()
 
 
 @pytest.mark.long
 def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("shards")
-    repository.commit()
-    planner = repository.planner(aws)
-    repository.deploy(aws, "one")
+    repository.deploy("one")
     repository.commit(streams={"orders": {"mode": "provisioned", "shards": 9}})
     message = r"kinesis-efo-shards cannot be applied as planned:\n  aws_kinesis_stream.orders: from 2 to 9 shards: .* 4, then 8, then 9"
     with pytest.raises(PipelineError, match=message):
-        planner.plan(deployment_of(repository.environment), "two", repository.plans)
+        repository.plan("two")
     with pytest.raises(StalePlanError, match="there is no plan"):
-        planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
+        repository.apply("two")
     # Drift is found, however large; and a plan that was made otherwise is not applied either.
-    planner.plan(deployment_of(repository.environment), "two", repository.plans, to_apply=False)
+    repository.plan("two", to_apply=False)
     with pytest.raises(PipelineError, match=message):
-        planner.apply(deployment_of(repository.environment), ["two"], repository.plans)
+        repository.apply("two")
 
 
 @pytest.mark.long
 def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
-    repository.commit()
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"
-    environment = repository.environment
-    quick = repository.planner(aws)
-    repository.deploy(aws, "one")
-    assert look_for_drift(quick, deployment_of(environment), "one", repository.directory / "drift", {}) is None
+    repository.deploy("one")
+    assert repository.drift() is None
     kinesis = aws.client("kinesis")
     stream = kinesis.describe_stream_summary(StreamName="hand-orders")["StreamDescriptionSummary"]["StreamARN"]
     kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="flink")
-    foreign = foreign_consumers(kinesis, deployment_of(environment))
-    alone = look_for_drift(
-        quick, deployment_of(environment), "one", repository.directory / "drift", {}, lambda _: foreign
-    )
+    foreign = foreign_consumers(kinesis, repository.deployment)
+    alone = repository.drift(lambda _: foreign)
     assert alone is not None
     assert "although commit `one` is deployed." in alone
     assert "What would put it right" not in alone
@@ -219,51 +154,24 @@ def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: 
     asked = ("--commit", "one", "--link", "https://ci", "--deploy", "deploy-lake.yml", "--report", str(report))
     assert repository.step("drift", *asked) == 0
     body = report.read_text(encoding="utf-8")
-    assert "on GitHub `gh workflow run deploy-lake.yml --ref main -f repair=true`" in body
-    assert "although commit `one` is deployed: 0 to create, 1 to update" in body
-    assert "[The run that found it](https://ci)" in body
-    assert "aws_ssm_parameter.lake" in body
-    assert "**1 consumer that no environment declares**" in body
-    assert f"| `hand-orders` | `{stream}/consumer/flink:" in body
-    assert "| 2 of 20 |" in body
-
-
-@pytest.mark.long
-def test_lock_file_of_the_provider_is_the_committed_one(aws: LocalAws, checkout: Checkout) -> None:
-    repository = checkout("locked")
-    repository.commit()
-    planner = repository.planner(aws)
-    planner.plan(deployment_of(repository.environment), "one", repository.plans)
-    used: list[bytes] = []
-
-    class Watched(Terraform):
-        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
-            used.append((self._directory / LOCK_FILE).read_bytes())
-            super().init(reconfigure=reconfigure, migrate=migrate)
-
-    # Whatever the bundle brings.
-    (repository.plans / repository.stack / LOCK_FILE).write_text("provider {", encoding="utf-8")
-    replace(planner, terraform=Watched).apply(deployment_of(repository.environment), ["one"], repository.plans)
-    assert used == [repository.providers.read_bytes()]
-    repository.providers.unlink()
-    with pytest.raises(
-        PipelineError, match=r"providers\.lock\.hcl is missing, .*: `make providers ENV=locked` writes it"
-    ):
-        planner.plan(deployment_of(repository.environment), "two", repository.plans)
+    for part in (
+        "on GitHub `gh workflow run deploy-lake.yml --ref main -f repair=true`", "[The run that found it](https://ci)",
+        "although commit `one` is deployed: 0 to create, 1 to update", "aws_ssm_parameter.lake", "| 2 of 20 |",
+        "**1 consumer that no environment declares**", f"| `hand-orders` | `{stream}/consumer/flink:",
+    ):  # fmt: skip
+        assert part in body
 
 
 @pytest.mark.long
 def test_state_of_another_account_is_not_used(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("same")
-    repository.commit()
-    planner = repository.planner(aws)
-    repository.deploy(aws, "one")
+    repository.deploy("one")
     # That of another repository, with the same name and bucket.
     repository.commit(account_id="444455556666")
     with pytest.raises(
         PipelineError, match="its state is that of an environment in account 111122223333: use another state_bucket"
     ):
-        planner.plan(deployment_of(repository.environment), "two", repository.plans)
+        repository.plan("two")
 
 
 @pytest.mark.long
@@ -274,26 +182,23 @@ def test_rerun_of_an_old_run_undoes_nothing(
     monkeypatch.chdir(tmp_path)
     one, more, revert = commits("one", "more", "revert")
     repository = checkout("again")
-    repository.commit()
-    deployment, streams = deployment_of(repository.environment), repository.document["streams"]
-    planner = replace(repository.planner(aws), is_before=is_before)
-    planner.plan(deployment, one, repository.plans)
-    planner.apply(deployment, [one], repository.plans)
+    streams, planner = repository.document["streams"], repository.planner(is_before=is_before)
+    repository.deploy(one)
     repository.commit(streams=MORE)
     reviewed = tmp_path / "reviewed"
-    planner.plan(deployment, more, reviewed)
+    repository.plan(more, reviewed)
     # The revert comes first. It has nothing to apply, and counts all the same.
     repository.commit(streams=streams)
-    planner.apply(deployment, [revert], repository.plans)
-    assert planner.records.load(deployment).commit == revert
+    repository.apply(revert, planner=planner)
+    assert repository.record.commit == revert
     repository.commit(streams=MORE)
     older = rf"commit {more} is older than {revert}, which was deployed; nothing was applied\. Deploy the head of main;"
     with pytest.raises(PipelineError, match=older):
-        planner.apply(deployment, [more], reviewed)
+        repository.apply(more, plans=reviewed, planner=planner)
     # Nor does it if the later one failed half way.
-    planner.records.save(deployment, Deployed(commit=one, under_way=revert))
+    planner.records.save(repository.deployment, Deployed(commit=one, under_way=revert))
     with pytest.raises(PipelineError, match=older):
-        planner.apply(deployment, [more, "head of the pull request"], reviewed)
+        repository.apply(more, "head of the pull request", plans=reviewed, planner=planner)
     assert repository.step("apply", "--commit", more, plans=reviewed, history=True) == 1
     assert f"error: kinesis-efo-again: commit {more} is older than {revert}" in caplog.text
     assert "again-clicks" not in aws.client("kinesis").list_streams()["StreamNames"]
@@ -330,38 +235,36 @@ def commits(*messages: str) -> list[str]:
 
 
 @pytest.mark.long
-def test_handed_on_plan_has_no_secret(aws: LocalAws, checkout: Checkout) -> None:
-    """Who reads the repository reads the artifact."""
+def test_handed_on_plan_has_no_secret(aws: LocalAws, checkout: Checkout, caplog: pytest.LogCaptureFixture) -> None:
+    """Who reads the repository reads the artifact, and the log."""
     repository = checkout("secret")
-    repository.commit()
 
     class Watched(Terraform):
         def show(self, plan: Path) -> dict[str, Any]:
             assert self._directory.stat().st_mode & 0o077 == 0, "other users of the host read it"
             return super().show(plan)
 
-    deployment = deployment_of(repository.environment)
-    planner = replace(repository.planner(aws), terraform=Watched)
+    planner = repository.planner(terraform=Watched)
 
-    def plan(value: str) -> tuple[str, Meta]:
-        path = repository.synthesized / "stacks" / repository.stack / "cdk.tf.json"
-        document = json.loads(path.read_text(encoding="utf-8"))
-        parameter = {"name": "/kinesis-efo/secret/password", "type": "SecureString", "value": value}
-        document["resource"]["aws_ssm_parameter"]["password"] = parameter
-        path.write_text(json.dumps(document), encoding="utf-8")
-        meta = planner.plan(deployment, "one", repository.plans)
+    def plan(value: str) -> tuple[str, str]:
+        name = "/kinesis-efo/secret"
+        secret = {"name": f"{name}/password", "type": "SecureString", "value": value}
+        copy = {"name": f"{name}/copy", "type": "String", "value": "x", "description": value}
+        repository.forge(lambda stack: stack["resource"]["aws_ssm_parameter"].update(password=secret, copy=copy))
+        meta = planner.plan(repository.deployment, "one", repository.plans)
         files = [each.read_text(encoding="utf-8") for each in (repository.plans / repository.stack).iterdir()]
-        return "\n".join(files), meta
+        return "\n".join(files), meta.plan
 
-    texts, first = plan("hunter1")
+    texts, first = plan("hunter1-of-the-lake")
     assert "hunter" not in texts
-    assert planner.records.key(deployment) not in texts
-    planner.apply(deployment, ["one"], repository.plans)
-    state = planner.records.state(deployment)
-    assert state is not None
-    assert b"hunter1" in state
-    texts, second = plan("hunter2")
+    assert planner.records.key(repository.deployment) not in texts
+    with caplog.at_level(logging.INFO):
+        repository.apply("one")
+    assert "aws_ssm_parameter.copy" in caplog.text
+    assert "hunter" not in caplog.text
+    assert b"hunter1" in (planner.records.state(repository.deployment) or b"")
+    texts, second = plan("hunter2-of-the-lake")
     assert "hunter" not in texts
     assert "aws_ssm_parameter.password" in texts
-    assert plan("hunter3")[1].plan != second.plan != first.plan, "another secret is another plan"
-    assert plan("hunter2")[1].plan == second.plan
+    assert plan("hunter3-of-the-lake")[1] != second != first, "another secret is another plan"
+    assert plan("hunter2-of-the-lake")[1] == second

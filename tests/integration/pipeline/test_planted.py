@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,13 @@ import pytest
 
 from infra.errors import PipelineError
 from infra.pipeline.apply_bootstrap import apply_bootstrap
-from infra.pipeline.deployments import deployment_of
 from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.gate.allowed import in_state
-from kinesis_efo_infra.pipeline.plans import Planner
-from kinesis_efo_infra.pipeline.terraform import PLATFORMS, Terraform
+from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, PLATFORMS, Terraform
 from kinesis_efo_local import LocalAws
-from tests.integration.pipeline.conftest import Repository
+from tests.integration.pipeline.conftest import Checkout
 
-Checkout = Callable[[str], Repository]
 EVIL = "registry.terraform.io/acme/planted"
 AWS = 'provider["registry.terraform.io/hashicorp/aws"]'
 
@@ -41,20 +36,16 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(provider: str = f'provider["{EVIL}"]', **others: Any) -> str:
-    resource = {"mode": "managed", "type": "planted", "name": "x", "provider": provider}
-    instances = [{"schema_version": 0, "attributes": {"id": "x"}}]
-    resources = [{**resource, "instances": instances}]
-    return json.dumps(
-        {
-            "version": 4,
-            "terraform_version": "1.11.4",
-            "serial": 1,
-            "lineage": "x",
-            "outputs": {},
-            "resources": resources,
-            **others,
-        }
-    )
+    resource: dict[str, Any] = {"mode": "managed", "type": "planted", "name": "x", "provider": provider}
+    resource["instances"] = [{"schema_version": 0, "attributes": {"id": "x"}}]
+    head = {"version": 4, "terraform_version": "1.11.4", "serial": 1, "lineage": "x", "outputs": {}}
+    return json.dumps({**head, "resources": [resource], **others})
+
+
+def mirrored(directory: Path) -> None:
+    """Set up a source of providers of one's own."""
+    source = f'  filesystem_mirror {{\n    path = "{directory}"\n  }}\n'
+    (Path.home() / ".terraformrc").write_text(f"provider_installation {{\n{source}}}\n", encoding="utf-8")
 
 
 PLANTED = json.loads(state())["resources"]
@@ -67,59 +58,47 @@ def plant(aws: LocalAws, key: str, text: str) -> None:
 @pytest.mark.long
 def test_provider_named_by_the_state_is_not_run(aws: LocalAws, checkout: Checkout, ran: Path, tmp_path: Path) -> None:
     repository = checkout("planted")
-    repository.commit()
-    deployment, planner = deployment_of(repository.environment), repository.planner(aws)
-    planner.plan(deployment, "one", repository.plans)
-    plant(aws, deployment.state_key, state())
+    repository.plan("one")
+    plant(aws, repository.deployment.state_key, state())
     named = rf"(?s)the state of kinesis-efo-planted holds .*; nothing was run:\n  planted\.x: .* not provider\[\"{EVIL}"
-    for each in (
-        lambda: planner.plan(deployment, "one", tmp_path / "again"),
-        lambda: planner.apply(deployment, ["one"], repository.plans),
-    ):
-        with pytest.raises(PipelineError, match=named):
-            each()
+    with pytest.raises(PipelineError, match=named):
+        repository.plan("one", tmp_path / "again")
+    with pytest.raises(PipelineError, match=named):
+        repository.apply("one")
     assert not ran.exists()
 
 
 @pytest.mark.long
 def test_provider_that_enters_the_state_later_is_not_run(aws: LocalAws, checkout: Checkout, ran: Path) -> None:
     repository = checkout("late")
-    repository.commit()
-    deployment = deployment_of(repository.environment)
+    deployment = repository.deployment
 
     class Late(Terraform):
-        locked = True
-
         def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
             plant(aws, deployment.state_key, state())
-            if not self.locked:
-                (self._directory / ".terraform.lock.hcl").unlink()
             super().init(reconfigure=reconfigure, migrate=migrate)
 
     class Unlocked(Late):
-        locked = False
+        def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
+            (self._directory / LOCK_FILE).unlink()
+            super().init(reconfigure=reconfigure, migrate=migrate)
 
     def plan(terraform: type[Terraform]) -> str:
-        planner: Planner = replace(repository.planner(aws), terraform=terraform)
         with pytest.raises(PipelineError, match="terraform init failed") as failed:
-            planner.plan(deployment, "one", repository.plans)
+            repository.planner(terraform=terraform).plan(deployment, "one", repository.plans)
         aws.client("s3").delete_object(Bucket="terraform-state", Key=deployment.state_key)
         return " ".join(str(failed.value).split())
 
     assert "acme/planted" in plan(Unlocked), "no source that is set up has it"
     # Where somebody has set up a source of his own, the lock file decides.
-    (Path.home() / ".terraformrc").write_text(
-        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{Path.home()}/.terraform.d/plugins"\n  }}\n}}\n',
-        encoding="utf-8",
-    )
+    mirrored(Path.home() / ".terraform.d" / "plugins")
     assert "lock" in plan(Late)
     assert not ran.exists()
 
 
 @pytest.mark.long
 def test_bootstrap_runs_no_provider_of_its_state(aws: LocalAws, checkout: Checkout, ran: Path) -> None:
-    repository = checkout("boot")
-    repository.commit(pipeline=None)
+    repository = checkout("boot", pipeline=None)
     environment = repository.environment
     plant(aws, Names(environment).bootstrap_state_key, state())
     out = synthesize_bootstrap([environment], repository.directory / "bootstrap")
@@ -134,8 +113,7 @@ def test_written_lock_file_allows_one_provider(
     aws: LocalAws, checkout: Checkout, ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = checkout("locks")
-    repository.commit()
-    document = json.loads((repository.synthesized / "stacks" / repository.stack / "cdk.tf.json").read_text())
+    document = json.loads(repository.configuration.read_text())
     version = document["terraform"]["required_providers"]["aws"]["version"]
     mirror = Path.home() / ".terraform.d" / "plugins"
     there = mirror / "registry.terraform.io" / "hashicorp" / "aws" / version
@@ -147,24 +125,24 @@ def test_written_lock_file_allows_one_provider(
     binary = there / "linux_amd64" / binary.name
     # Its registry is out of reach.
     monkeypatch.setenv("TF_CLI_ARGS_providers_lock", f"-fs-mirror={mirror}")
-    planner, deployment = repository.planner(aws), deployment_of(repository.environment)
-    planner.lock(deployment)
+    repository.planner().lock(repository.deployment)
     written = repository.providers.read_text(encoding="utf-8")
     assert re.findall(r'provider "(.*)"', written) == ["registry.terraform.io/hashicorp/aws"]
     assert re.findall(r'version += "(.*)"', written) == [version]
     assert written.count('"h1:') == len(PLATFORMS)
     monkeypatch.delenv("TF_REATTACH_PROVIDERS")
-    (Path.home() / ".terraformrc").write_text(
-        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror}"\n  }}\n}}\n', encoding="utf-8"
-    )
+    mirrored(mirror)
     binary.write_text(f"#!/bin/sh\nenv > {ran}\n", encoding="utf-8")
     with pytest.raises(PipelineError, match="terraform init failed") as failed:
-        planner.plan(deployment, "one", repository.plans)
+        repository.plan("one")
     assert "match any of the checksums" in " ".join(str(failed.value).split())
     # One that names no provider lets none in.
     repository.providers.write_text("", encoding="utf-8")
     with pytest.raises(PipelineError, match="terraform init failed"):
-        planner.plan(deployment, "one", repository.plans)
+        repository.plan("one")
+    repository.providers.unlink()
+    with pytest.raises(PipelineError, match=r"lock\.hcl is missing, .*: `make providers ENV=locks` writes it"):
+        repository.plan("one")
     assert not ran.exists()
 
 
@@ -189,10 +167,7 @@ def test_hidden_resources_of_a_state_are_found(text: str) -> None:
 
 
 def test_state_of_aws_alone_has_no_fault() -> None:
-    for provider in (
-        'terraform.io/hashicorp/aws"]',
-        'terraform.io/hashicorp/aws"].other',
-        'opentofu.org/hashicorp/aws"]',
-    ):
-        assert in_state(state(provider=f'provider["registry.{provider}')) == []
+    for provider in ("terraform.io/hashicorp/aws", "opentofu.org/hashicorp/aws"):
+        for alias in ("", ".other"):
+            assert in_state(state(provider=f'provider["registry.{provider}"]{alias}')) == []
     assert in_state('{"version": 4, "serial": 1}') == []

@@ -5,22 +5,20 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from infra.pipeline.__main__ import main as pipeline
-from infra.pipeline.deployments import deployment_of
 from kinesis_efo_infra.pipeline.bundle import tree_digest
 from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.packing import find_uv
-from tests.integration.pipeline.conftest import Repository
+from tests.integration.pipeline.conftest import Checkout
 from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
 
 pytestmark = pytest.mark.long
-Checkout = Callable[[str], Repository]
 
 PROJECT = """\
 [project]
@@ -34,26 +32,19 @@ build-backend = "hatchling.build"
 [tool.hatch.build.targets.wheel]
 only-include = ["thing.py"]
 """
-DECLARED = {
-    "project": "shop",
-    "emr": {"serverless": None},
-    "applications": {
-        "lake": {
-            "streams": ["orders"],
-            "output": "s3://lake/raw",
-            "checkpoint": "s3://lake/checkpoints",
-            "access": {"kind": "emr-serverless", "application_id": APPLICATION},
-        }
-    },
-    "jobs": [
-        {
-            "application": "lake",
-            "program": "jobs/archive.py",
-            "arguments": ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=2s"],
-            "target": f"serverless:{APPLICATION}",
-        }
-    ],
+LAKE = {
+    "streams": ["orders"],
+    "output": "s3://lake/raw",
+    "checkpoint": "s3://lake/checkpoints",
+    "access": {"kind": "emr-serverless", "application_id": APPLICATION},
 }
+JOB = {
+    "application": "lake",
+    "program": "jobs/archive.py",
+    "arguments": ["--output", "$output", "--checkpoint", "$checkpoint", "--option", "leaseTimeout=2s"],
+    "target": f"serverless:{APPLICATION}",
+}
+DECLARED = {"project": "shop", "emr": {"serverless": None}, "applications": {"lake": LAKE}, "jobs": [JOB]}
 
 
 @pytest.fixture
@@ -118,20 +109,19 @@ def test_pull_request_becomes_a_running_job(
 ) -> None:
     # Packing writes into the working directory.
     monkeypatch.chdir(project)
-    repository = checkout("seq")
-    planner = repository.planner(aws)
+    repository = checkout("seq", **DECLARED)
     environments = ["--directory", str(repository.environments)]
     packing = ["--project", str(project), "--synthesized", str(repository.synthesized)]
     jobs = [*environments, "jobs", "seq", *packing, "--patience", "120"]
 
     def review(commit: str) -> None:
         """Plan, as for a pull request."""
-        if not planner.is_deployed(deployment_of(repository.environment)):
-            planner.plan(deployment_of(repository.environment), commit, repository.plans)
+        if not repository.is_deployed:
+            repository.plan(commit)
 
     def merge(commit: str) -> int:
         """Deploy, as after merging; no step asks a person."""
-        planner.apply(deployment_of(repository.environment), [f"merge of {commit}", commit], repository.plans)
+        repository.apply(f"merge of {commit}", commit)
         shutil.rmtree(repository.plans, ignore_errors=True)
         assert pipeline([*environments, "package", *packing]) == 0
         # From here on, nothing is built.
@@ -143,7 +133,6 @@ def test_pull_request_becomes_a_running_job(
 
     with reading(aws, emr, "shop-seq-lake", shards=2):
         # The first pull request declares everything.
-        repository.commit(**DECLARED)
         review("one")
         assert repository.comment() == 0
         assert "Merging plans `one` again, and applies that if it does exactly this" in capsys.readouterr().out
@@ -163,15 +152,7 @@ def test_pull_request_becomes_a_running_job(
         assert [run.state for run in emr.runs.values()] == ["CANCELLED", "RUNNING"]
         assert first.cancelled, "it was asked to end by itself"
 
-        # The third declares what the job has nothing to do with.
-        clicks = {"clicks": {"mode": "provisioned", "shards": 1}}
-        repository.commit(streams={**repository.document["streams"], **clicks})
-        review("three")
-        assert merge("three") == 0
-        assert "shop.seq-clicks" in aws.client("kinesis").list_streams()["StreamNames"]
-        assert len(emr.runs) == 2
-
-        # The fourth breaks the job, which ends as soon as it runs; the deployment says so.
+        # The third breaks the job, which ends as soon as it runs; the deployment says so.
         (project / "jobs" / "archive.py").write_text("raise SystemExit(1)\n", encoding="utf-8")
         before = list(emr.runs)
 
@@ -180,5 +161,5 @@ def test_pull_request_becomes_a_running_job(
                 run.state = "FAILED"
 
         emr.on_look = fail
-        review("four")
-        assert merge("four") == 1
+        review("three")
+        assert merge("three") == 1

@@ -6,7 +6,6 @@ The stacks in `deployed` are those of commit 3306112, synthesized from the envir
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta
 from kinesis_efo_local import LocalAws
-from tests.integration.pipeline.conftest import BACKEND, Repository
+from tests.integration.pipeline.conftest import BACKEND, Checkout, Repository
 from tests.integration.pipeline.test_apply_bootstrap import reach, state_of
 
 DEPLOYED = Path(__file__).parent / "deployed"
@@ -99,7 +98,7 @@ class Account:
         """Apply a version's stack; what was said of the plan, what there is afterwards, and what changed, by address."""
         self.monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
         s3, plans = self.aws.client("s3"), self.repository.plans
-        planner = replace(self.repository.planner(self.aws), synthesized=synthesized)
+        planner = replace(self.repository.planner(), synthesized=synthesized)
         meta = planner.plan(deployment_of(self.environment), version, plans)
         plan = json.loads((plans / self.names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
         changes = {each["address"]: each["change"] for each in plan["resource_changes"]}
@@ -111,14 +110,13 @@ class Account:
 
 @pytest.mark.long
 def test_stack_of_an_earlier_version_changes_in_place(
-    checkout: Callable[[str], Repository],
+    checkout: Checkout,
     aws: LocalAws,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    repository = checkout("before")
-    repository.commit(**FILE)
+    repository = checkout("before", **FILE)
     account = Account(repository, aws, monkeypatch, caplog)
     recorded = tmp_path / "recorded" / "stacks" / account.names.stack_name
     recorded.mkdir(parents=True)

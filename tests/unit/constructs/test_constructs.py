@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kinesis_efo_infra import (
-    ArgumentError,
     CustomerKey,
     Metric,
     ReaderAccess,
@@ -17,7 +16,7 @@ from kinesis_efo_infra import (
     pin_account,
     policy_for,
 )
-from kinesis_efo_infra.cdk import CloudwatchMetricAlarm, IamRole, TerraformStack
+from kinesis_efo_infra.cdk import CloudwatchMetricAlarm, IamRole, TerraformStack  # noqa: F401
 from kinesis_efo_infra.trust import Trust
 from tests.support.missing import terraform
 from tests.unit.constructs.conftest import Synth, evaluated
@@ -34,18 +33,7 @@ def only(declared: dict[str, Any], kind: str) -> Any:
     return found
 
 
-def sids(document: Any) -> set[str]:
-    return {statement["sid"] for statement in document["statement"]}
-
-
 PROGRAMS = r"""
-stream has its own key | Stream(s, 'orders', name='orders')
-    aws_kinesis_stream.* has: orders_stream_
-    aws_kinesis_stream.?.stream_mode_details: {stream_mode: ON_DEMAND}
-    aws_kinesis_stream.?.shard_count: null
-    aws_kinesis_stream.?.kms_key_id has: ${aws_kms_key.orders_key_
-    aws_kms_key.?.enable_key_rotation: true
-    aws_kms_alias.?.name: alias/kinesis-efo/stream/orders
 stream uses the key of AWS | Stream(s, 'orders', name='orders', encryption_key='aws-managed')
     aws_kinesis_stream.?.kms_key_id: alias/aws/kinesis
     aws_kms_key: null
@@ -54,12 +42,6 @@ stream uses a given key | Stream(s, 'orders', name='orders', encryption_key=KEY)
     aws_kms_key: null
 scaled stream stays protected | Stream(s, 'orders', name='orders', shards=4, protected=True, ignore_shard_changes=True)
     aws_kinesis_stream.?.lifecycle: {prevent_destroy: true, ignore_changes: [shard_count]}
-protected resources are not destroyed | lake(s, streams={'orders': Stream(s, 'orders', name='orders', protected=True, encryption_key='aws-managed')}, protected=True)
-    aws_kinesis_stream.?.lifecycle: {prevent_destroy: true}
-    aws_kinesis_stream_consumer.?.lifecycle: {prevent_destroy: true}
-    aws_kms_key.?.lifecycle: {prevent_destroy: true}
-    aws_dynamodb_table.?.lifecycle: {prevent_destroy: true}
-    aws_dynamodb_table.?.deletion_protection_enabled: true
 foreign stream gets a consumer only | (orders := Stream.from_arn(s, 'orders', ORDERS, encryption_key=KEY)).grant_read('job', StreamConsumer(s, 'lake', stream=orders, name='lake'))
     resource.*: [aws_iam_role_policy, aws_kinesis_stream_consumer]
     documents.?.*: [DecryptStreams, NeverRegisterConsumers, ReadStreams, SubscribeToConsumers]
@@ -76,10 +58,6 @@ application uses its output only | lake(s, output='s3://lake/raw', checkpoint='s
     documents.?.UseObjects.resources: ['${AT}lake/raw', '${AT}lake/raw/*', '${AT}lake/state', '${AT}lake/state/*']
     documents.?.ListCheckpoint.condition.0.values: [state, state/*]
     documents.?.EncryptObjects.resources: [KEY]
-application has a consumer and gets records | lake(s, batch=True)
-    aws_kinesis_stream_consumer.* has: lake
-    aws_ssm_parameter.?.value has: consumerArn
-    documents has: [kinesis:GetRecords, kinesis:SubscribeToShard]
 application that does not poll gets no records | lake(s, polling=Polling.NEVER)
     aws_kinesis_stream_consumer.* has: lake
     documents has: kinesis:SubscribeToShard
@@ -93,21 +71,10 @@ account may be pinned | (pin_account(s, '111122223333', 'cn-north-1'), Stream(s,
     data.*: [aws_iam_policy_document]
     aws_kms_key.?.policy has: arn:aws-cn:iam::111122223333:root
     documents has: kinesis.cn-north-1.amazonaws.com.cn
-role for EMR on EC2 has a profile | access(s, EmrOnEc2())
-    documents has: '? "ec2.amazonaws.com.cn" : "ec2.amazonaws.com"}'
-    aws_iam_instance_profile has: lake
-    aws_iam_role.?.permissions_boundary: KEY
-role for EMR Serverless has none | access(s, EmrServerless())
+role for EMR Serverless has no profile | access(s, EmrServerless())
     documents has: "'identifiers': ['emr-serverless.amazonaws.com']"
     aws_iam_instance_profile: null
     aws_iam_role.?.permissions_boundary: KEY
-job of Glue runs once with its role | StreamingGlueJob(s, 'job', name='lake', access=access(s, Glue()), script='s3://jobs/lake.py')
-    documents has: "'identifiers': ['glue.amazonaws.com']"
-    aws_iam_role.?.permissions_boundary: KEY
-    aws_glue_job.?.execution_property: {max_concurrent_runs: 1}
-    aws_glue_job.?.glue_version: '6.0'
-    aws_glue_job.?.role_arn has: aws_iam_role.
-    aws_glue_job.?.default_arguments: {--job-bookmark-option: job-bookmark-disable}
 role for a service account trusts its provider | access(s, ServiceAccount(OIDC, 'spark', 'lake'))
     documents has: "'identifiers': ['arn:aws:iam::111122223333:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/ABC']"
     aws_iam_instance_profile: null
@@ -220,63 +187,3 @@ def test_a_key_may_be_shared(stack: TerraformStack, synth: Synth) -> None:
     declared = synth()
     assert "OtherAccounts" in only(declared, "aws_kms_key")["policy"]
     assert len({each["kms_key_id"] for each in declared["resource"]["aws_kinesis_stream"].values()}) == 1
-
-
-@pytest.mark.parametrize("grant", ["read", "batch", "write", "leases", "manifest"])
-def test_inline_policies_deny_registration(grant: str, stack: TerraformStack, synth: Synth) -> None:
-    orders = Stream.from_arn(stack, "orders", ORDERS)
-    lake = StreamingApplication(stack, "lake", name="lake", streams={"orders": orders}, encryption_key="aws-managed")
-    match grant:
-        case "read":
-            orders.grant_read("job", lake.consumers["orders"])
-        case "batch":
-            orders.grant_batch("job")
-        case "write":
-            orders.grant_write("job")
-        case "leases":
-            lake.lease_table.grant_read_write("job")
-        case _:
-            lake.manifest.grant_read("job")
-    declared = synth()
-    inline = only(declared, "aws_iam_role_policy")
-    assert inline["role"] == "job"
-    name = inline["policy"].removeprefix("${data.aws_iam_policy_document.").removesuffix(".json}")
-    document = declared["data"]["aws_iam_policy_document"][name]
-    (denied,) = [each for each in document["statement"] if each["effect"] == "Deny"]
-    assert denied["actions"] == ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"]
-    assert denied["resources"] == ["*"]
-    assert len(document["statement"]) > 1
-
-
-def test_policies_of_given_roles_have_stable_names(stack: TerraformStack, synth: Synth) -> None:
-    first = Stream.from_arn(stack, "first", ORDERS.replace("orders", "first"))
-    role = IamRole(stack, "job", assume_role_policy="{}")
-    orders = Stream.from_arn(stack, "orders", ORDERS)
-    for stream in (first, orders):
-        stream.grant_write(role.name)
-        stream.grant_write("another")
-    inline = synth()["resource"]["aws_iam_role_policy"]
-    assert sorted(key.rpartition("_")[0] for key in inline) == [
-        "first_write-another",
-        "first_write-aws_iam_role-job-name",
-        "orders_write-another",
-        "orders_write-aws_iam_role-job-name",
-    ]
-    assert len({(each["role"], each["name"]) for each in inline.values()}) == 4, "none overwrites another"
-
-
-def test_account_and_region_are_read_once(stack: TerraformStack, synth: Synth) -> None:
-    for name in ("orders", "clicks"):
-        Stream(stack, name, name=name)
-    data = synth()["data"]
-    assert {kind: len(each) for kind, each in data.items()} == {
-        "aws_caller_identity": 1,
-        "aws_region": 1,
-        "aws_partition": 1,
-    }
-
-
-def test_region_of_no_partition_is_refused(stack: TerraformStack) -> None:
-    pin_account(stack, "111122223333", "eu-wst-one")
-    with pytest.raises(ArgumentError, match="region must be one of AWS, such as eu-west-1; got 'eu-wst-one'"):
-        Stream(stack, "orders", name="orders").grant_write("job")

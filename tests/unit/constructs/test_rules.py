@@ -78,15 +78,8 @@ def test_consumers_of_one_name_may_be_on_two_streams(stack: TerraformStack, synt
     lake = application(stack, "lake", streams=streams)
     # Two manifests of one application are no two applications.
     table = LeaseTable(stack, "table", name="leases", encryption_key="aws-managed")
-    Manifest(
-        stack,
-        "again",
-        application="lake",
-        table=table,
-        streams=lake.consumers,
-        name="/again",
-        encryption_key="aws-managed",
-    )
+    own: dict[str, Any] = {"name": "/again", "encryption_key": "aws-managed"}
+    Manifest(stack, "again", application="lake", table=table, streams=lake.consumers, **own)
     assert len(synth()["resource"]["aws_kinesis_stream_consumer"]) == 2
 
 
@@ -107,24 +100,18 @@ def test_size_is_what_terraform_writes(stack: TerraformStack) -> None:
     here = "eu-central-1:111122223333"
     with pytest.raises(ArgumentError) as caught:
         application(stack, "lake", streams=many(stack, 20))
-    written = {
-        "schemaVersion": 1,
-        "application": "lake",
-        "environment": "streaming",
-        "region": "eu-central-1",
-        "leaseTable": {
-            "name": "kinesis-efo-streaming-lake",
-            "arn": f"arn:aws:dynamodb:{here}:table/kinesis-efo-streaming-lake",
-        },
-        "streams": {
-            key: {
-                "streamName": key,
-                "streamArn": f"arn:aws:kinesis:{here}:stream/{key}",
-                "consumerArn": f"arn:aws:kinesis:{here}:stream/{key}/consumer/lake:1700000000",
-            }
-            for key in (f"stream-{n}" for n in range(20))
-        },
+    table, kinesis = "kinesis-efo-streaming-lake", f"arn:aws:kinesis:{here}:stream"
+    streams = {
+        key: {
+            "streamName": key,
+            "streamArn": f"{kinesis}/{key}",
+            "consumerArn": f"{kinesis}/{key}/consumer/lake:1700000000",
+        }
+        for key in (f"stream-{n}" for n in range(20))
     }
+    names = {"schemaVersion": 1, "application": "lake", "environment": "streaming", "region": "eu-central-1"}
+    leases = {"name": table, "arn": f"arn:aws:dynamodb:{here}:table/{table}"}
+    written = {**names, "leaseTable": leases, "streams": streams}
     size = len(json.dumps(written, separators=(",", ":")))
     assert f"which take {size} at least" in str(caught.value)
 
@@ -167,29 +154,6 @@ def test_the_same_grant_again_changes_nothing(stack: TerraformStack, synth: Synt
     assert [each["sid"] for each in document_of(declared, "write")] == [
         "WriteStreams", "EncryptStreams", "NeverRegisterConsumers",
     ]  # fmt: skip
-
-
-def test_a_wider_grant_adds_to_a_narrower_one(stack: TerraformStack, synth: Synth) -> None:
-    orders = Stream(stack, "orders", name="orders", encryption_key="aws-managed")
-    lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
-    orders.grant_read("job", lake, polling=False)
-    orders.grant_read("job", lake)
-    statements = document_of(synth(), "read")
-    allowed = {action for each in statements if each["effect"] == "Allow" for action in each["actions"]}
-    assert {"kinesis:GetRecords", "kinesis:SubscribeToShard"} <= allowed
-    assert [each["effect"] for each in statements].count("Deny") == 1
-
-
-@pytest.mark.parametrize(("said", "gets"), [({}, True), ({"polling": False}, False)])
-def test_readers_get_records_unless_polling_is_false(
-    said: dict[str, bool], gets: bool, stack: TerraformStack, synth: Synth
-) -> None:
-    orders = Stream.from_arn(stack, "orders", ORDERS)
-    orders.grant_read("job", StreamConsumer.from_arn(stack, "c", CONSUMER, stream=orders), **said)
-    (reading,) = (each for each in document_of(synth(), "read") if each["sid"] == "ReadStreams")
-    assert set(reading["actions"]) & {"kinesis:GetRecords", "kinesis:GetShardIterator"} == (
-        {"kinesis:GetRecords", "kinesis:GetShardIterator"} if gets else set()
-    )
 
 
 def test_grant_is_for_one_stream(stack: TerraformStack) -> None:

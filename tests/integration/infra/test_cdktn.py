@@ -120,11 +120,3 @@ def test_schemas_are_those_of_the_wheel() -> None:
     (wheel,) = site.glob("python*/site-packages/cdktn_provider_aws/_jsii/*.jsii.tgz")
     rebuilt = schemas.as_text(schemas.schemas_of(wheel))
     assert rebuilt == schemas.SCHEMAS.read_text(encoding="utf-8"), "run tests/support/terraform/schemas.py"
-
-
-@pytest.mark.parametrize("engine", ["cdktf", "cdktn"])
-def test_environment_has_one_engine(engine: str) -> None:
-    fork()
-    script = "import importlib.util as u; print(*(name for name in ('cdktf', 'cdktn') if u.find_spec(name)))"
-    ran = subprocess.run([PYTHONS[engine], "-c", script], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"{engine}\n"

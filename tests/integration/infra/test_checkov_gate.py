@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from infra.gate.named import named_by
 from infra.gate.scan import EXCUSED, Result, scan_plans, scan_stacks
@@ -20,6 +21,7 @@ from kinesis_efo_infra.pipeline import comparison
 from tests.integration.infra.conftest import write_environment
 from tests.support.environments import DIRECTORY, EXAMPLE
 from tests.support.terraform.harness import Terraform
+from tests.unit.infra.conftest import rows
 
 pytestmark = pytest.mark.slow
 Deploy = Callable[..., Terraform]
@@ -60,52 +62,39 @@ def test_complete_environments_pass_and_planted_faults_fail(tmp_path: Path) -> N
     assert found["EFO_ALLOWED"].endswith("planted in planted")
     assert found["CKV_AWS_43"].endswith("resource.flights in planted")
     assert excused(result) == {tuple(each[1:]) for each in EXCUSED} - IN_PLANS, "a needless excuse"
-    assert ours(result) == DANGERS.keys()
+    assert ours(result) == DANGERS
 
 
 def excused(result: Result) -> set[tuple[str, ...]]:
     return {(each.check, each.resource.rpartition(".")[2]) for each in result.excused}
 
 
-# What would let a job register consumers, or everybody in, by the check that finds it. The first part of each name is the type.
-EVERYBODY = {"Effect": "Allow", "Principal": "*", "Action": "kms:Decrypt", "Resource": "*"}
-SHARED = {
-    "Effect": "Allow",
-    "Principal": {"AWS": "arn:aws:iam::777788889999:root"},
-    "NotAction": "s3:*",
-    "Resource": "*",
-}
-OF_AWS = "arn:aws:iam::aws:policy"
-DANGERS: dict[str, dict[str, Any]] = {
-    "CKV_EFO_2 aws_kinesis_resource_policy.shared": {"policy": json.dumps({"Statement": SHARED})},
-    # In IAM's patterns, a bracket stands for itself: nothing is left out.
-    "CKV_EFO_2 aws_kinesis_resource_policy.bracket": {
-        "policy": json.dumps({"Statement": {**SHARED, "NotAction": "kinesis:[rd]*"}})
-    },
-    "CKV_EFO_6 aws_kms_key.open": {"policy": json.dumps({"Statement": [EVERYBODY]})},
-    "CKV_EFO_7 aws_iam_role.unbounded": {"name": "unbounded", "path": "/", "assume_role_policy": "{}"},
-    # What the role that applies can make: its name begins like that of an environment `dev` of project `lake`.
-    "CKV_EFO_7 aws_iam_role.elsewhere": {"name": "n", "path": "/lake-dev-x-pipeline/", "assume_role_policy": "{}"},
-    "CKV_EFO_8 aws_iam_role_policy_attachment.full": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonKinesisFullAccess"},
-    "CKV_EFO_8 aws_iam_role.inline": {
-        "name": "inline",
-        "assume_role_policy": "{}",
-        "permissions_boundary": "arn:aws:iam::111122223333:policy/b",
-        "managed_policy_arns": [f"{OF_AWS}/PowerUserAccess"],
-    },
-}
-HARMLESS: dict[str, dict[str, Any]] = {
-    "aws_iam_role.plan": {"name": "lake-pipeline-dev-plan", "path": "/lake-pipeline/", "assume_role_policy": "{}"},
-    "aws_iam_role_policy_attachment.known": {"role": "r", "policy_arn": f"{OF_AWS}/AmazonS3ReadOnlyAccess"},
-    "aws_iam_role_policy_attachment.own": {"role": "r", "policy_arn": "arn:aws:iam::111122223333:policy/lake-buckets"},
-    "aws_kinesis_resource_policy.denied": {"policy": json.dumps({"Statement": [{**EVERYBODY, "Effect": "Deny"}]})},
-}
+# By the check that finds it, if one does: what would let a job register consumers, or everybody in. In IAM's patterns, a bracket stands
+# for itself. Names of the role that applies could begin like those of an environment `dev` of project `lake`.
+PLANTED = r"""
+CKV_EFO_2 aws_kinesis_resource_policy.shared => policy: {Effect: Allow, Principal: {AWS: 'arn:aws:iam::777788889999:root'}, NotAction: 's3:*', Resource: '*'}
+CKV_EFO_2 aws_kinesis_resource_policy.bracket => policy: {Effect: Allow, Principal: {AWS: 'arn:aws:iam::777788889999:root'}, NotAction: 'kinesis:[rd]*', Resource: '*'}
+CKV_EFO_6 aws_kms_key.open => policy: {Effect: Allow, Principal: '*', Action: 'kms:Decrypt', Resource: '*'}
+CKV_EFO_7 aws_iam_role.unbounded => name: unbounded, path: /, assume_role_policy: '{}'
+CKV_EFO_7 aws_iam_role.elsewhere => name: n, path: /lake-dev-x-pipeline/, assume_role_policy: '{}'
+CKV_EFO_8 aws_iam_role_policy_attachment.full => role: r, policy_arn: 'arn:aws:iam::aws:policy/AmazonKinesisFullAccess'
+CKV_EFO_8 aws_iam_role.inline => name: i, assume_role_policy: '{}', permissions_boundary: 'arn:aws:iam::111122223333:policy/b', managed_policy_arns: ['arn:aws:iam::aws:policy/PowerUserAccess']
+none aws_iam_role.plan => name: lake-pipeline-dev-plan, path: /lake-pipeline/, assume_role_policy: '{}'
+none aws_iam_role_policy_attachment.known => role: r, policy_arn: 'arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess'
+none aws_iam_role_policy_attachment.own => role: r, policy_arn: 'arn:aws:iam::111122223333:policy/lake-buckets'
+none aws_kinesis_resource_policy.denied => policy: {Effect: Deny, Principal: '*', Action: 'kms:Decrypt', Resource: '*'}
+"""
+DANGERS = {found for found, _ in rows(PLANTED) if not found.startswith("none")}
 
 
-def dangers_and_harmless() -> list[tuple[str, str, dict[str, Any]]]:
+def dangers_and_harmless() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Type, name and values of each."""
-    both = {**{each.split()[1]: values for each, values in DANGERS.items()}, **HARMLESS}
-    return [(*address.split("."), values) for address, values in both.items()]  # type: ignore[misc]
+    for found, written in rows(PLANTED):
+        kind, _, name = found.partition(" ")[2].partition(".")
+        values = yaml.safe_load("{" + written + "}")
+        if "policy" in values:
+            values["policy"] = json.dumps({"Statement": [values["policy"]]})
+        yield kind, name, values
 
 
 def ours(result: Result) -> set[str]:
@@ -118,27 +107,18 @@ def ours(result: Result) -> set[str]:
 def plan_of(resources: list[dict[str, Any]]) -> dict[str, Any]:
     """A plan of resources, and of enough streams for the gate to believe it."""
     streams = {f"s{n}": {"name": f"s{n}", "encryption_type": "KMS", "kms_key_id": "k"} for n in range(30)}
-    resources = resources + [
-        {
-            "address": f"aws_kinesis_stream.{name}",
-            "mode": "managed",
-            "type": "aws_kinesis_stream",
-            "name": name,
-            "values": values,
-        }
+    kind, head = "aws_kinesis_stream", {"provider_name": "registry.terraform.io/hashicorp/aws", "schema_version": 0}
+    believed = [
+        {"address": f"{kind}.{name}", "mode": "managed", "type": kind, "name": name, "values": values}
         for name, values in streams.items()
     ]
-    resources = [
-        {**each, "provider_name": "registry.terraform.io/hashicorp/aws", "schema_version": 0} for each in resources
-    ]
-    changes = [
-        {**each, "change": {"actions": ["create"], "before": None, "after": each["values"]}} for each in resources
-    ]
+    planned = [{**each, **head} for each in [*resources, *believed]]
+    create = {"actions": ["create"], "before": None}
     return {
         "format_version": "1.2",
         "terraform_version": "1.11.4",
-        "planned_values": {"root_module": {"resources": resources}},
-        "resource_changes": changes,
+        "planned_values": {"root_module": {"resources": planned}},
+        "resource_changes": [{**each, "change": {**create, "after": each["values"]}} for each in planned],
         "configuration": {"root_module": {}},
     }
 
@@ -179,7 +159,7 @@ def test_plans_pass_and_planted_faults_in_plans_fail(deploy: Deploy, tmp_path: P
         ]
         assert found[0] == found[1]
     assert {each.origin for each in result.failed} == {"plan-3", "plan-7"}
-    assert ours(result) == DANGERS.keys()
+    assert ours(result) == DANGERS
     assert excused(result) >= IN_PLANS, "a needless excuse"
 
 

@@ -16,6 +16,7 @@ from botocore.stub import Stubber
 from infra.__main__ import main
 from infra.errors import AwsError
 from infra.settings.doctor import Finding, Verdict, examine
+from infra.settings.load import load_environment
 from infra.settings.model import Environment
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.moto_gaps import filled
@@ -23,6 +24,7 @@ from tests.support.raw_kinesis import RawKinesis, with_queue_count
 from tests.support.world import wait_until
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
+THEIRS = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/theirs"
 NOTHING = '{"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}'
 
 
@@ -58,9 +60,14 @@ def named(aws: LocalAws) -> dict[str, Any]:
     kinesis = aws.client("kinesis")
     kinesis.create_stream(StreamName="theirs", ShardCount=1)
     kinesis.get_waiter("stream_exists").wait(StreamName="theirs", WaiterConfig={"Delay": 1})
-    application = aws.client("emr-serverless").create_application(
-        name="a", releaseLabel="emr-spark-8.0.0", type="Spark", architecture="ARM64", clientToken="t"
-    )["applicationId"]
+    given = {"releaseLabel": "emr-spark-8.0.0", "type": "Spark", "architecture": "ARM64", "clientToken": "t"}
+    application = aws.client("emr-serverless").create_application(name="a", **given)["applicationId"]
+    lake = {
+        "streams": ["theirs"],
+        "output": "s3://lake/raw",
+        "output_key": key,
+        "access": {"kind": "emr-serverless", "application_id": application, "policies": [policy]},
+    }
     return {
         "environment": "test",
         "region": REGION,
@@ -70,32 +77,22 @@ def named(aws: LocalAws) -> dict[str, Any]:
         "manifest_bucket": "manifests",
         "key": key,
         "alarms": {"sns_topic": topic},
-        "streams": {"theirs": {"existing_arn": f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/theirs"}},
-        "applications": {
-            "lake": {
-                "streams": ["theirs"],
-                "output": "s3://lake/raw",
-                "output_key": key,
-                "access": {"kind": "emr-serverless", "application_id": application, "policies": [policy]},
-            }
-        },
+        "streams": {"theirs": {"existing_arn": THEIRS}},
+        "applications": {"lake": lake},
         "emr": {},
     }
-
-
-def environment_of(document: dict[str, Any]) -> Environment:
-    from infra.settings.load import load_environment
-
-    path = Path(document.pop("path"))
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return load_environment(path)
 
 
 @pytest.fixture
 def declare(aws: LocalAws, tmp_path: Path) -> Callable[..., Environment]:
     """Writes a file that names what is there, with changes."""
-    document = named(aws)
-    return lambda **changes: environment_of({**document, **changes, "path": tmp_path / "test.yaml"})
+    document, path = named(aws), tmp_path / "test.yaml"
+
+    def declared(**changes: Any) -> Environment:
+        path.write_text(yaml.safe_dump({**document, **changes}), encoding="utf-8")
+        return load_environment(path)
+
+    return declared
 
 
 def wrong(found: list[Finding]) -> dict[str, str]:
@@ -115,24 +112,17 @@ def test_existing_resources_are_ok_and_unchanged(aws: LocalAws, declare: Callabl
 
 
 def test_missing_resources_are_found(aws: LocalAws, declare: Callable[..., Environment]) -> None:
-    environment = declare()
-    lake = environment.applications["lake"]
+    access = {
+        "kind": "emr-serverless",
+        "application_id": "00nobody",
+        "policies": [f"arn:aws:iam::{ACCOUNT}:policy/nobodys"],
+    }
     gone = {
         "state_bucket": "nobodys",
         "key": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000",
         "alarms": {"sns_topic": f"arn:aws:sns:{REGION}:{ACCOUNT}:nobody"},
-        "streams": {"theirs": {"existing_arn": f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/nobodys"}},
-        "applications": {
-            "lake": {
-                **lake.model_dump(exclude_none=True),
-                "output": "s3://nobodys-lake/raw",
-                "access": {
-                    "kind": "emr-serverless",
-                    "application_id": "00nobody",
-                    "policies": [f"arn:aws:iam::{ACCOUNT}:policy/nobodys"],
-                },
-            }
-        },
+        "streams": {"theirs": {"existing_arn": f"{THEIRS}-not"}},
+        "applications": {"lake": {"streams": ["theirs"], "output": "s3://nobodys-lake/raw", "access": access}},
     }
     found = wrong(list(examine(declare(**gone), Reading(aws))))
     assert found.keys() == {
@@ -160,15 +150,14 @@ def test_resources_that_differ_are_found(aws: LocalAws, declare: Callable[..., E
 def test_quota_of_an_adopted_stream_counts_queues(
     aws: LocalAws, declare: Callable[..., Environment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arn = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/theirs"
-    aws.client("kinesis").update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    aws.client("kinesis").update_stream_mode(StreamARN=THEIRS, StreamModeDetails={"StreamMode": "ON_DEMAND"})
     raw = RawKinesis(aws)
     for name in ("a", "b"):
-        raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": arn}])
+        raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": THEIRS}])
 
     def register(number: int) -> None:
-        raw.register_stream_consumer(StreamARN=arn, ConsumerName=f"other-{number}")
-        there = partial(raw.list_stream_consumers, StreamARN=arn)
+        raw.register_stream_consumer(StreamARN=THEIRS, ConsumerName=f"other-{number}")
+        there = partial(raw.list_stream_consumers, StreamARN=THEIRS)
         wait_until(lambda: all(each["ConsumerStatus"] == "ACTIVE" for each in there()["Consumers"]))
 
     for number in range(17):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.errors import LedgerError
-from infra.settings import ledger
-from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.limits import notes
 from tests.integration.infra.conftest import Deploy
 
@@ -58,16 +53,3 @@ def test_handed_over_stream_is_forgotten(deploy: Deploy) -> None:
     assert state["aws_kinesis_stream_consumer.orders_lake"]["arn"] == consumer
     # Once it is deployed, the line may go.
     assert deploy(protected=True, **after).changes() == {}
-
-
-def test_ledger_lists_the_handed_over_stream(declare: Callable[..., Environment], tmp_path: Path) -> None:
-    ledger.accept(tmp_path, declare(streams={"orders": ORDERS}, protected=True))
-    adopted = {"orders": THEIRS}
-    path = tmp_path / "test.declared"
-    listed = path.read_text(encoding="utf-8")
-    environment = declare(streams=adopted, protected=True, handed_over=["orders"])
-    path.write_text(listed, encoding="utf-8")
-    with pytest.raises(LedgerError) as caught:
-        ledger.check(tmp_path, environment)
-    assert "aws_kinesis_stream.orders (shop-orders) is handed over: Terraform forgets it" in str(caught.value)
-    assert "would destroy it" not in str(caught.value)

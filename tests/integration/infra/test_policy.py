@@ -8,13 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
-import boto3
 import pytest
 from aiobotocore.config import AioConfig
 from botocore.exceptions import ClientError
-from moto.server import ThreadedMotoServer
 
 from infra.stacks.app import synthesize
 from kinesis_efo.aws import AsyncClients, SyncClients
@@ -232,28 +229,6 @@ def test_policy_grants_exactly_what_a_reader_calls(application: str, world: Worl
     assert bool(subscribes) == (application == "lake")
 
 
-def test_careless_role_registers_no_consumers(world: World) -> None:
-    document = json.loads(world.lake.text)
-    document["Statement"].append({"Sid": "Careless", "Effect": "Allow", "Action": "kinesis:*", "Resource": "*"})
-    careless = replace(world.lake, text=json.dumps(document))
-    (consumer,) = [arn for arn in world.lake.keys if "/consumer/" in arn]
-    stream = consumer.partition("/consumer/")[0]
-    kinesis = world.aws.client("kinesis")
-
-    def register() -> None:
-        kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="intruder")
-
-    world.enforce(careless)
-    with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:RegisterStreamConsumer"):
-        register()
-    with pytest.raises(ClientError, match=r"not authorized to perform: kinesis:DeregisterStreamConsumer"):
-        kinesis.deregister_stream_consumer(ConsumerARN=consumer)
-    world.enforce(careless, without="NeverRegisterConsumers")
-    register()
-    world.gate.statements = None
-    kinesis.deregister_stream_consumer(StreamARN=stream, ConsumerName="intruder")
-
-
 def test_policy_reaches_nothing_of_other_applications(world: World) -> None:
     world.enforce(world.lake)
     with pytest.raises(ClientError, match="not authorized to perform: ssm:GetParameter"):
@@ -352,74 +327,3 @@ def test_without_any_one_statement_something_fails(what: str, sid: str, world: W
     with pytest.raises(expected, match=r"AccessDenied|not authorized"):
         calls[what]()
     assert world.gate.refused
-
-
-# -- moto's own IAM: real users, signatures and policy grammar
-
-
-def _resource_of(handler: Any) -> str:
-    """Tell moto which resource a call of these services is about."""
-    params = handler.body if isinstance(handler.body, dict) else json.loads(handler.body or "{}")
-    service = handler.headers["Authorization"].split("/")[3]
-    arn = f"arn:aws:{service}:{REGION}:{ACCOUNT}"
-    if service == "dynamodb":
-        return f"{arn}:table/{params['TableName']}"
-    if service == "ssm":
-        return f"{arn}:parameter{params['Name']}"
-    return str(params.get("ConsumerARN") or params.get("StreamARN") or f"{arn}:stream/{params['StreamName']}")
-
-
-def test_moto_enforces_the_policy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from moto import settings
-    from moto.core.authorization import ActionAuthenticatorMixin
-    from moto.dynamodb.responses import DynamoHandler
-    from moto.kinesis.responses import KinesisResponse
-    from moto.ssm.responses import SimpleSystemManagerResponse
-
-    for handler in (DynamoHandler, KinesisResponse, SimpleSystemManagerResponse):
-        monkeypatch.setattr(handler, "_determine_resource", _resource_of, raising=False)
-    for name in world.aws.environment:
-        monkeypatch.delenv(name, raising=False)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-
-        def client(service: str, key: str = "admin", secret: str = "admin") -> Any:
-            keys = {"aws_access_key_id": key, "aws_secret_access_key": secret}
-            return boto3.client(service, region_name=REGION, endpoint_url=f"http://{host}:{port}", **keys)
-
-        iam = client("iam")
-        iam.create_user(UserName="runtime")
-        policy = iam.create_policy(PolicyName="reader", PolicyDocument=world.lake.text)["Policy"]["Arn"]
-        iam.attach_user_policy(UserName="runtime", PolicyArn=policy)
-        key = iam.create_access_key(UserName="runtime")["AccessKey"]
-        client("kinesis").create_stream(StreamName="test-orders", ShardCount=1)
-        stream = client("kinesis").describe_stream_summary(StreamName="test-orders")
-        arn = stream["StreamDescriptionSummary"]["StreamARN"]
-        monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
-        monkeypatch.setattr(ActionAuthenticatorMixin, "request_count", 0)
-
-        def runtime(service: str) -> Any:
-            return client(service, key["AccessKeyId"], key["SecretAccessKey"])
-
-        # Local AWS keeps its tables and parameters in the same moto.
-        assert runtime("ssm").get_parameter(Name="/kinesis-efo/test/lake", WithDecryption=True)["Parameter"]["Value"]
-        assert runtime("dynamodb").scan(TableName="kinesis-efo-test-lake")["Items"] == []
-        assert runtime("kinesis").list_shards(StreamARN=arn)["Shards"]
-        denied = r"AccessDenied"
-        with pytest.raises(ClientError, match=denied):
-            runtime("kinesis").register_stream_consumer(StreamARN=arn, ConsumerName="intruder")
-        with pytest.raises(ClientError, match=denied):
-            runtime("kinesis").deregister_stream_consumer(ConsumerARN=f"{arn}/consumer/lake:1")
-        with pytest.raises(ClientError, match=denied):
-            runtime("dynamodb").create_table(
-                TableName="kinesis-efo-test-lake",
-                KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
-        with pytest.raises(ClientError, match=denied):
-            runtime("ssm").get_parameter(Name="/kinesis-efo/test/other")
-    finally:
-        server.stop()

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from infra.__main__ import NOT_RUN, main
-from infra.errors import NotRunError, PipelineError
 from infra.local import real_provider as module
-from infra.local.real_provider import FILES, RECORD, Outcome, real_provider, told, written_into
+from infra.local.real_provider import FILES, RECORD, real_provider
 from kinesis_efo_infra.engine import ENGINE
 from tests.support.isolated import ROOT
 
@@ -53,47 +52,13 @@ def test_every_example_is_planned_and_recorded(
     assert all(int(created) > 5 for _, created in rows)
 
 
-def test_refusals_are_recorded(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = [
-        Outcome(
-            "one", "Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0", "valid; 3 to create", passed=True
-        ),
-        Outcome(
-            "two",
-            "Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0",
-            "Error: Unsupported argument",
-            passed=False,
-        ),
-    ]
-    text = told(outcomes, DAY)
-    assert "with Terraform 1.11.4, registry.terraform.io/hashicorp/aws 6.25.0." in " ".join(text.split())
-    assert max(map(len, text.splitlines())) <= 120
-    assert "| `two` | refused, see below |" in text
-    assert "`two`:\n\n```text\nError: Unsupported argument\n```" in text
-    once = written_into(
-        "<!-- cdktf -->\nkept\n<!-- end of cdktf -->\n<!-- cdktn -->\nold\n<!-- end of cdktn -->\n", "cdktn", text
-    )
-    assert "kept" in once
-    assert "old" not in once
-    assert written_into(once, "cdktn", text) == once, "the record of before is replaced"
-    with pytest.raises(PipelineError, match="has no place for other"):
-        written_into(once, "other", text)
-    monkeypatch.setattr(module, "_planned", lambda *_: iter(outcomes))
-    assert not real_provider(page, FILES[:1], lambda: DAY)
+NOBODY = "could not connect to registry.opentofu.org: no such host"
 
 
 @pytest.mark.parametrize(
     ("said", "code", "told"),
     [
-        (
-            "Failed to query available provider packages\\n\\ncould not connect to registry.opentofu.org: no such host",
-            NOT_RUN,
-            (
-                "not run: the registry of the AWS provider is out of reach: kinesis-efo-dev: init failed (is the AWS provider installed, "
-                "or its registry reachable?): Failed to query available provider packages could not connect to "
-                "registry.opentofu.org: no such host"
-            ),
-        ),
+        (NOBODY, NOT_RUN, rf"not run: the registry of the AWS provider is out of reach: kinesis-efo-dev: .*{NOBODY}"),
         ("the checksum of the registry does not match", 1, "the checksum of the registry does not match"),
     ],
     ids=["out of reach", "there and wrong"],
@@ -116,11 +81,5 @@ def test_unreachable_registry_is_not_recorded(
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
     monkeypatch.setattr(module.real_provider, "__defaults__", (page, FILES[1:2], lambda: DAY))
     assert main(["real-provider", "--record", str(page)]) == code
-    assert told in caplog.text
+    assert re.search(told, caplog.text)
     assert (page.read_bytes() == before) is (code == NOT_RUN)
-
-
-def test_missing_binary_ends_with_not_run(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERRAFORM_BINARY_NAME", "no-such-binary")
-    with pytest.raises(NotRunError, match=r"there is no no-such-binary on the PATH"):
-        real_provider(page)

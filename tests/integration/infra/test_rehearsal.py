@@ -4,52 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from infra.errors import PipelineError
 from infra.local.real_provider import OUT_OF_REACH
 from infra.settings.model import Environment
-from kinesis_efo_local import server
+from tests.support.environments import EXAMPLE
 from tests.support.missing import EVERYTHING, not_here
-from tests.support.rehearsal import LocalAccount, Rehearsal, RehearsalError, rehearse
+from tests.support.rehearsal import rehearse
 
 Declare = Callable[..., Environment]
-PIPELINE = {"repository": "acme@1/data@2", "extra_policies": ["arn:aws:iam::111122223333:policy/extra"]}
-FOREIGN = "arn:aws:kinesis:eu-west-1:777788889999:stream/events"
-WHOLE: dict[str, Any] = {
-    "protected": True,
-    "pipeline": PIPELINE,
-    "streams": {
-        "orders": {"mode": "provisioned", "shards": 2, "retention_hours": 48, "shard_metrics": ["IncomingBytes"]},
-        "returns": {
-            "name": "old-returns",
-            "import_existing": True,
-            "import_consumers": {"lake": "arn:aws:kinesis:eu-west-1:111122223333:stream/old-returns/consumer/lake:1"},
-            "mode": "provisioned",
-            "shards": 3,
-            "scaled_elsewhere": True,
-        },
-        "payments": {"existing_arn": "arn:aws:kinesis:eu-west-1:111122223333:stream/payments"},
-        "events": {"existing_arn": FOREIGN, "consumers": {"lake": f"{FOREIGN}/consumer/lake:1"}},
-    },
-    "applications": {
-        "lake": {
-            "streams": ["orders", "returns", "payments", "events"],
-            "access": {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/team/lake"]},
-        },
-        "ledger": {"streams": ["payments"], "lease_table": "Ledger2", "import_lease_table": True},
-        "auditor": {"streams": ["orders"], "polling": "only"},
-        "partner": {
-            "streams": ["orders"],
-            "access": {"kind": "other-account", "principals": ["arn:aws:iam::777788889999:root"]},
-        },
-    },
-    "emr": {"serverless": {"subnets": ["subnet-0123456789abcdef0"], "security_groups": ["sg-0123456789abcdef0"]}},
-}
 
 
 @pytest.fixture
@@ -60,15 +28,15 @@ def stand_in(provider: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.long
 @pytest.mark.usefixtures("stand_in")
-def test_stacks_are_applied_changed_and_destroyed(
-    declare: Declare, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    declare(**WHOLE)
+def test_stacks_are_applied_changed_and_destroyed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # Every setting, but for the environment that this one is deployed after.
+    text = re.sub(r"(?m)^  after: .*$", "", EXAMPLE.read_text(encoding="utf-8"))
+    (tmp_path / EXAMPLE.name).write_text(text, encoding="utf-8")
     with caplog.at_level(logging.INFO):
-        rehearse(tmp_path, "test", tmp_path / "scratch")
-    said = [line for line in caplog.messages if line.startswith("kinesis-efo-test")]
-    # What the file says; with more retention, a stream and a consumer; without protection. Then the same of the bootstrap stack.
-    times = {"streaming": 3, "bootstrap": 2}
+        rehearse(tmp_path, "example", tmp_path / "scratch")
+    said = [line for line in caplog.messages if line.startswith("kinesis-efo-example")]
+    # What the file says; with more retention, a stream and a consumer; without protection. Then the bootstrap stack, in which nothing is protected.
+    times = {"streaming": 3, "bootstrap": 1}
     assert [line.partition(": ")[2].partition(",")[0] for line in said] == [
         step
         for count in times.values()
@@ -77,37 +45,6 @@ def test_stacks_are_applied_changed_and_destroyed(
     assert ": applied, 3 to import, " in said[1], "a stream, its consumer and a table were there"
     assert said[1].endswith("0 to replace, 0 to destroy")
     assert said[3].endswith("0 to replace, 0 to destroy")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("stand_in")
-def test_second_plan_with_changes_is_an_error(
-    declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    declare(streams={"orders": {"retention_hours": 48}})
-
-    def forgetful(_kinesis: Any, _params: Any) -> dict[str, Any]:
-        return {}
-
-    monkeypatch.setitem(server.OPERATIONS, "IncreaseStreamRetentionPeriod", forgetful)
-    with pytest.raises(RehearsalError, match=r"a second plan is not empty:\n[\s\S]*retention_period"):
-        rehearse(tmp_path, "test", tmp_path / "scratch")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("stand_in")
-def test_leftover_resource_is_an_error(declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    declare()
-
-    def messy(stack: Any) -> None:
-        destroy(stack)
-        # As a provider that forgets a table.
-        LocalAccount(declare(), stack.terraform._variables["AWS_ENDPOINT_URL"]).lease_table("forgotten")
-
-    destroy = Rehearsal.end
-    monkeypatch.setattr(Rehearsal, "end", messy)
-    with pytest.raises(RehearsalError, match="left in local AWS after its destruction: dynamodb forgotten"):
-        rehearse(tmp_path, "test", tmp_path / "scratch")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from infra.settings import addresses, literals
+from infra.settings import literals
 from infra.settings.access import EmrEc2, EmrServerless, OtherAccount
 from infra.settings.load import load_environment
 from infra.settings.model import Environment
@@ -45,15 +45,6 @@ def test_complete_environment_is_applied_as_foreseen(path: Path, deploy: Deploy)
     environment = load_environment(path)
     terraform = deploy(environment)
     terraform.run("validate")
-    if path == EXAMPLE:  # which shows what is imported
-        planned = {each["address"]: each["change"] for each in terraform.plan()["resource_changes"]}
-        imported = {address: each["actions"] for address, each in planned.items() if "importing" in each}
-        assert imported == {
-            "aws_dynamodb_table.ledger": ["update"],
-            "aws_kinesis_stream.returns": ["update"],
-            "aws_kinesis_stream_consumer.returns_reports": ["no-op"],
-        }
-        assert set(imported) == set(addresses.imports(environment))
     terraform.apply()
     assert terraform.changes() == {}, "a second plan changes nothing"
     state = terraform.state()
@@ -138,39 +129,11 @@ def test_adding_a_consumer_replaces_nothing(deploy: Deploy) -> None:
 
 
 @pytest.mark.long
-def test_consumer_of_adopted_stream_is_created_alone(deploy: Deploy) -> None:
-    stream = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
-    quiet = {
-        "streams": {"orders": {"existing_arn": stream}, "more": {"existing_arn": f"{stream}2"}},
-        "alarms": {"dashboard": False},
-    }
-    deploy(**quiet, applications=apps(streams=["orders"])).apply()
-    changes = deploy(**quiet, applications=apps(streams=["more", "orders"])).changes()
-    created = {address for address, actions in changes.items() if actions == ["create"]}
-    assert {each for each in created if "alarm" not in each} == {"aws_kinesis_stream_consumer.more_lake"}
-    assert {address for address, actions in changes.items() if actions != ["create"]} == {
-        "aws_iam_policy.lake",
-        "aws_ssm_parameter.lake",
-    }
-    assert all("delete" not in actions for actions in changes.values())
-
-
-@pytest.mark.long
 def test_removing_a_consumer_deletes_its_resources_only(deploy: Deploy) -> None:
     deploy(applications=apps() | {"pond": {"streams": ["orders"]}}).apply()
     changes = deploy(applications=apps()).changes()
     assert all("pond" in address for address, actions in changes.items() if actions == ["delete"])
     assert all("lake" not in address for address in changes)
-
-
-@pytest.mark.long
-def test_protection_refuses_to_replace_a_renamed_consumer(deploy: Deploy, declare: Declare) -> None:
-    deploy(applications=apps(name="lake", lease_table="leases")).apply()
-    renamed = apps(name="pond", lease_table="leases")
-    assert deploy(applications=renamed).changes()["aws_kinesis_stream_consumer.orders_lake"] == ["delete", "create"]
-    message = deploy(applications=renamed, protected=True).run("plan", "-input=false", succeeds=False)
-    assert "Instance cannot be destroyed" in message
-    assert "aws_kinesis_stream_consumer.orders_lake" in message
 
 
 @pytest.mark.long
@@ -209,14 +172,3 @@ def test_changing_a_key_keeps_the_former_one_for_readers(deploy: Deploy) -> None
     assert refusals(plan) == []
     (note,) = notes(plan)
     assert note.startswith(f"aws_kms_key.orders: key {former} is scheduled for deletion")
-
-
-@pytest.mark.long
-def test_shards_scaled_elsewhere_are_not_planned(deploy: Deploy) -> None:
-    def scaled(shards: int) -> dict[str, Any]:
-        return {"streams": {"orders": {"mode": "provisioned", "shards": shards, "scaled_elsewhere": True}}}
-
-    deploy(**scaled(4)).apply()
-    terraform = deploy(**scaled(8))
-    assert terraform.changes() == {}
-    assert terraform.state()["aws_kinesis_stream.orders"]["shard_count"] == 4, "a new stream gets what the file says"

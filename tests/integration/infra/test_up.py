@@ -63,14 +63,8 @@ def manifest(aws: LocalAws, application: str) -> Manifest:
 
 
 NOT_LOCAL = {
-    "MaxRecordSizeInKiB",
-    "StreamARN",
-    "StreamCreationTimestamp",
-    "EncryptionType",
-    "KeyId",
-    "EnhancedMonitoring",
-    "StreamId",
-}
+    "MaxRecordSizeInKiB", "StreamARN", "StreamCreationTimestamp", "EncryptionType", "KeyId", "EnhancedMonitoring", "StreamId",
+}  # fmt: skip
 """What costs money or keeps data where AWS is real, is declared by Terraform alone; the stand-in does not send the size of records."""
 
 
@@ -97,9 +91,8 @@ def test_bucket_is_created_where_s3_has_no_location(declare: Callable[..., Envir
     with LocalAws(settings=Settings(region="us-east-1", consumer_creating_seconds=0)) as local:
         for _ in range(2):
             declare_in(local, environment)
-        assert (
-            local.client("s3").get_bucket_location(Bucket="kinesis-efo-test-111122223333")["LocationConstraint"] is None
-        )
+        found = local.client("s3").get_bucket_location(Bucket="kinesis-efo-test-111122223333")
+        assert found["LocationConstraint"] is None
 
 
 def test_resources_of_jobs_are_declared_once(declare: Callable[..., Environment], aws: LocalAws) -> None:
@@ -109,10 +102,11 @@ def test_resources_of_jobs_are_declared_once(declare: Callable[..., Environment]
     declare_in(aws, environment)
     assert manifest(aws, "lake") == before, "a second time changes nothing"
     found = described(aws)
-    assert {
+    declared = {
         name: (each["StreamModeDetails"]["StreamMode"], each["OpenShardCount"], each["consumers"])
         for name, each in found["streams"].items()
-    } == {
+    }
+    assert declared == {
         "test-orders": ("PROVISIONED", 3, ["lake"]),
         "test-clicks": ("ON_DEMAND", 4, ["lake"]),
         "payments": ("PROVISIONED", 1, ["ledger"]),
@@ -210,13 +204,9 @@ def test_command_serves_until_interrupted(
 
 def test_adopted_streams_of_one_name_are_refused(declare: Callable[..., Environment]) -> None:
     other = FOREIGN.replace("events", "payments")
-    environment = declare(
-        streams={
-            "orders": {"existing_arn": ADOPTED},
-            "other": {"existing_arn": other, "consumers": {"lake": f"{other}/consumer/lake:1"}},
-        },
-        applications={"lake": {"streams": ["orders", "other"]}},
-    )
+    theirs = {"existing_arn": other, "consumers": {"lake": f"{other}/consumer/lake:1"}}
+    streams = {"orders": {"existing_arn": ADOPTED}, "other": theirs}
+    environment = declare(streams=streams, applications={"lake": {"streams": list(streams)}})
     with pytest.raises(UpError, match=r"streams.orders and streams.other are both called payments"):
         localized(environment)
 
@@ -259,11 +249,8 @@ def test_library_loads_manifests_from_s3(
 
 
 def test_no_job_is_declared(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:
-    lake = {
-        "streams": ["orders"],
-        "continuous": False,
-        "access": {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/theirs"]},
-    }
+    access = {"kind": "emr-serverless", "policies": ["arn:aws:iam::111122223333:policy/theirs"]}
+    lake = {"streams": ["orders"], "continuous": False, "access": access}
     job = {"application": "lake", "program": "jobs/archive.py", "arguments": [], "schedule": "rate(1 day)"}
     local = localized(declare(emr={}, jobs=[job], applications={"lake": lake}))
     out = synthesize([local], tmp_path, outdir=tmp_path / "out")

@@ -3,7 +3,7 @@
 No package holds the provider's own schema, and the registry is not reachable everywhere. The wheel's generated code has all of
 it: comments name the computed, optional and required attributes, and HCL writers name the blocks. Run with the wheel's
 `.jsii.tgz` (in `.venv-cdktn/lib/python*/site-packages/cdktn_provider_aws/_jsii`) to write `schemas.json` beside this file. Needs
-nothing but Python.
+nothing but Python, and `packages/kinesis-efo-infra` on its path.
 """
 
 from __future__ import annotations
@@ -15,41 +15,10 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from kinesis_efo_infra.gate import allowed
+
 SCHEMAS = Path(__file__).with_name("schemas.json")
-TYPES = (
-    "provider",
-    "aws_cloudwatch_dashboard",
-    "aws_cloudwatch_metric_alarm",
-    "aws_dynamodb_table",
-    "aws_eks_pod_identity_association",
-    "aws_emrserverless_application",
-    "aws_iam_instance_profile",
-    "aws_iam_openid_connect_provider",
-    "aws_iam_policy",
-    "aws_iam_role",
-    "aws_iam_role_policy",
-    "aws_iam_role_policy_attachment",
-    "aws_kinesis_resource_policy",
-    "aws_kinesis_stream",
-    "aws_kinesis_stream_consumer",
-    "aws_kms_alias",
-    "aws_kms_key",
-    "aws_s3_bucket",
-    "aws_s3_bucket_lifecycle_configuration",
-    "aws_s3_bucket_policy",
-    "aws_s3_bucket_public_access_block",
-    "aws_s3_bucket_server_side_encryption_configuration",
-    "aws_s3_bucket_versioning",
-    "aws_s3_object",
-    "aws_scheduler_schedule_group",
-    "aws_security_group",
-    "aws_ssm_parameter",
-    "data.aws_caller_identity",
-    "data.aws_iam_policy_document",
-    "data.aws_partition",
-    "data.aws_region",
-    "data.aws_subnet",
-)
+TYPES = ("provider", *allowed.RESOURCES, *allowed.BOOTSTRAP, *(f"data.{kind}" for kind in allowed.DATA))
 
 _GETTERS = {
     "getStringAttribute": "string",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,19 +24,8 @@ from kinesis_efo_infra.pipeline.bundle import (
 )
 
 
-def meta(**changes: object) -> Meta:
-    values = {
-        "environment": "dev",
-        "commit": "c0ffee",
-        "configuration": "a" * 64,
-        "plan": "b" * 64,
-        "lineage": "line",
-        "serial": 7,
-        "terraform": "1.11.4",
-        "any_changes": True,
-        "changes": Changes(create=1),
-    }
-    return Meta(**{**values, **changes})
+def meta(**changes: Any) -> Meta:
+    return replace(Meta("dev", "c0ffee", "a" * 64, "b" * 64, "line", 7, "1.11.4", True, Changes(create=1)), **changes)
 
 
 def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -94,48 +85,27 @@ PLANS: list[object] = [
 ]
 
 
-def put(path: Path, content: object) -> None:
-    if isinstance(content, str):
-        path.write_text(content, encoding="utf-8")
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        path.write_text(json.dumps(content), encoding="utf-8")
+READ: dict[str, tuple[Callable[[Path], object], list[Any], str]] = {
+    "meta.json": (read_meta, HOSTILE, "was not written by the step"),
+    "plan.json": (read_plan, PLANS, "is no plan of Terraform"),
+    "plan.txt": (read_text, [b"\xff"], "is no text of a plan"),
+    "cdk.tf.json": (lambda at: configuration_digest(at / "cdk.tf.json"), [None, [], "{", "[" * 100_000], "is not Terraform JSON"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("content", [*HOSTILE, b"\xff\xfe"])
-def test_hostile_metadata_is_refused(tmp_path: Path, content: object) -> None:
-    put(tmp_path / "meta.json", content)
-    with pytest.raises(PipelineError, match="was not written by the step"):
-        read_meta(tmp_path)
-
-
-@pytest.mark.parametrize("content", [*PLANS, b"\xff\xfe"])
-def test_hostile_plans_are_refused(tmp_path: Path, content: object) -> None:
+@pytest.mark.parametrize(("name", "content"), [(name, each) for name in READ for each in [*READ[name][1], b"\xff\xfe"]])
+def test_hostile_content_is_refused(name: str, content: object, tmp_path: Path) -> None:
+    read, _, message = READ[name]
     write_meta(tmp_path, meta())
-    put(tmp_path / "plan.json", content)
-    with pytest.raises(PipelineError, match="is no plan of Terraform"):
-        read_plan(tmp_path)
-
-
-@pytest.mark.parametrize("content", [None, [], "{", "[" * 100_000, b"\xff"])
-def test_hostile_stacks_are_refused(tmp_path: Path, content: object) -> None:
-    put(tmp_path / "cdk.tf.json", content)
-    with pytest.raises(PipelineError, match="is not Terraform JSON"):
-        configuration_digest(tmp_path / "cdk.tf.json")
-
-
-@pytest.mark.parametrize("name", ["meta.json", "plan.json", "plan.txt", "cdk.tf.json"])
-def test_directories_in_place_of_files_are_refused(tmp_path: Path, name: str) -> None:
-    write_meta(tmp_path, meta())
-    (tmp_path / name).unlink(missing_ok=True)
+    raw = (
+        content
+        if isinstance(content, bytes)
+        else (content if isinstance(content, str) else json.dumps(content)).encode()
+    )
+    (tmp_path / name).write_bytes(raw)
+    with pytest.raises(PipelineError, match=message):
+        read(tmp_path)
+    (tmp_path / name).unlink()
     (tmp_path / name).mkdir()
-    read = {"meta.json": read_meta, "plan.json": read_plan, "plan.txt": read_text}
     with pytest.raises(PipelineError):
-        read[name](tmp_path) if name in read else configuration_digest(tmp_path / name)
-
-
-def test_broken_text_of_a_plan_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.txt").write_bytes(b"\xff")
-    with pytest.raises(PipelineError, match="is no text of a plan"):
-        read_text(tmp_path)
+        read(tmp_path)

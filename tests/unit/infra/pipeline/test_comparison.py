@@ -121,45 +121,41 @@ def test_unknown_part_of_a_plan_is_an_error() -> None:
 
 
 def test_secrets_of_a_plan_become_keyed_hashes() -> None:
-    def secret(value: Any, key: str = KEY, name: str = "value") -> Json:
-        marks = {name: True, "block": [{"password": True}], "tags": {}}
-        before = {name: "hunter1", "block": [{"password": "hunter2", "user": "me"}], "tags": {"a": "b"}}
-        change = {
-            "before": before,
-            "before_sensitive": marks,
-            "after": {**before, name: value},
-            "after_sensitive": marks,
-        }
-        sensitive = plan(
-            changed("aws_ssm_parameter.a", "update", **change, after_unknown={}),
-            output_changes={"x": {"actions": ["update"], "before": value, "after": "hunter4", "after_sensitive": True, "before_sensitive": True}},
-            prior_state={"values": before},
-            planned_values=before,
-            resource_drift=[before],
-            variables={"x": {"value": value}},
-            configuration={"root_module": {"resources": [{"expressions": {name: {"constant_value": value}}}]}},
-        )  # fmt: skip
-        return shown(sensitive, {}, key)
+    def secret(value: Any, key: str = KEY) -> Json:
+        marks = {"value": True, "block": [{"password": True}], "tags": {}}
+        before = {"value": "hunter1", "block": [{"password": "hunter2", "user": "me"}], "tags": {"a": "b"}}
+        sensitive = {"before_sensitive": marks, "after_sensitive": marks}
+        output = {"before": value, "after": "hunter4", "after_sensitive": True, "before_sensitive": True}
+        return shown(
+            plan(
+                changed(
+                    "aws_x.a", "update", before=before, after={**before, "value": value}, after_unknown={}, **sensitive
+                ),
+                output_changes={"x": {"actions": ["update"], **output}},
+                prior_state={"values": before},
+                planned_values=before,
+                resource_drift=[before],
+                variables={"x": {"value": value}},
+                configuration={"root_module": {"resources": [{"expressions": {"value": {"constant_value": value}}}]}},
+            ),
+            {},
+            key,
+        )
 
     one = secret("hunter3")
     assert "hunter" not in json.dumps(one)
-    change = one["resource_changes"][0]["change"]
-    assert (change["after"]["block"][0]["user"], change["after"]["tags"]) == ("me", {"a": "b"})
+    before, after = (one["resource_changes"][0]["change"][when] for when in ("before", "after"))
+    assert (after["block"][0]["user"], after["tags"]) == ("me", {"a": "b"})
     assert digest(one) == digest(secret("hunter3"))
     assert differences(one, secret("hunter4")) == [
-        "aws_ssm_parameter.a: update with other values of value",
+        "aws_x.a: update with other values of value",
         "output.x: update with other values of before",
     ]
     assert digest(one) != digest(secret("hunter3", "another key")), "without the key, no guess can be tried"
     # What is not changed is told as not changed, and what is alike elsewhere is not.
-    assert (
-        secret("hunter1")["resource_changes"][0]["change"]["before"]["value"]
-        == secret("hunter1")["resource_changes"][0]["change"]["after"]["value"]
-    )
-    hidden = {each["value"] for each in (change["before"], change["after"])} | {
-        change["before"]["block"][0]["password"]
-    }
-    assert len(hidden) == 3
+    kept = secret("hunter1")["resource_changes"][0]["change"]
+    assert kept["before"]["value"] == kept["after"]["value"]
+    assert len({before["value"], after["value"], before["block"][0]["password"]}) == 3
 
 
 def test_expression_for_a_secret_is_a_secret() -> None:
@@ -199,22 +195,22 @@ def parameter(kind: str, value: str) -> Json:
     return changed("aws_ssm_parameter.p", "no-op", before=body, after=body, **marks)
 
 
-@pytest.mark.parametrize("where", ["resource", "output", "tag of a data source"])
-def test_copies_of_a_secret_are_not_shown(where: str) -> None:
-    made = plan(parameter("SecureString", SECRET))
-    if where == "resource":
-        made["resource_changes"].append(changed("aws_x.y", "create", before=None, after={"description": f"a {SECRET}"}))
-    elif where == "output":
-        made["output_changes"] = {"p": {"actions": ["create"], "before": None, "after": {"deep": [SECRET]}}}
-    else:
-        made["prior_state"] = {
-            "values": {"root_module": {"resources": [{"values": {"v": SECRET}, "sensitive_values": {"v": True}}]}}
-        }
-        made["resource_changes"] = [changed("aws_x.y", "create", before=None, after={"tags": {"t": SECRET}})]
-    found = shown(
-        {**made, "resource_changes": [{**each, "mode": "managed"} for each in made["resource_changes"]]}, {}, "k"
-    )
-    assert "database" not in json.dumps(found)
+SHOWN = {"mode": "managed", **changed("aws_x.y", "create", before=None, after={"tags": {"t": f"a {SECRET}"}})}
+KNOWN = {"mode": "managed", **parameter("SecureString", SECRET)}
+OF_DATA = {"root_module": {"resources": [{"values": {"v": SECRET}, "sensitive_values": {"v": True}}]}}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        plan(KNOWN, SHOWN),
+        plan(KNOWN, output_changes={"p": {"actions": ["create"], "before": None, "after": {"deep": [SECRET]}}}),
+        plan(SHOWN, prior_state={"values": OF_DATA}),
+    ],
+    ids=["resource", "output", "data source"],
+)
+def test_copies_of_a_secret_are_not_shown(made: Json) -> None:
+    assert "database" not in json.dumps(shown(made, {}, "k"))
     text = f'+ p = "{SECRET}"  # or {json.dumps(SECRET)}'
     assert redacted(text, secrets(made)) == '+ p = "(sensitive value)"  # or "(sensitive value)"'
 

@@ -8,30 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from kinesis_efo_infra.pipeline.cost import HOURS, Change, Reading, changes, table
-from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, PAGE, Prices, nearest_of, prices_of, told
+from kinesis_efo_infra.pipeline.prices import FIGURES, FILE, PAGE, nearest_of, prices_of, told
 
 ARN = "arn:aws:kinesis:us-east-1:111122223333:stream/dev-orders"
 ORDERS = "aws_kinesis_stream.orders"
-PRICES = Prices(
-    "us-east-1",
-    "2026-11-23",
-    "https://prices",
-    shard_hour=0.015,
-    extended_shard_hour=0.02,
-    consumer_shard_hour=0.015,
-    gb_provisioned=0.013,
-    million_put_units=0.014,
-    stream_hour=0.04,
-    gb_in_on_demand=0.08,
-    gb_out_on_demand=0.04,
-    gb_on_demand=0.05,
-    extended_gb_month=0.1,
-    gb_in_on_demand_advantage=0.032,
-    gb_out_on_demand_advantage=0.016,
-    gb_on_demand_advantage=0.016,
-    extended_gb_month_advantage=0.023,
-    long_term_gb_month=0.023,
-)
+KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
+PRICES = prices_of("us-east-1", KNOWN)
+assert PRICES is not None
 
 
 def stream(shards: int | None, *, known: bool = True) -> dict[str, Any]:
@@ -45,25 +28,18 @@ def consumer(arn: str | None = ARN) -> dict[str, Any]:
 
 def plan(*resources: tuple[str, Any, Any]) -> dict[str, Any]:
     """A plan: address, values before and values after of each resource."""
-    return {
-        "resource_changes": [
-            {"address": address, "type": address.partition(".")[0], "change": {"before": before, "after": after}}
-            for address, before, after in resources
-        ],
-        "configuration": {
-            "root_module": {
-                "resources": [
-                    {
-                        "address": address,
-                        "type": address.partition(".")[0],
-                        "expressions": {"stream_arn": {"references": [f"{ORDERS}.arn", ORDERS]}},
-                    }
-                    for address, _, after in resources
-                    if after and "stream_arn" in after
-                ]
-            }
-        },
-    }
+    kinds = {address: address.partition(".")[0] for address, _, _ in resources}
+    refers = {"stream_arn": {"references": [f"{ORDERS}.arn", ORDERS]}}
+    declared = [
+        {"address": address, "type": kinds[address], "expressions": refers}
+        for address, _, after in resources
+        if after and "stream_arn" in after
+    ]
+    changed = [
+        {"address": address, "type": kinds[address], "change": {"before": before, "after": after}}
+        for address, before, after in resources
+    ]
+    return {"resource_changes": changed, "configuration": {"root_module": {"resources": declared}}}
 
 
 def test_new_stream_without_an_arn_is_counted() -> None:
@@ -116,7 +92,7 @@ def test_nor_those_of_a_stream_that_somebody_else_scales() -> None:
 def test_table_has_date_and_source_of_prices() -> None:
     change = Change(ORDERS, Reading(), Reading(2, 4, on_demand=False))
     assert table([change], "us-east-1", PRICES, advantage=False)[-1] == (
-        f"A month has 730 hours. Prices of us-east-1 as known on 2026-11-23, by https://prices; today's: {PAGE}"
+        f"A month has 730 hours. Prices of us-east-1 as known on 2026-11-24; today's: {PAGE}"
     )
     head, _, row, _, told = table([change], "eu-west-9", None, advantage=False)
     assert "USD" not in head

@@ -16,7 +16,6 @@ import yaml
 
 from infra.errors import PipelineError
 from infra.pipeline.deployments import deployment_of
-from infra.settings.model import Environment
 from kinesis_efo_infra.pipeline.bundle import Changes, Meta, write_meta
 from kinesis_efo_infra.pipeline.github import (
     Gh,
@@ -102,39 +101,31 @@ class FakeGitHub:
     def merged(self, head: str, *, into: str = "trunk", **changes: Any) -> Json:
         """Add a pull request that was merged, from branch `feature`."""
         repository = {"full_name": "acme/lake", "owner": {"login": "acme"}}
-        pull = {
-            "number": len(self.pulls) + 1,
-            "merged_at": "2026-01-01",
-            "merge_commit_sha": "merge",
+        ends = {
             "head": {"sha": head, "ref": "feature", "repo": repository},
             "base": {"ref": into, "repo": repository},
-            **changes,
         }
-        self.pulls.append(pull)
-        return pull
+        merged = {"number": len(self.pulls) + 1, "merged_at": "2026-01-01", "merge_commit_sha": "merge"}
+        self.pulls.append({**merged, **ends, **changes})
+        return self.pulls[-1]
 
-    def planned(self, commit: str, **changes: Any) -> None:
+    def planned(self, commit: str, *, expired: bool = False, **changes: Any) -> None:
         """Add a run of the workflow that plans, with its artifact."""
-        number = len(self.runs) + 1
-        run = {
+        number, repository = len(self.runs) + 1, {"full_name": "acme/lake"}
+        run = {"id": number, "head_sha": changes.pop("head_sha", commit)}
+        self.runs[number] = {
             "id": number,
             "created_at": f"2026-01-01T00:00:0{number}Z",
             "path": ".github/workflows/pull-request.yml",
             "event": "pull_request",
             "conclusion": "success",
             "head_branch": "feature",
-            "head_repository": {"full_name": "acme/lake"},
-            "repository": {"full_name": "acme/lake"},
+            "head_repository": repository,
+            "repository": repository,
+            **changes,
         }
-        self.runs[number] = {**run, **{key: each for key, each in changes.items() if key in run}}
-        self.artifacts.append(
-            {
-                "name": f"plan-kinesis-efo-test-{commit}",
-                "expired": changes.get("expired", False),
-                "created_at": f"2026-01-{number:02}",
-                "workflow_run": {"id": number, "head_sha": changes.get("head_sha", commit)},
-            }
-        )
+        artifact = {"name": f"plan-kinesis-efo-test-{commit}", "expired": expired, "created_at": f"2026-01-{number:02}"}
+        self.artifacts.append({**artifact, "workflow_run": run})
 
 
 @pytest.fixture
@@ -142,22 +133,11 @@ def github() -> FakeGitHub:
     return FakeGitHub()
 
 
-@pytest.fixture
-def environment(load: Load) -> Environment:
-    return load(pipeline={"repository": "acme/lake", "branch": "trunk"})
-
-
-def test_pull_request_has_one_comment(github: FakeGitHub) -> None:
+def test_pull_request_has_one_comment_for_each_directory(github: FakeGitHub) -> None:
     github.comments = [{"id": 0, "user": PERSON, "body": "<!-- kinesis-efo: plans -->\nnot ours"}]
-    put_comment(github, 7, "first")
-    put_comment(github, 7, "second")
-    assert [each["body"].splitlines()[1] for each in github.comments] == ["not ours", "second"]
-
-
-def test_directories_have_their_own_comments(github: FakeGitHub) -> None:
-    for place in ("", "apps/lake", "apps/lake-2", "apps/lake", ""):
-        put_comment(github, 7, f"of {place}", place)
-    assert [each["body"].splitlines()[1] for each in github.comments] == ["of ", "of apps/lake", "of apps/lake-2"]
+    for place, text in (("", "first"), ("apps/lake", "a"), ("apps/lake-2", "b"), ("apps/lake", "c"), ("", "second")):
+        put_comment(github, 7, text, place)
+    assert [each["body"].splitlines()[1] for each in github.comments] == ["not ours", "second", "c", "b"]
 
 
 def test_drifting_stack_has_one_issue(github: FakeGitHub) -> None:
@@ -210,12 +190,7 @@ merged head; planned head; event base_ref_changed 2; planned head; planned head 
 
 @pytest.mark.parametrize(("history", "fetched"), rows(FETCHED))
 def test_reviewed_plan_alone_is_fetched(
-    history: str,
-    fetched: str,
-    github: FakeGitHub,
-    environment: Environment,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    history: str, fetched: str, github: FakeGitHub, load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for step in history.split("; "):
         what, name, *changes = step.split(maxsplit=2)
@@ -229,7 +204,8 @@ def test_reviewed_plan_alone_is_fetched(
             github.merged(name, **given)["head"].update(fork)
     run, _, warning = fetched.partition(": ")
     plans = tmp_path / "plans"
-    reviewed = fetch_plan(github, deployment_of(environment), "merge", plans)
+    deployment = deployment_of(load("pipeline: {repository: acme/lake, branch: trunk}"))
+    reviewed = fetch_plan(github, deployment, "merge", plans)
     assert reviewed == ("merge" if run == "none" else "head")
     assert github.downloaded == ([] if run == "none" else [(int(run), "plan-kinesis-efo-test-head")])
     assert plans.exists() == (run != "none")
@@ -307,9 +283,10 @@ def gh(tmp_path: Path) -> Gh:
 
 
 def test_gh_gets_its_own_arguments(gh: Gh, tmp_path: Path) -> None:
-    said = gh.call("POST", "issues", {"title": "x"})
+    body = {"title": "``` $(x) \u20ac\n" * 1000}
+    said = gh.call("POST", "issues", body)
     assert said["arguments"] == ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
-    assert said["sent"] == {"title": "x"}
+    assert said["sent"] == body
     assert gh.call("DELETE", "issues/1") is None
     assert list(gh.pages("issues")) == [{"page": 1}, {"page": 2}]
     gh.download(3, "plan", tmp_path)
@@ -322,21 +299,15 @@ def test_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
         Gh("acme/lake", binary=str(tmp_path / "nothing")).call("GET", "issues")
 
 
-def test_json_is_passed_on_unchanged(gh: Gh) -> None:
-    body = {"body": "``` $(x) \u20ac\n" * 1000}
-    assert gh.call("POST", "issues", body)["sent"] == body
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_missing_code_scanning_is_a_warning(
+@pytest.mark.parametrize("status", [400, 403, 404, 422, 503])
+def test_missing_code_scanning_alone_is_a_warning(
     status: int, gh: Gh, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put_findings(Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")
+    refuses = Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh"))
+    if status not in (403, 404):
+        with pytest.raises(PipelineError, match=f"HTTP {status}"):
+            put_findings(refuses, "{}", "c0ffee", "refs/heads/main")
+        return
+    put_findings(refuses, "{}", "c0ffee", "refs/heads/main")
     assert "warning: findings are in this log only: code scanning is not enabled in this repository" in caplog.text
     assert f"Code Security must be enabled (HTTP {status})" in caplog.text
-
-
-@pytest.mark.parametrize("status", [400, 422, 503])
-def test_refused_findings_are_an_error(status: int, gh: Gh, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=f"HTTP {status}"):
-        put_findings(Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh")), "{}", "c0ffee", "refs/heads/main")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -28,9 +27,9 @@ from kinesis_efo_infra.pipeline import publisher
 from kinesis_efo_infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline.environment import load, read
 from kinesis_efo_infra.pipeline.new_repository import write
-from tests.support.isolated import CONSTRUCTS, FORK
-from tests.support.missing import make, needed
-from tests.unit.infra.conftest import attempt, policy, rows, tags, without_metadata
+from tests.support.isolated import CONSTRUCTS
+from tests.support.missing import make
+from tests.unit.infra.conftest import attempt, policy, rows, tags
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = ROOT / "examples" / "own_cdktf_app"
@@ -86,21 +85,6 @@ def test_wrong_name_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_engines_declare_the_same(tmp_path: Path) -> None:
-    fork = needed(str(FORK / "bin" / "python"), "make .venv-cdktn/.full")
-    stacks = []
-    for engine, python in (("cdktf", sys.executable), ("cdktn", fork)):
-        assert main(["new-repository", str(tmp_path / engine), "--engine", engine]) == 0
-        assert f"[{engine},pipeline]" in (tmp_path / engine / "pyproject.toml").read_text(encoding="utf-8")
-        environment = {**os.environ, "PYTHONPATH": str(CONSTRUCTS)}
-        subprocess.run([python, "main.py"], cwd=tmp_path / engine, env=environment, check=True, timeout=120)
-        stack = without_metadata(document(tmp_path / engine / "cdktf.out/stacks/streaming-dev/cdk.tf.json"))
-        stack["terraform"].pop("required_providers")
-        stacks.append(stack)
-    assert stacks[0] == stacks[1]
-
-
 def test_nothing_is_overwritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     (tmp_path / "Makefile").write_text("mine", encoding="utf-8")
@@ -109,8 +93,9 @@ def test_nothing_is_overwritten(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"], "neither the one nor the others"
     assert main(["new-repository", str(tmp_path / "Makefile")]) == 1
     assert "cannot be written" in caplog.text
-    assert main(["new-repository", str(tmp_path / "new")]) == 0
+    assert main(["new-repository", str(tmp_path / "new"), "--engine", "cdktn"]) == 0
     assert f"{tmp_path / 'new' / 'README.md'} says what comes next" in caplog.text
+    assert "[cdktn,pipeline]" in (tmp_path / "new" / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_command_without_pipeline_names_the_extra() -> None:
@@ -194,36 +179,18 @@ def test_makefile_has_every_target_of_the_workflows() -> None:
     assert "uv.lock is missing" in unlocked.stderr
 
 
-def test_one_place_names_the_publisher() -> None:
-    package = Path(publisher.__file__).parents[1]
-    naming = [
-        path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc" and "OWNER/" in path.read_text()
-    ]
-    assert naming == [Path(publisher.__file__)]
-
-
 def test_workflows_assume_the_bootstrapped_roles() -> None:
     own = read(EXAMPLE / "environments" / "streaming-dev.yaml")
     theirs, bootstrapped = own.deployment, deployment_of(load_for_bootstrap(EXAMPLE / "environments", "streaming-dev"))
-    for name in (
-        "plan_role",
-        "apply_role",
-        "github_environment",
-        "state_bucket",
-        "state_key",
-        "record_key",
-        "repository",
-    ):
+    names = ("plan_role", "apply_role", "github_environment", "state_bucket", "state_key", "record_key", "repository")
+    for name in names:
         assert getattr(theirs, name) == getattr(bootstrapped, name), name
     # The name is one that this repository's stacks declare, and excuse.
     assert theirs.named == replace(bootstrapped.named, reserved=frozenset(), services=theirs.named.services)
     scope = Scope(load_for_bootstrap(EXAMPLE / "environments", "streaming-dev"))
     arn = "arn:aws:kms:us-east-1:123456789012:alias/kinesis-efo/{}".format
-    for alias in (
-        "stream/streaming-dev-orders",
-        "application/streaming-dev/lake",
-        "manifest/kinesis-efo/streaming-dev/lake",
-    ):
+    application = ("application/streaming-dev/lake", "manifest/kinesis-efo/streaming-dev/lake")
+    for alias in ("stream/streaming-dev-orders", *application):
         assert any(fnmatchcase(arn(alias), each) for each in scope.aliases), alias
     assert not any(fnmatchcase(arn("stream/streaming-devil"), each) for each in scope.aliases)
 
@@ -294,44 +261,20 @@ def beside(directory: Path, name: str, **changes: Any) -> None:
     (directory / f"{name}.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
 
 
+# The rules are those of `test_files_of_an_account_go_together`.
 def test_environments_of_an_account_go_together(tmp_path: Path) -> None:
     now = document(changed(tmp_path))["pipeline"]
     # Nobody bootstraps the second one, so that nothing else would notice.
     beside(tmp_path, "streaming-dev-2", pipeline=None)
     with pytest.raises(SettingsError, match=r"dev-2.yaml: environment: begins like streaming-dev, whose role"):
         load(tmp_path)
-    own = {"account_id": "444455556666", "state_bucket": "acme-prod"}
-    beside(tmp_path, "streaming-dev-2", pipeline=None, **own)
-    beside(tmp_path, "streaming-prod", pipeline={**now, "after": "streaming-dev"}, **own)
-    assert len(load(tmp_path)) == 3
-    changed(tmp_path, pipeline=None)
-    with pytest.raises(SettingsError, match=r"streaming-prod.yaml: pipeline.after: must be .* with a pipeline"):
-        load(tmp_path)
-
-
-def test_one_bootstrap_declares_bucket_and_provider(tmp_path: Path) -> None:
-    now = document(changed(tmp_path))["pipeline"]
+    (tmp_path / "streaming-dev-2.yaml").unlink()
     beside(tmp_path, "streaming-prod")
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=r"(?s)oidc_provider_arn: is missing: .*adopt_state_bucket: is missing: "):
         load(tmp_path)
-    already = r"is missing: the bootstrap stack of streaming-dev declares"
-    assert (
-        f"streaming-prod.yaml: pipeline.oidc_provider_arn: {already} the OIDC provider in account 123456789012 already"
-        in str(caught.value)
-    )
-    bucket = f"streaming-prod.yaml: pipeline.adopt_state_bucket: {already} acme-terraform-state already"
-    assert bucket in str(caught.value)
-    provider = "arn:aws:iam::123456789012:oidc-provider/token.actions.githubusercontent.com"
-    beside(tmp_path, "streaming-prod", pipeline={**now, "adopt_state_bucket": True, "oidc_provider_arn": provider})
-    assert len(load(tmp_path)) == 2
-    # Of another account, a provider of its own; names of buckets are unique in all of AWS.
-    beside(tmp_path, "streaming-prod", account_id="444455556666")
-    with pytest.raises(SettingsError) as caught:
-        load(tmp_path)
-    assert str(caught.value).count("is missing") == 1
-    assert bucket in str(caught.value)
-    # Without a pipeline, bootstrap makes the bucket alone, if it is missing.
-    beside(tmp_path, "streaming-prod", pipeline=None)
+    # Names of buckets are unique in all of AWS.
+    own = {"account_id": "444455556666", "state_bucket": "acme-prod"}
+    beside(tmp_path, "streaming-prod", pipeline={**now, "after": "streaming-dev"}, **own)
     assert len(load(tmp_path)) == 2
 
 

@@ -73,18 +73,15 @@ def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = F
         after = {name: each for name, each in after.items() if unknown.get(name) is not True}
     found = {"actions": actions, "before": before, "after": after}
     found |= {"after_unknown": unknown, "before_sensitive": marks(before), "after_sensitive": marks(after)}
-    found |= draw(
-        st.fixed_dictionaries(
-            {},
-            optional={
-                "importing": st.sampled_from([{"id": "a"}, {"unknown": True}, {"identity": {"name": "a"}}]),
-                "replace_paths": st.just([["name"], ["tags", 0]]),
-                "generated_config": TEXTS,
-                "before_identity": st.none() | st.just({"id": "a"}),
-                "after_identity": st.none() | st.just({"id": "a"}),
-            },
-        )
-    )
+    identities = st.none() | st.just({"id": "a"})
+    more = {
+        "importing": st.sampled_from([{"id": "a"}, {"unknown": True}, {"identity": {"name": "a"}}]),
+        "replace_paths": st.just([["name"], ["tags", 0]]),
+        "generated_config": TEXTS,
+        "before_identity": identities,
+        "after_identity": identities,
+    }
+    found |= draw(st.fixed_dictionaries({}, optional=more))
     return {name: each for name, each in found.items() if each is not None or draw(st.booleans())}
 
 
@@ -101,12 +98,8 @@ def resources(draw: st.DrawFn) -> Json:
 @st.composite
 def plans(draw: st.DrawFn) -> Json:
     changed = draw(st.lists(resources(), max_size=3))
-    expressions = st.fixed_dictionaries(
-        {},
-        optional={
-            "stream_arn": st.sampled_from([{}, {"constant_value": "a"}, {"references": ["aws_kinesis_stream.a.arn"]}])
-        },
-    )
+    arns = st.sampled_from([{}, {"constant_value": "a"}, {"references": ["aws_kinesis_stream.a.arn"]}])
+    expressions = st.fixed_dictionaries({}, optional={"stream_arn": arns})
     declared = [
         {"address": each["address"].partition("[")[0], "type": each["type"], "mode": "managed"}
         | draw(st.fixed_dictionaries({}, optional={"expressions": expressions}))
@@ -126,21 +119,17 @@ def plans(draw: st.DrawFn) -> Json:
 
 @given(plans(), plans())
 def test_no_plan_shape_ends_in_a_traceback(plan: Json, other: Json) -> None:
-    stack = {
-        "resource": {kind: {"a": {"name": "a"}, "b": {}} for kind in allowed.RESOURCES},
-        "output": {"x": {"value": "a"}},
-    }
-    deployment = Deployment(
-        "dev", "dev", "s", "eu-west-1", "1", "b", "k", "r", granted.Named("1", frozenset(), frozenset())
-    )
+    resources = {kind: {"a": {"name": "a"}, "b": {}} for kind in allowed.RESOURCES}
+    stack = {"resource": resources, "output": {"x": {"value": "a"}}}
+    named = granted.Named("1", frozenset(), frozenset())
+    deployment = Deployment("dev", "dev", "s", "eu-west-1", "1", "b", "k", "r", named)
     for each in (plan, other):
         with suppress(InfraError):
             allowed.in_plan(each)
             granted.in_plan(each, deployment.named)
     shown, against = (comparison.shown(each, stack, "k") for each in (plan, other))
-    meta = bundle.Meta(
-        "dev", "c", "d", comparison.digest(shown), "l", 1, "t", any_changes=True, changes=bundle.Changes.of(plan)
-    )
+    digest, counted = comparison.digest(shown), bundle.Changes.of(plan)
+    meta = bundle.Meta("dev", "c", "d", digest, "l", 1, "t", any_changes=True, changes=counted)
     with TemporaryDirectory() as directory:
         path = Path(directory)
         (path / bundle.PLAN_JSON).write_text(json.dumps(shown), encoding="utf-8")

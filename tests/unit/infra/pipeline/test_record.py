@@ -30,31 +30,26 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-def test_nothing_is_deployed_before_the_first_time(s3: Any, load: Load) -> None:
-    assert Records(s3).load(deployment_of(load())) == Deployed()
-
-
 def test_a_record_is_read_as_it_was_written(s3: Any, load: Load) -> None:
-    environment, records = load(), Records(s3)
-    deployed = Deployed("c0ffee", "digest")
-    records.load(deployment_of(environment))
-    records.save(deployment_of(environment), Deployed())
-    records.save(deployment_of(environment), deployed)
-    assert Records(s3).load(deployment_of(environment)) == deployed
+    environment, records = deployment_of(load()), Records(s3)
+    assert records.load(environment) == Deployed(), "before the first time"
+    for deployed in (Deployed(), Deployed("c0ffee", "digest")):
+        records.save(environment, deployed)
+        assert Records(s3).load(environment) == deployed
 
 
 def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Load) -> None:
-    environment, one, two = load(), Records(s3), Records(s3)
-    one.load(deployment_of(environment))
-    two.load(deployment_of(environment))
-    one.save(deployment_of(environment), Deployed("one"))
+    environment, one, two = deployment_of(load()), Records(s3), Records(s3)
+    one.load(environment)
+    two.load(environment)
+    one.save(environment, Deployed("one"))
     with pytest.raises(PipelineError, match=f"another deployment of test wrote s3://state/{KEY}"):
-        two.save(deployment_of(environment), Deployed("two"))
-    two.load(deployment_of(environment))
-    one.save(deployment_of(environment), Deployed("three"))
+        two.save(environment, Deployed("two"))
+    two.load(environment)
+    one.save(environment, Deployed("three"))
     with pytest.raises(PipelineError, match="another deployment of test"):
-        two.save(deployment_of(environment), Deployed("four"))
-    assert Records(s3).load(deployment_of(environment)).commit == "three"
+        two.save(environment, Deployed("four"))
+    assert Records(s3).load(environment).commit == "three"
 
 
 def test_another_document_is_an_error(s3: Any, load: Load) -> None:
@@ -65,18 +60,17 @@ def test_another_document_is_an_error(s3: Any, load: Load) -> None:
 
 
 def test_a_missing_bucket_is_an_error(s3: Any, load: Load) -> None:
-    with pytest.raises(
-        PipelineError, match=r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
-    ):
+    unread = r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
+    with pytest.raises(PipelineError, match=unread):
         Records(s3).load(deployment_of(load(state_bucket="elsewhere")))
 
 
 def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
-    environment, records = load(), Records(s3)
-    records.load(deployment_of(environment))
-    records.save(deployment_of(environment), Deployed("one", "digest", under_way="two"))
-    assert Records(s3).load(deployment_of(environment)) == Deployed("one", "digest", under_way="two")
-    records.save(deployment_of(environment), Deployed("two", "other"))
+    environment, records = deployment_of(load()), Records(s3)
+    records.load(environment)
+    records.save(environment, Deployed("one", "digest", under_way="two"))
+    assert Records(s3).load(environment) == Deployed("one", "digest", under_way="two")
+    records.save(environment, Deployed("two", "other"))
     # Versions that know no mark read it; one with a mark they refuse, as they cannot tell what it left.
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
-
-import pytest
 
 from kinesis_efo_infra.pipeline.bundle import Changes, Meta
 from kinesis_efo_infra.pipeline.report import LIMIT, Planned, comment, drift_body
@@ -22,37 +20,23 @@ def test_comment_counts_changes_and_explains_merging() -> None:
     assert "Deployed as it is here: `prod`." in told
     assert "Merging plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
     assert "destroyed or replaced" not in told
-
-
-def test_summary_of_a_deployment_explains_applying() -> None:
-    told = comment([planned("dev", create=3)], [], all_planned=True, deploying=True)
-    assert "The deployment plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
-    assert "Merging" not in told
+    summary = comment([planned("dev", create=3)], [], all_planned=True, deploying=True)
+    assert "The deployment plans `c0ffeec0ffee` again, and applies that if it does exactly this" in summary
+    assert "Merging" not in summary
 
 
 def test_comment_warns_of_destroyed_and_replaced_resources() -> None:
-    assert "**Something is destroyed or replaced in dev**" in comment(
-        [planned("dev", replace=1), planned("prod")], [], all_planned=True
-    )
-    assert "**Something is destroyed or replaced in dev, prod**" in comment(
-        [planned("dev", replace=1), planned("prod", destroy=2)], [], all_planned=True
-    )
+    for prod, named in ((planned("prod"), "dev"), (planned("prod", destroy=2), "dev, prod")):
+        told = comment([planned("dev", replace=1), prod], [], all_planned=True)
+        assert f"**Something is destroyed or replaced in {named}**" in told
 
 
-@pytest.mark.parametrize(
-    ("part", "shown"),
-    [
-        (
-            {"notes": ("aws_x.y: falls",)},
-            "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\nMerging plans",
-        ),
-        ({"cost": ("| stream |", "|---|", "| x |")}, "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\nMerging"),
-    ],
-)
-def test_comment_has_warnings_and_bill_of_their_stack(part: dict[str, Any], shown: str) -> None:
+def test_comment_has_warnings_and_bill_of_their_stack() -> None:
     of_stack = planned("dev", update=1)
-    noted = replace(of_stack, meta=replace(of_stack.meta, **part))
-    assert shown in comment([noted, planned("prod", update=1)], [], all_planned=True)
+    meta = replace(of_stack.meta, notes=("aws_x.y: falls",), cost=("| stream |", "|---|", "| x |"))
+    told = comment([replace(of_stack, meta=meta), planned("prod", update=1)], [], all_planned=True)
+    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\n" in told
+    assert "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\n" in told
     others = comment([planned("prod", update=1)], [], all_planned=True)
     assert "Read this" not in others
     assert "The bill of" not in others
@@ -90,28 +74,19 @@ def test_losses_and_grants_of_large_plans_are_shown_first() -> None:
     assert len(planned.text) > 300_000
     told = comment([planned], [], all_planned=True)
     drifted = drift_body("dev", planned.meta, planned.text, {}, plan=planned.plan)
+    first = [f"aws_{each}.z" for each in ("s3_bucket", "iam_role", "kinesis_resource_policy", "kms_key")]
+    first.append("data.aws_iam_policy_document.z")
     for each in (told, drifted):
         assert len(each) < LIMIT
         # First all by address, those that matter first, and then their text in the same order.
-        addresses = [
-            line.partition(": ")[0] for line in each.partition("```hcl\n")[2].partition("\n```")[0].splitlines()
-        ]
-        assert addresses[:5] == [
-            "aws_s3_bucket.z",
-            "aws_iam_role.z",
-            "aws_kinesis_resource_policy.z",
-            "aws_kms_key.z",
-            "data.aws_iam_policy_document.z",
-        ]
-        assert len(addresses) == len(streams) + 6
-        shown = [
-            line.split(" will be")[0].removeprefix("  # ") for line in each.splitlines() if line.startswith("  # ")
-        ]
-        assert shown[: len(addresses[:5])] == addresses[:5]
+        listed = each.partition("```hcl\n")[2].partition("\n```")[0].splitlines()
+        addresses = [line.partition(": ")[0] for line in listed]
+        assert (addresses[:5], len(addresses)) == (first, len(streams) + 6)
+        shown = re.findall(r"(?m)^  # (.*) will be", each)
+        assert shown[:5] == first
         assert shown == addresses[: len(shown)]
-        assert (
-            f"... {306 - len(shown)} more are in the artifact: {306 - len(shown)} x create aws_kinesis_stream\n" in each
-        )
+        left = 306 - len(shown)
+        assert f"... {left} more are in the artifact: {left} x create aws_kinesis_stream\n" in each
         assert "Plan: 306 to do." in each
 
 

@@ -68,9 +68,7 @@ terraform_data => resource.terraform_data: {x: {}}
 provisioner => resource.aws_kinesis_stream.orders.provisioner: [{local-exec: {command: env}}]
 connection => resource.aws_kinesis_stream.orders.connection: {host: x}
 aws_iam_access_key => resource.aws_iam_access_key: {x: {user: x}}
-aws_sns_topic_policy => resource.aws_sns_topic_policy: {x: {}}
 external => data.external: {x: {program: [env]}}
-http => data.http: {x: {url: x}}
 module => module: {x: {source: x}}
 check => check: {x: {}}
 removed => removed: [{from: aws_kms_key.x, provisioner: [{local-exec: {command: env}}]}]
@@ -94,7 +92,6 @@ dynamic: blocks must be written out => data.aws_iam_policy_document.x: {statemen
 terraform.backend: must be an object => terraform.backend: [{http: {}}]
 terraform.required_providers: must => terraform.required_providers: [{'null': {}}]
 ignore_changes => resource.aws_dynamodb_table.a.lifecycle: {ignore_changes: all}
-ignore_changes => resource.aws_iam_role.a.lifecycle: {ignore_changes: [assume_role_policy]}
 ignore_changes => resource.aws_kinesis_stream.a.lifecycle: {ignore_changes: [shard_count, kms_key_id]}
 replace_triggered_by: not allowed => resource.aws_kinesis_stream.a.lifecycle: [{replace_triggered_by: [x]}]
 create_before_destroy: not allowed => resource.aws_kinesis_stream.a.lifecycle: {create_before_destroy: true}
@@ -104,7 +101,6 @@ an object may be a manifest only => resource.aws_s3_object.a: {key: '${var.key}'
 an object may be a manifest only => resource.aws_s3_object.a: {key: m.json, content_base64: e30=}
 shows what is sensitive => output: {x: {value: '${nonsensitive(aws_ssm_parameter.a.value)}'}}
 shows what is sensitive => resource.aws_kinesis_stream.orders.name: '${nonsensitive (aws_ssm_parameter.a.value)}'
-shows what is sensitive => output: {x: {value: '${upper(nonsensitive(aws_ssm_parameter.a.value))}'}}
 shows what is sensitive => resource.aws_kinesis_stream.orders.name: '${nonsensitive/* */(aws_ssm_parameter.a.value)}'
 # What is no expression may name files; these lifecycles and objects are those of constructs.
 none => resource.aws_kinesis_stream.orders.tags: {x: file(s) of a program, y: '${aws_kms_key.profile.arn} and jobs/file.py', z: 'file://x'}

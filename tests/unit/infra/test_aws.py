@@ -37,7 +37,7 @@ def test_plan_without_credentials_names_the_remedy(
 ) -> None:
     load(pipeline=PIPELINE, account_id="222233334444")
     assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
-    (told,) = [record.getMessage() for record in caplog.records]
+    (told,) = caplog.messages
     assert told == (
         "error: there are no credentials: Unable to locate credentials; give credentials of account 222233334444: `aws sso "
         "login` with AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; in CI, the role of the pipeline"
@@ -133,9 +133,5 @@ def test_success_is_quiet(
     write(streams={"orders": {}, "clicks": {}}, pipeline=PIPELINE)
     for more in ([], ["--bootstrap"]):
         assert infra(["--directory", str(tmp_path), "synth", *more]) == 0
-    assert [each.getMessage() for each in caplog.records if "no application consumes it" in each.getMessage()] == [
-        (
-            "warning: "
-            f"{tmp_path / 'test.yaml'}: streams.clicks: no application consumes it, yet it is billed while it exists"
-        )
-    ]
+    told = f"warning: {tmp_path / 'test.yaml'}: streams.clicks: no application consumes it, yet it is billed while it exists"
+    assert [each for each in caplog.messages if "no application consumes it" in each] == [told]

@@ -76,26 +76,6 @@ def test_missing_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.find_node()
 
 
-def test_resource_of_the_provider_is_loaded_on_use(tmp_path: Path) -> None:
-    directory = tmp_path / "node_modules" / "@cdktf" / "provider-aws" / "lib"
-    directory.mkdir(parents=True)
-    resources = ("kinesisStream", "wafRule")
-    void = "exports.wafRule = exports.kinesisStream = void 0;\n"
-    (directory / "index.js").write_text(
-        void + "".join(f'exports.{name} = require("./{name}");\n' for name in resources)
-    )
-    for name in resources:
-        (directory / f"{name}.js").write_text(f'console.log("loaded {name}"); exports.name = "{name}";')
-    script = f"""
-        const provider = require({str(directory / "index.js")!r});
-        console.log(Object.keys(provider).sort().join(" "));
-        console.log(provider.kinesisStream.name, provider.kinesisStream === provider.kinesisStream);
-    """
-    command = [os.environ.get("JSII_NODE", "node"), "-e", script]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == ["kinesisStream wafRule", "loaded kinesisStream", "kinesisStream true"]
-
-
 def test_earlier_node_options_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_OPTIONS", "--max-old-space-size=900")
     engine.load_resources_when_used()

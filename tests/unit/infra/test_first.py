@@ -81,14 +81,6 @@ def test_the_default_project_is_not_written_down() -> None:
     assert Path("environments", "again.yaml").read_text(encoding="utf-8") == text.replace("dev", "again")
 
 
-def test_a_project_that_no_environment_can_have_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    assert infra("new", "dev", "--project", "my-lake") == 1
-    assert "project: no project can have this name: it must match" in caplog.text
-    assert infra("new", "dev", "--project", "kinesis") == 1
-    assert "it must be another name: those of kinesis-efo begin with kinesis- as well" in caplog.text
-    assert not Path("environments").exists()
-
-
 def test_new_protected_environment_needs_a_ledger(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert infra("new", "prod") == 0

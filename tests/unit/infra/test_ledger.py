@@ -45,6 +45,7 @@ streams.orders.retention_hours: 24; streams.orders.retention_hours: 168 => aws_k
 streams.orders.retention_hours: 168; streams.orders.retention_hours: 24 => aws_kinesis_stream.orders.retention_hours falls from 168 to 24: records that are older are lost && run `make accept ENV=test` && not is new
 streams.orders: {name: orders, retention_hours: 168}; streams: {shop: {name: orders, moved_from: orders, retention_hours: 24}}, applications.lake.streams: [shop] => aws_kinesis_stream.shop.retention_hours falls from 168 to 24
 emr: {}; tags: {} => aws_emrserverless_application.jobs (kinesis-efo-test) is not declared any more && aws_s3_bucket.artifacts (kinesis-efo-test-111122223333) is not declared any more && Empty it first
+streams.orders.name: payments; streams.orders: {existing_arn: STREAM}, handed_over: [orders] => aws_kinesis_stream.orders (payments) is handed over: Terraform forgets it && not would destroy it
 # An application is retired before it is removed.
 OLD; OLD, applications.old.retired: true => aws_dynamodb_table.old.retired: its table is not protected from deletion
 OLD, applications.old.retired: true; OLD => aws_dynamodb_table.old.retired: it is not retired any more

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import sys
@@ -15,76 +13,24 @@ from infra.errors import GateError
 from kinesis_efo_infra.gate import locked_checkov
 
 CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
-    "GITHUB_TOKEN",
-    "GH_TOKEN",
-)
-CHECK_THAT_TELLS = """
-import os
-from pathlib import Path
-
-from checkov.common.models.enums import CheckCategories, CheckResult
-from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
-
-Path({told!r}).write_text("\\n".join(f"{{name}}={{value}}" for name, value in os.environ.items()))
-
-
-class Tells(BaseResourceCheck):
-    def __init__(self) -> None:
-        super().__init__(name="tells", id="CKV_TEST_1", categories=(CheckCategories.LOGGING,),
-                         supported_resources=("aws_s3_bucket",))
-
-    def scan_resource_conf(self, conf: object) -> CheckResult:
-        with Path({scanned!r}).open("a") as file:
-            print(os.getppid(), file=file)
-        return CheckResult.PASSED
-
-
-Tells()
-"""
+    "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN",
+)  # fmt: skip
 
 
 def test_started_program_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "secret")
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nenv\n", encoding="utf-8")
+    python.write_text('#!/bin/sh\nenv; echo "GIVEN=$*"\n', encoding="utf-8")
     python.chmod(0o755)
     monkeypatch.setattr(locked_checkov, "install", lambda: python)
-    seen = dict(line.split("=", 1) for line in locked_checkov.run([], str(tmp_path)).stdout.splitlines())
+    said = locked_checkov.run([], str(tmp_path)).stdout
+    seen = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     assert not set(CREDENTIALS) & set(seen)
     assert "secret" not in seen.values()
     assert seen["HOME"] == str(tmp_path), "there are credentials in files of the home"
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_scan_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in CREDENTIALS:
-        monkeypatch.setenv(name, "secret")
-    checks, scratch = tmp_path / "checks", tmp_path / "scratch"
-    told, scanned = tmp_path / "told", tmp_path / "scanned"
-    checks.mkdir()
-    scratch.mkdir()
-    (checks / "__init__.py").touch()
-    program = CHECK_THAT_TELLS.format(told=str(told), scanned=str(scanned))
-    (checks / "tells.py").write_text(program, encoding="utf-8")
-    for name in ("first", "second"):
-        (scratch / name).mkdir()
-        declared = {"resource": {"aws_s3_bucket": {name: {"bucket": name}}}}
-        (scratch / name / "cdk.tf.json").write_text(json.dumps(declared), encoding="utf-8")
-    arguments = ["--directory", str(scratch), "--external-checks-dir", str(checks)]
-    ran = locked_checkov.run(arguments, str(scratch))  # all frameworks: these it would give to a process each
-    seen = dict(line.split("=", 1) for line in told.read_text(encoding="utf-8").splitlines() if "=" in line)
-    assert not set(CREDENTIALS) & set(seen)
-    assert "secret" not in seen.values()
-    assert seen["HOME"] == str(scratch), "there are credentials in files of the home"
-    starters = scanned.read_text(encoding="utf-8").split()
-    assert starters == [str(os.getpid())] * 2, "it forked, so that it could hang"
-    assert "guidelines" not in ran.stderr, "it went for the texts of its checks"
+    assert seen["CHECKOV_PARALLELIZATION_TYPE"] == "none", "else it forks, and may hang"
+    assert "--skip-download" in said, "else it asks its vendor"
 
 
 @pytest.mark.slow
@@ -119,16 +65,6 @@ def test_modules_are_compiled_once_when_installed(tmp_path: Path, monkeypatch: p
     assert first == second.replace("--quiet", "--quiet --compile-bytecode") != second
     assert second.startswith("sync ")
     assert " --locked " in second
-
-
-@pytest.mark.slow
-def test_lock_of_another_version_is_refused(tmp_path: Path) -> None:
-    project = tmp_path / "checkov"
-    shutil.copytree(locked_checkov.LOCKED, project)
-    asked = project / "pyproject.toml"
-    asked.write_text(asked.read_text(encoding="utf-8").replace("checkov==3", "checkov>=3"), encoding="utf-8")
-    with pytest.raises(GateError, match=r"as .*uv\.lock says; it was not run: "):
-        locked_checkov.install(project, tmp_path / "environment")
 
 
 def test_locked_packages_have_hashes_and_are_never_built() -> None:

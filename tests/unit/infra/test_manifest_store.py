@@ -7,7 +7,7 @@ import json
 import pytest
 
 from infra.errors import SettingsError
-from infra.settings.literals import literal_deployment, literal_manifest, literal_policy
+from infra.settings.literals import literal_manifest, literal_policy
 from infra.settings.names import Names
 from infra.stacks import permissions
 from tests.unit.infra.conftest import Load, attempt, policy, tags
@@ -86,9 +86,3 @@ def test_manifest_in_s3_may_be_large(load: Load) -> None:
         load(**many, manifest_tier="advanced")
     environment = load(**many, manifest_store="s3", manifest_bucket="manifests")
     assert len(literal_manifest(environment, "lake")) > 8192
-
-
-def test_jobs_have_the_location_of_their_manifest(load: Load) -> None:
-    described = json.loads(literal_deployment(load("manifest_store: s3, emr: {}"), "lake"))
-    assert described["manifest"] == "s3://kinesis-efo-test-111122223333/kinesis-efo/test/lake"
-    assert json.loads(literal_deployment(load("emr: {}"), "lake"))["manifest"] == "ssm:///kinesis-efo/test/lake"

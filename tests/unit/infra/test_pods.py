@@ -20,19 +20,6 @@ EMR = "applications.lake.access: {kind: eks, cluster: analytics, namespace: jobs
 POD = f"{EMR}, applications.lake.access.service_account: lake"
 
 
-def test_service_account_is_trusted_alone(synth: Synth) -> None:
-    (trust,) = synth(POD)["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
-    assert trust["principals"] == [{"type": "Service", "identifiers": ["pods.eks.amazonaws.com"]}]
-    assert trust["actions"] == ["sts:AssumeRole", "sts:TagSession"]
-    assert {each["test"] for each in trust["condition"]} == {"StringEquals"}
-    assert {each["variable"]: each["values"] for each in trust["condition"]} == {
-        "aws:SourceAccount": [ACCOUNT],
-        "aws:RequestTag/eks-cluster-arn": [CLUSTER],
-        "aws:RequestTag/kubernetes-namespace": ["jobs"],
-        "aws:RequestTag/kubernetes-service-account": ["lake"],
-    }
-
-
 @pytest.mark.parametrize("role_name", [None, "Lake_Runtime"])
 def test_service_accounts_of_emr_on_eks_are_the_default(role_name: str | None, synth: Synth) -> None:
     stack = synth(f"{EMR}, applications.lake.access.role_name: {role_name}" if role_name else EMR)

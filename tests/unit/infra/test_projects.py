@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import permutations
 from pathlib import Path
@@ -16,13 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 from infra.errors import SettingsError
 from infra.settings.access import EmrServerless
 from infra.settings.first import write_first
-from infra.settings.ledger import accept
 from infra.settings.literals import literal_manifest, literal_policy
 from infra.settings.load import load_environment
 from infra.settings.model import Application, Environment, OwnStream, Pipeline
 from infra.settings.names import Names, environment_of
 from infra.settings.values import ProjectName
-from infra.stacks.app import synthesize, synthesize_bootstrap
 from infra.stacks.permissions.scope import Scope
 from kinesis_efo_tools.emr.job import job_name
 from tests.support.environments import EXAMPLE
@@ -36,55 +33,6 @@ EVERYTHING = (
     "{streams: [orders, clicks], batch: true, access: SERVERLESS}, reports: {streams: [orders], access: EC2}},"
     "jobs: [{application: lake, program: jobs/archive.py}]"
 )
-# A consumer is its stream's, and a statement its policy's.
-NAMES = ("name", "alarm_name", "dashboard_name", "bucket")
-NOT_THE_ACCOUNTS = ("aws_kinesis_stream_consumer",)
-
-
-def names_in(stack: Path) -> Iterator[str]:
-    """Every name that a stack gives to something in the account, to its state, and to where GitHub deploys from."""
-    document = json.loads(stack.read_text(encoding="utf-8"))
-    yield f"state {document['terraform']['backend']['s3']['key']}"
-    trust = document["data"]["aws_iam_policy_document"].get("apply_trust", {"statement": []})
-    for statement in trust["statement"]:
-        yield from (
-            each for condition in statement["condition"] for each in condition["values"] if each.startswith("repo:")
-        )
-    for kind, resources in document["resource"].items():
-        for resource in resources.values() if kind not in NOT_THE_ACCOUNTS else ():
-            for attribute in NAMES:
-                name = resource.get(attribute)
-                if isinstance(name, str) and "${" not in name:
-                    yield f"{kind} {name}"
-
-
-def declared(environments: list[Environment], out: Path) -> set[str]:
-    """The names of all stacks of environments, and the stacks' own."""
-    out.mkdir()
-    written = [
-        synthesize(environments, out, outdir=out / "streaming"),
-        synthesize_bootstrap(environments, out / "boot"),
-    ]
-    stacks = [path for each in written for path in (each / "stacks").glob("*/cdk.tf.json")]
-    assert len(stacks) == 2 * len([each for each in environments if each.pipeline])
-    return {path.parent.name for path in stacks} | {name for path in stacks for name in names_in(path)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("one", "other"), [("kinesis-efo", "lake"), ("lake", "pond")])
-def test_projects_have_no_name_in_common(one: str, other: str, load: Load, tmp_path: Path) -> None:
-    ours, theirs = (
-        declared([load(f"{EVERYTHING}, environment: dev, project: {each}")], tmp_path / each) for each in (one, other)
-    )
-    assert not ours & theirs
-    # All hold the project, but for these of the default one.
-    assert {each for each in ours if one not in each} <= {
-        "aws_kinesis_stream dev-orders",
-        "aws_kinesis_stream dev-clicks",
-        "repo:acme/data:environment:dev",
-    }
-    assert all(other in each for each in theirs)
-    assert len(ours) == len(theirs) > 30
 
 
 def test_named_default_project_changes_nothing(load: Load, tmp_path: Path) -> None:
@@ -219,15 +167,3 @@ def test_name_too_long_with_its_project_is_refused(load: Load) -> None:
     with pytest.raises(SettingsError, match=r"an IAM role's name has at most 64 characters.*got 'lake-test-a"):
         load(project="lake", applications=applications)
     assert load(project="lak", applications=applications).project == "lak"
-
-
-def test_projects_have_their_own_ledgers(load: Load, tmp_path: Path) -> None:
-    lists = [
-        accept(tmp_path, load(f"{EVERYTHING}, environment: dev, project: {each}, protected: true")).read_text(
-            encoding="utf-8"
-        )
-        for each in ("kinesis-efo", "lake")
-    ]
-    before, after = ({line for line in each.splitlines() if "_hours" not in line} for each in lists)
-    assert {line.split()[0] for line in before} == {line.split()[0] for line in after}, "addresses stay"
-    assert all(line.startswith("#") for line in before & after), "names do not"

@@ -6,23 +6,16 @@ import inspect
 import re
 from pathlib import Path
 
+from infra.settings.load import load_environment
 from kinesis_efo import errors
 from kinesis_efo.metrics import METRICS
 from kinesis_efo.options import SOURCE_OPTIONS
 from kinesis_efo.spark.sink import SINK_OPTIONS
+from tests.support.environments import EXAMPLE
 from tests.unit.infra.conftest import Synth
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 RUNBOOK, ALARMS, ERRORS = ((DOCS / f"{name}.md").read_text() for name in ("runbook", "alarms", "errors"))
-
-EVERYTHING = {
-    "applications": {
-        "lake": {"streams": ["orders"], "polling": True},
-        "digest": {"streams": ["orders"], "continuous": False, "access": {"kind": "emr-serverless"}},
-    },
-    "emr": {},
-    "jobs": [{"application": "digest", "program": "jobs/digest.py", "schedule": "rate(1 hour)"}],
-}
 
 
 def sections(page: str, prefix: str = "") -> set[str]:
@@ -32,19 +25,12 @@ def sections(page: str, prefix: str = "") -> set[str]:
     return set(found)
 
 
-def test_every_alarm_has_a_section(synth: Synth) -> None:
-    stack = synth(streams={"orders": {}}, **EVERYTHING)
-    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
-    assert {alarm["alarm_name"].rpartition("/")[2] for alarm in alarms} == sections(ALARMS, "Alarm "), (
-        "docs/alarms.md needs a section for each alarm, and no other"
-    )
-
-
-def test_every_alarm_points_to_its_section(synth: Synth) -> None:
-    everything = synth(**EVERYTHING)
-    for alarm in everything["resource"]["aws_cloudwatch_metric_alarm"].values():
-        what = alarm["alarm_name"].rpartition("/")[2]
-        assert alarm["alarm_description"].endswith(f" Runbook: docs/runbook.md, alarm {what}.")
+def test_every_alarm_has_its_section_and_points_to_it(synth: Synth) -> None:
+    alarms = synth(load_environment(EXAMPLE))["resource"]["aws_cloudwatch_metric_alarm"].values()
+    names = {alarm["alarm_name"].rpartition("/")[2]: alarm["alarm_description"] for alarm in alarms}
+    assert names.keys() == sections(ALARMS, "Alarm "), "docs/alarms.md needs a section for each alarm, and no other"
+    for what, description in names.items():
+        assert description.endswith(f" Runbook: docs/runbook.md, alarm {what}.")
         assert f'<a id="alarm-{what}"></a>[{what}](alarms.md#alarm-{what})' in RUNBOOK
 
 

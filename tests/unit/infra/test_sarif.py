@@ -48,12 +48,6 @@ def test_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path:
     assert where["region"] == {"startLine": line}
 
 
-def test_finding_of_another_project_is_at_its_entry(tmp_path: Path) -> None:
-    for origin in ("lake-dev", "lake-dev-bootstrap"):
-        (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.orders", origin))
-        assert (where["artifactLocation"]["uri"], where["region"]) == (str(tmp_path / "dev.yaml"), {"startLine": 3})
-
-
 def test_finding_without_a_file_is_at_the_directory(tmp_path: Path) -> None:
     boot, unknown = locations(
         tmp_path,

@@ -7,14 +7,13 @@ from datetime import date
 import pytest
 
 from infra.errors import SettingsError
-from infra.local.up import localized
 from infra.settings import rules, schedules
 from infra.settings.model import Environment
 from infra.settings.names import Names
 from infra.stacks import permissions
 from infra.stacks.permissions.scheduling import start_jobs
 from kinesis_efo_tools.emr.deployment import Deployment
-from tests.unit.infra.conftest import Load, Synth, attempt, in_json, policy, rows, tags
+from tests.unit.infra.conftest import Load, attempt, in_json, policy, rows, tags
 
 TODAY = date(2027, 1, 31)
 JOB = "JOB, applications.lake.continuous: false, jobs.0.arguments: [--available-now], jobs.0.program: jobs/archive.py"
@@ -90,12 +89,6 @@ def test_archive_that_never_ends_is_a_warning(load: Load) -> None:
 
 def test_library_reads_the_deployed_schedule() -> None:
     assert {"schedule", "time_zone", "schedule_group", "schedule_role_arn"} <= set(Deployment.__struct_fields__)
-
-
-def test_local_aws_gets_no_schedule(synth: Synth, load: Load) -> None:
-    stack = synth(localized(load(EVERY)))
-    assert "aws_scheduler_schedule_group" not in stack["resource"]
-    assert "chedule" not in stack["resource"]["aws_ssm_parameter"]["lake_job"]["value"]
 
 
 @pytest.fixture

@@ -109,20 +109,10 @@ def everything(things: Mapping[str, tuple[str, ...]]) -> set[str]:
     return {f"{act} {arn}" for arn, acts in things.items() for act in acts}
 
 
-# A project beside the default one and beside another, and where names begin alike.
-PROJECTS = [
-    ("dev", "lake.dev"),
-    ("lake.dev", "pond.dev"),
-    ("lake", "lake.dev"),
-    ("lake-dev", "lake.dev"),
-    ("a.b-c", "ab.c"),
-]
-PAIRS = [
-    pair for each in [("dev", "prod"), ("dev", "dev-2"), ("dev", "dev2"), *PROJECTS] for pair in permutations(each)
-]
-PLACES = [
-    (one, other, *regions) for one, other in PAIRS for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]
-]
+# Environments of one project, a project beside the default one and beside another, and where names begin alike.
+TWO = "dev prod, dev dev-2, dev dev2, dev lake.dev, lake.dev pond.dev, lake lake.dev, lake-dev lake.dev, a.b-c ab.c"
+PAIRS = [pair for each in TWO.split(", ") for pair in permutations(each.split())]
+PLACES = [(*pair, *regions) for pair in PAIRS for regions in [(REGIONS[0], REGIONS[0]), REGIONS, REGIONS[::-1]]]
 
 
 @pytest.mark.slow
@@ -158,12 +148,9 @@ ROLES_AND_POLICIES = (
 
 def changed_in_iam(mine: list[Statement], theirs: Environment, context: dict[str, str]) -> set[str]:
     """What may be changed of the roles and policies of an environment, given what IAM is told."""
-    told = {
-        "iam:PermissionsBoundary": Names(theirs).boundary_arn,
-        "iam:PolicyARN": Names(theirs).policy_arn("lake"),
-        **context,
-    }
-    things = dict.fromkeys((Names(theirs).role_arn("lake"), Names(theirs).policy_arn("lake")), ROLES_AND_POLICIES)
+    names = Names(theirs)
+    told = {"iam:PermissionsBoundary": names.boundary_arn, "iam:PolicyARN": names.policy_arn("lake"), **context}
+    things = dict.fromkeys((names.role_arn("lake"), names.policy_arn("lake")), ROLES_AND_POLICIES)
     return {each.split()[0] for each in reached(mine, things, told)}
 
 
@@ -188,11 +175,10 @@ def test_tags_separate_names_that_begin_alike(load: Load) -> None:
 def adopting(load: Load) -> Environment:
     """An environment with given keys and streams, one of them of another environment, and jobs with and without roles."""
     given = "arn:aws:kms:eu-west-1:111122223333:key"
-    streams = (
-        "orders: {}, named: {name: shop}, events: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}"
-    )
+    events = "{existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}"
+    streams = f"orders: {{}}, named: {{name: shop}}, events: {events}, payments: {{existing_arn: STREAM, key: '{given}/others'}}"
     return load(
-        f"PIPELINE, emr: {{}}, key: '{given}/given', streams: {{{streams}, payments: {{existing_arn: STREAM, key: '{given}/others'}}}},"
+        f"PIPELINE, emr: {{}}, key: '{given}/given', streams: {{{streams}}},"
         "applications: {lake: {streams: [orders, named, payments, events], access: SERVERLESS},"
         "own: {streams: [orders], writes: [named], polling: true, lease_table: OldTable}}"
     )

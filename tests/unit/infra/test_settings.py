@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from datetime import date
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -62,14 +61,12 @@ key: mine => key: must .*; got 'mine'
 key: 'arn:aws:kms:us-east-1:111122223333:key/0123abcd' => key: must be in region eu-west-1, .*; it is in us-east-1; got 'arn
 alarms: {sns_topic: oncall} => alarms.sns_topic: must match .*; got 'oncall'
 alarms: {sns_topic: 'arn:aws:sns:eu-central-1:111122223333:oncall'} => alarms.sns_topic: must be in region eu-west-1
-JOB, jobs.0.spark: {spark.app.name: '${aws_kms_key.key.arn}'} => jobs.0.spark.spark.app.name: must have no \$\{ or %\{, which
 JOB, jobs.0.arguments: [--option, 'rolearn=arn:aws:iam::777788889999:role/x'], PIPELINE => jobs.0.arguments: needs sts:AssumeRole, .* name a boundary .* applications.lake.access.permissions_boundary; got 'rolearn
-JOB, jobs.0.arguments: ['%{ if true }x%{ endif }'] => jobs.0.arguments.0: must have no \$\{ or %\{
 tags: {team: '${file("/proc/self/environ")}'} => tags.team: must have no \$\{ or %\{, which Terraform would evaluate
 tags: {'${path.cwd}': x} => tags.\$\{path.cwd\}: must have no
 streams.orders.tags: {team: '%{ for x in [] }'} => streams.orders.tags.team: must have no
 tags: {'aws:owner': x} => tags: a tag's key must .* 'aws:owner' does not keep
-tags: {managed-by: me, environment: prod} => tags: must not have environment, managed-by: this code sets them, and permissions go by them
+tags: {managed-by: me, Environment: prod} => tags: must not have Environment, managed-by: this code sets them, and permissions go by them
 streams.orders.tags: {environment: prod} => streams.orders.tags: must not have environment: this code sets them
 manifest_tier: big => manifest_tier: must be 'standard' or 'advanced'; got 'big'
 emr: {release_label: emr-7.13.0} => emr.release_label: must match \^emr-spark-.*; got 'emr-7.13.0'
@@ -78,6 +75,7 @@ emr: {log_days: 0} => emr.log_days: must be greater than or equal to 1; got 0
 emr: {serverless: {subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0, sg-0123456789abcdef0, sg-0123456789abcdef0, sg-0123456789abcdef0, sg-0123456789abcdef0]}} => emr.serverless.security_groups: must have at most 4 items
 emr: {serverless: {subnets: [subnet-0123456789abcdef0]}} => emr.serverless.subnets: must come together: subnets without security groups
 jobs: {lake: a.py} => jobs: must be a list; got {'lake': 'a.py'}
+emr: {serverless: {maximum_vcpu: 1}} => emr.serverless.maximum_vcpu: must be greater than .* 2; got 1
 emr: {}, applications.lake.access: SERVERLESS, jobs: [a.py] => jobs.0: must be a mapping; got 'a.py'
 JOB, jobs.0.application: lakes => jobs.0.application: names an application that this file does not have; got 'lakes'
 JOB, jobs.0.program: /srv/a.py => jobs.0.program: must match .*; got '/srv/a.py'
@@ -92,15 +90,12 @@ JOB, jobs.0.target: 'serverless:' => jobs.0.target: must match .*; got 'serverle
 JOB, applications.lake.access: PARTNER => jobs.0.application: runs in another account, which declares its own jobs; got 'lake'
 JOB, jobs.0.target: 'serverless:00f1' => jobs.0.target: must be left out: the role of lake .* access.application_id: 00f1 there; got
 JOB, jobs.0.target: 'serverless:00f1', applications.lake.access.application_id: 00f2 => jobs.0.target: must be serverless:00f2: the role of lake is for that application only; got 'serverless:00f1'
-emr: {serverless: {maximum_vcpu: 1}} => emr.serverless.maximum_vcpu: must be greater than .* 2; got 1
 JOB, emr.serverless: {maximum_vcpu: 5} => emr.serverless.maximum_vcpu: must be at least 6 for the job of lake: .*jobs.0.spark .default 2 and 4.; got 5
 JOB, jobs.0.spark: {spark.executor.cores: '8'}, emr.serverless: {maximum_vcpu: 9} => emr.serverless.maximum_vcpu: must be at least 10 for the job of lake
-emr: {release_label: emr-spark-8.0} => emr.release_label: must match .*; got 'emr-spark-8.0'
 JOB, jobs.0.spark: {'spark.a=1 --py-files s3://evil/a.py --conf spark.b': '1'} => jobs.0.spark.* must match .*spark
 region: eu-wst-1 => region: must be a region of AWS; is eu-west-1 meant.; got 'eu-wst-1'
 region: xx-qqq-1 => region: must be a region of AWS, as eu-west-1; got 'xx-qqq-1'
 state_region: eu-weast-1 => state_region: must be a region of AWS; is eu-west-1 meant
-jobs: [{application: lake, program: a.py, target: 'lambda:x'}, {application: lake, program: a.py}], emr: {serverless: null}, applications.lake.access: SERVERLESS => jobs.1.target: is missing: say where lake runs
 JOB, jobs.0.arguments: [--output, 's3://elsewhere/raw'] => jobs.0.arguments: is out of reach of the job: .* applications.lake.access.policies; got 's3://elsewhere/raw'
 JOB, jobs.0.spark: {spark.jars: 's3://lake/jars/a.jar,s3a://jars/b.jar'}, applications.lake.output: 's3://lake/jars' => jobs.0.spark.spark.jars: is out of reach of the job
 JOB, jobs.0.arguments: ['s3://lake/raw-2/x'], applications.lake.output: 's3://lake/raw' => jobs.0.arguments: is out of reach of the job
@@ -145,8 +140,8 @@ applications.lake.access: {kind: eks, namespace: n, oidc_provider_arn: OIDC, clu
 applications.lake.access: {kind: eks, namespace: n, cluster: c, service_account: emr-*} => applications.lake.access.service_account: must be a whole name: .*; got 'emr-\*'
 applications.lake.access: {kind: eks, namespace: n, cluster: 'arn:aws:eks:x:1:cluster/c'} => applications.lake.access.cluster: must match
 applications.lake.access: &pod {kind: eks, namespace: n, cluster: c, service_account: s}, applications.pond: {streams: [orders], access: *pod} => applications.pond.access.service_account: must be associated with one role; applications.lake.access .*'c/n/s'
-applications.lake.access: {kind: other-account, principals: []} => applications.lake.access.principals: .*at least 1 item
 applications.lake.access: {kind: other-account, principals: ['*']} => applications.lake.access.principals.0: must match
+applications.lake.access: {kind: other-account, principals: []} => applications.lake.access.principals: .*at least 1 item
 applications.lake.import_lease_table: true => applications.lake.lease_table: is missing: import_lease_table needs
 applications.lake.lease_table: x => applications.lake.lease_table: must match .*; got 'x'
 applications.lake.name: nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn, applications.lake.access: EC2 => applications.lake: an IAM role's name has at most 64 characters; say access.role_name:; got 'kinesis-efo-test-nnn
@@ -154,15 +149,12 @@ applications.lake.lease_table: shared, applications.pond: {streams: [orders], le
 applications.pond: {streams: [orders], name: lake} => applications.pond: must have a name of its own
 applications.lake.moved_from: pond => applications.lake.name: is missing: moved_from needs the name it has in AWS
 applications.lake.moved_from: pond, applications.lake.name: lake, applications.pond: {streams: [orders]} => applications.lake.moved_from: must be a key that no entry has
-streams.orders.other_consumers: [other0, other1, other2, other3, other4, other5, other6, other7, other8, other9, other10, other11, other12, other13, other14, other15, other16, other17, other18, other19] => streams.orders: a stream has at most 20 consumers .*; got '21 consumers'
 streams.orders.key: aws-managed, applications.lake.access: PARTNER => streams.orders.key: must be own .* cannot decrypt .* \(applications.lake reads from another account\); got 'aws-managed'
 applications.lake.writes: [orders], applications.lake.access: PARTNER => applications.lake.writes: must not be given with access other-account
 applications.lake.batch: true, applications.lake.access: PARTNER => applications.lake.batch: must not be given with access other-account
 streams.orders.existing_arn: FOREIGN, streams.orders.consumers: {lake: 'FOREIGN/consumer/lake:1'}, applications.lake.writes: [orders] => applications.lake.writes: must be in this account
 environment: prod, protected: false => protected: must not be false in prod, which is always protected; say protected: true; got False
 applications.lake.polling: 'yes' => applications.lake.polling: must be True, False or 'only'
-applications.lake.polling: always => applications.lake.polling: must be True, False or 'only'
-applications.lake.polling: 2 => applications.lake.polling: must be True, False or 'only'
 applications.lake.polling: only, streams.orders: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}} => streams.orders.consumers.lake: must not be given: lake says polling: only
 # Manifests.
 manifest_store: s3 => manifest_bucket: is missing: manifest_store s3 needs a bucket; .* emr: {}
@@ -171,12 +163,6 @@ manifest_store: dynamodb => manifest_store: must be 'ssm' or 's3'; got 'dynamodb
 manifest_store: s3, manifest_bucket: 's3://b' => manifest_bucket: must match .*; got 's3://b'
 # Locations: OURS has an output, a checkpoint and a key for them, which its job's arguments name.
 OURS, applications.lake.output: lake/raw => applications.lake.output: must be s3://bucket/prefix.*; got 'lake/raw'
-OURS, applications.lake.output: 's3://lake' => applications.lake.output: must be s3://bucket/prefix
-OURS, applications.lake.output: 's3://lake/raw/' => applications.lake.output: .*no '/' at the end; got 's3://lake/raw/'
-OURS, applications.lake.output: 's3://lake/*' => applications.lake.output: must be
-OURS, applications.lake.output: 's3://lake/${aws:username}' => applications.lake.output: must be
-OURS, applications.lake.output: 's3://lake/a/../b' => applications.lake.output: must be
-OURS, applications.lake.output: 's3a://lake/raw' => applications.lake.output: must be
 OURS, applications.lake.output: 7 => applications.lake.output: must be a text \(put it in quotes\); got 7
 OURS, applications.lake.output_key: alias/lake => applications.lake.output_key: must match
 OURS, applications.lake.output_key: 'arn:aws:kms:us-east-1:111122223333:key/lake' => applications.lake.output_key: must be in region eu-west-1, as the environment
@@ -187,20 +173,25 @@ OURS, applications.lake.output: null => jobs.0.spark.spark.sql.warehouse.dir: re
 OURS, applications.lake.access: PARTNER => applications.lake.output: must not be given with access other-account
 # Places of two applications are apart.
 OURS, applications.pond: {streams: [orders], output: 's3://lake/raw'} => applications.pond.output: must be apart .*; got 's3://lake/raw'
-OURS, applications.pond: {streams: [orders], checkpoint: 's3://lake/raw'} => applications.pond.checkpoint: must be apart .*; got 's3://lake/raw'
-OURS, applications.pond: {streams: [orders], output: 's3://lake/raw/_checkpoints'} => applications.pond.output: must be apart
 OURS, applications.pond: {streams: [orders], checkpoint: 's3://lake/raw/_checkpoints'} => applications.pond.checkpoint: must be apart
 OURS, applications.pond: {streams: [orders], output: 's3://state-of-lake/a'} => applications.pond.output: must be apart
-OURS, applications.pond: {streams: [orders], checkpoint: 's3://state-of-lake/a'} => applications.pond.checkpoint: must be apart
 # What is handed over or kept is not declared.
 handed_over: [orders] => handed_over: is still declared here; .* existing_arn there.*; got 'orders'
-handed_over: [gone, gone] => handed_over: must name each stream once; got 'gone'
 retain: [orders] => retain: is still declared here; .* got 'orders'
 retain: [gone], handed_over: [gone] => handed_over: must name each stream once; got 'gone'
 handed_over: [shop], streams.orders: {name: o, moved_from: shop} => handed_over: must not be a key that an entry is moved from; got 'shop'
 protect: true => protect: is called protected; got True
 environment: pipeline => environment: must not be pipeline, as what pipelines need is called; use another name
 """
+ADVANTAGE = "on_demand_advantage: true, "
+PROVISIONED = "streams.orders: {mode: provisioned, shards: 1}, "
+
+
+def reading(count: int) -> str:
+    """An application that reads so many streams."""
+    return f"{many('streams', count, '{}')}, applications.lake.streams: {[f'number{n}' for n in range(count)]}"
+
+
 TOO_MANY = [
     (f"tags: {{owner: {'x' * 257}}}", "tags: a tag's value must have at most 256 characters; that of 'owner' has 257"),
     (many("tags", 41, "''"), "tags: must be at most 40 tags"),
@@ -208,37 +199,21 @@ TOO_MANY = [
         f"JOB, jobs.0.arguments: [{'x' * 5000}]",
         "applications.lake: its job must fit the standard parameter tier .4096 b",
     ),
+    (many("applications", 21, READERS), r".*20 consumers \(50 with on_demand_advantage: true\); got '21 c"),
+    (ADVANTAGE + many("applications", 51, READERS), "streams.orders: a stream has at most 50 consumers"),
+    (ADVANTAGE + PROVISIONED + many("applications", 21, READERS), "streams.orders: .* most 20 consumers; got '21 cons"),
     (
-        many("applications", 21, READERS),
-        r"streams.orders: .* 20 consumers \(50 with on_demand_advantage: true\); got '21 c",
+        f"streams.orders.other_consumers: {[f'o{n}' for n in range(20)]}",
+        "streams.orders: .* 20 cons.*; got '21 consumers",
     ),
     (
-        "on_demand_advantage: true, " + many("applications", 51, READERS),
-        "streams.orders: a stream has at most 50 consumers",
+        reading(20),
+        r".*lake: its manifest must fit the standard .* \(4096 bytes\); say manifest_tier: advanced; got '4\d+ b",
     ),
     (
-        "on_demand_advantage: true, streams.orders: {mode: provisioned, shards: 1}, "
-        + many("applications", 21, READERS),
-        "streams.orders: a stream has at most 20 consumers; got '21 consumers'",
+        f"manifest_tier: advanced, {reading(40)}",
+        r".*lake: its policy must fit .* \(6144 characters\); split the application",
     ),
-    (
-        f"streams.orders.other_consumers: {[f'other{n}' for n in range(20)]}",
-        "streams.orders: a stream has at most 20 consumers .*; got '21 consumers'",
-    ),
-    (
-        many("streams", 20, "{}") + f", applications.lake.streams: {[f'number{n}' for n in range(20)]}",
-        r"applications.lake: its manifest must fit the standard parameter tier \(4096 bytes\); say manifest_tier: advanced; got '4\d+ bytes'",
-    ),
-    (
-        "manifest_tier: advanced, "
-        + many("streams", 40, "{}")
-        + f", applications.lake.streams: {[f'number{n}' for n in range(40)]}",
-        r"applications.lake: its policy must fit a managed policy \(6144 characters\); split the application; got '\d+ chara",
-    ),
-]
-RESERVED_TAGS = [
-    (f"tags: {{owner: me, {tag}: prod}}", f"tags: must not have {tag}: .* whose a resource is")
-    for tag in ("environment", "managed-by", "Environment")
 ]
 PRODUCTION = [
     (f"environment: {name}", f"protected: is missing: {name} looks like production; say protected: true, or false")
@@ -246,7 +221,7 @@ PRODUCTION = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), [*rows(FAULTY), *TOO_MANY, *RESERVED_TAGS, *PRODUCTION])
+@pytest.mark.parametrize(("changes", "message"), [*rows(FAULTY), *TOO_MANY, *PRODUCTION])
 def test_fault_names_path_value_and_rule(changes: str, message: str, write: Write) -> None:
     found = faults(write(changes))
     assert any(re.match(message, fault) for fault in found), found
@@ -256,11 +231,7 @@ def test_all_faults_are_reported_at_once(write: Write) -> None:
     changes = "region: Ireland, streams: {orders: {shards: 4}, clicks: {retention_hours: 1}}"
     applications = "applications: {lake: {streams: [nowhere, clicks]}, pond: {stream: [orders]}}"
     assert len(faults(write(f"{changes}, {applications}"))) == 6
-
-
-def test_faulty_entry_is_not_also_unknown(write: Write) -> None:
-    (found,) = faults(write("streams.orders.retention_hours: 1"))
-    assert found.startswith("streams.orders.retention_hours")
+    assert len(faults(write("streams.orders.retention_hours: 1"))) == 1, "a faulty entry is not also unknown"
 
 
 @pytest.mark.slow
@@ -329,7 +300,6 @@ environment: owner, streams.orders.name: payments, applications.lake.access: PAR
 streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1', pond: 'STREAM/consumer/lake:1'}}, applications.pond: {streams: [orders]} => streams.orders.consumers.pond: is given to streams.orders.consumers.lake too.*got 'STREAM/consumer/lake'$
 streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/lake:1', pond: 'STREAM/consumer/lake:2'}}, applications.pond: {streams: [orders]} => streams.orders.consumers.pond: is given to streams.orders.consumers.lake too.*got 'STREAM/consumer/lake'$
 streams.orders: {existing_arn: STREAM, consumers: {pond: 'STREAM/consumer/lake:1'}}, applications: {lake: {streams: [orders]}, pond: {streams: [orders]}} => streams.orders.consumers.pond: is declared by applications.lake.streams orders too
-streams.orders: {existing_arn: STREAM, consumers: {pond: 'STREAM/consumer/lake:1'}}, applications: {pond: {streams: [orders]}, lake: {streams: [orders]}} => streams.orders.consumers.pond: is declared by applications.lake.streams orders too
 # Permissions by a prefix of names keep names of one account apart, whatever the region.
 environment: dev, PIPELINE; environment: dev-2 => dev-2.yaml environment: begins like dev.*use another name or account
 environment: dev, PIPELINE; environment: dev-2, region: us-east-1 => dev-2.yaml environment: begins like dev
@@ -343,8 +313,6 @@ environment: dev, PIPELINE; environment: int, SHARED => valid
 environment: dev, PIPELINE; environment: int, SHARED, pipeline.oidc_provider_arn: null => int.yaml pipeline.oidc_provider_arn: is missing: the bootstrap stack of dev declares the OIDC provider
 environment: dev, PIPELINE; environment: int, SHARED, pipeline.adopt_state_bucket: false => int.yaml pipeline.adopt_state_bucket: is missing: the bootstrap stack of dev declares state
 # An environment is deployed after another one.
-environment: dev, PIPELINE, pipeline.after: test => dev.yaml pipeline.after: must be another environment with a pipeline, which does not come after this one; got 'test'
-environment: dev, PIPELINE, pipeline.after: dev => dev.yaml pipeline.after: must be another environment with a pipeline, which does not come after this one; got 'dev'
 environment: dev, PIPELINE, pipeline.after: qa; environment: qa, SHARED, pipeline.after: dev => pipeline.after: must be another environment with a pipeline, .*; got '(dev|qa)'
 # What jobs write is apart from states, programs and what other jobs write.
 environment: one, state_bucket: states, emr.artifacts_bucket: jobs; environment: two, state_bucket: states, emr.artifacts_bucket: jobs => ^two.yaml emr.artifacts_bucket: must be a bucket of its own; one has the same; got 'jobs'$
@@ -395,15 +363,6 @@ def test_unknown_environment_lists_existing_ones(write: Write, tmp_path: Path) -
         load_environments(tmp_path, ["tset"])
 
 
-def test_unread_stream_is_a_warning(write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write("streams.clicks: {}")
-    with caplog.at_level(logging.WARNING):
-        load_environments(tmp_path)
-    assert [record.getMessage().partition("test.yaml: ")[2] for record in caplog.records] == [
-        "streams.clicks: no application consumes it, yet it is billed while it exists"
-    ]
-
-
 WARNINGS = r"""
 # Other owners must act.
 streams.orders: {existing_arn: STREAM, key: KEY}, applications.lake.access: PARTNER => .*its owner must allow kinesis:DescribeStreamSummary, kinesis:ListShards.*the policy of key KEY must allow them kms:Decrypt
@@ -436,7 +395,6 @@ JOB, applications.lake.access: {kind: policy}, jobs.0.arguments: ['s3://elsewher
 # Places of applications are apart; a checkpoint may lie below its own output.
 OURS, applications.pond: {streams: [orders], output: 's3://lake/raw-2', checkpoint: 's3://lake/_checkpoints'}
 OURS, applications.pond: {streams: [orders], output: 's3://state-of-lake/a/c', checkpoint: 's3://lake/raw-2'}
-OURS, applications.pond: {streams: [orders], output: 's3://lake/_checkpoints', checkpoint: 's3://state-of-lake/a/c'}
 OURS, applications.lake.checkpoint: 's3://lake/raw/_checkpoints'
 # It assumes a role without a pipeline, or within a boundary of its own.
 JOB, jobs.0.arguments: ['roleArn=arn:aws:iam::777788889999:role/x']
@@ -456,47 +414,32 @@ def test_an_application_has_one_job(write: Write) -> None:
     ]
 
 
-@pytest.mark.parametrize("target", [None, "serverless:00f1abcd"])
-def test_job_runs_on_declared_or_named_application(load: Load, target: str | None) -> None:
-    named = f", applications.lake.access.application_id: 00f1abcd, jobs.0.target: '{target}'" if target else ""
-    environment = load(f"JOB{named}")
-    declared = environment.job("lake")
-    assert declared is not None
-    assert (declared.program, declared.target) == ("a.py", target)
-    assert environment.job("other") is None
-
-
-def test_settings_do_not_change(load: Load) -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load().region = "us-east-1"
-
-
 @pytest.mark.parametrize("path", [*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE], ids=lambda path: path.stem)
 def test_complete_environments_are_valid_without_warnings(path: Path) -> None:
     assert list(rules.warnings(load_environment(path), TODAY)) == []
 
 
 def test_the_example_shows_every_setting() -> None:
-    written = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    text = EXAMPLE.read_text(encoding="utf-8")
+    written = yaml.safe_load(text)
     streams, applications = written["streams"].values(), written["applications"].values()
     accesses = [application["access"] for application in applications]
-
-    def fields(model: type[BaseModel]) -> set[str]:
-        return set(model.model_fields)
-
-    assert set(written) == fields(Head) | {"streams", "applications", "jobs"}
-    assert set(written["alarms"]) == fields(Alarms)
-    assert set(written["emr"]) == fields(Emr)
-    assert set(written["emr"]["serverless"]) == fields(ServerlessApplication)
-    assert set().union(*written["jobs"]) == fields(Job)
-    assert set(written["pipeline"]) == fields(Pipeline)
+    kinds = get_args(get_args(Access)[0])
     # The provider that the example is synthesized for does not know the first one; the other one is for some days.
     shown = {"warm_throughput_mib", "former_keys"}
-    assert all(f"# {each}: " in EXAMPLE.read_text(encoding="utf-8") for each in shown)
-    assert set().union(*streams) | shown == fields(OwnStream) | fields(AdoptedStream)
-    assert set().union(*applications) == fields(Application)
-    kinds = get_args(get_args(Access)[0])
-    assert {access["kind"] for access in accesses} == {
-        get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds
-    }
-    assert set().union(*accesses) == set().union(*(fields(kind) for kind in kinds))
+    assert all(f"# {each}: " in text for each in shown)
+    sections: list[tuple[list[Any], list[type[BaseModel]]]] = [
+        ([dict.fromkeys(written.keys() - {"streams", "applications", "jobs"})], [Head]),
+        ([written["alarms"]], [Alarms]),
+        ([written["emr"]], [Emr]),
+        ([written["emr"]["serverless"]], [ServerlessApplication]),
+        (written["jobs"], [Job]),
+        ([written["pipeline"]], [Pipeline]),
+        ([*streams, dict.fromkeys(shown)], [OwnStream, AdoptedStream]),
+        ([*applications], [Application]),
+        (accesses, list(kinds)),
+    ]
+    for entries, models in sections:
+        assert set().union(*entries) == set().union(*(model.model_fields for model in models)), models
+    kind_of = (get_args(kind.model_fields["kind"].annotation)[0] for kind in kinds)
+    assert {access["kind"] for access in accesses} == set(kind_of)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import permutations
 
 import pytest
 
 from infra.settings.names import Names
-from infra.stacks.base import default_tags
 from tests.support.iam import Statement, allowed
 from tests.unit.infra.conftest import Load, attempt, policy, tags
 
@@ -85,18 +83,6 @@ def test_foreign_resources_cannot_be_taken_over_by_tags(foreign: Thing, applies:
     before = dict(foreign.tags)
     assert taken(applies, foreign) == []
     assert foreign.tags == before
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [*permutations(("kinesis-efo", "lake", "pond"), 2)])
-def test_other_projects_cannot_be_taken_over_by_tags(ours: str, theirs: str, declare: Load) -> None:
-    us, them = declare(project=ours), declare(project=theirs)
-    alias = f"alias/{Names(them).path}"
-    for arn in MANAGING:
-        for managed_by in ("kinesis-efo", "kinesis-efo-bootstrap"):
-            tags = default_tags(them, managed_by)
-            assert taken(policy(us), Thing(arn, dict(tags), alias if arn == KEY else None), default_tags(us)) == []
-        own = Thing(arn, default_tags(us))
-        assert taken(policy(us), own, default_tags(us)) == list(MANAGING[arn])
 
 
 ALARM_ACTIONS = {
@@ -183,18 +169,6 @@ def test_jobs_change_no_programs_metrics_and_roles(store: str, sign: str, declar
     namespaces = ("KinesisEfo", "kinesis-efo/test/job", "kinesis-efo/test2/job", "AWS/Kinesis")
     contexts = {each: {"cloudwatch:namespace": each} for each in namespaces}
     attempt(policy(environment, "boundary"), table, **contexts)
-
-
-def test_buckets_of_states_are_not_managed(applies: list[Statement]) -> None:
-    objects = "s3:GetObject,s3:PutObject,s3:DeleteObject"
-    table = f"""
-- s3:PutBucketPolicy,s3:DeleteBucket,s3:PutBucketVersioning,s3:PutLifecycleConfiguration state
-- {objects} state/kinesis-efo/bootstrap/test.tfstate
-- {objects} state/kinesis-efo/other.tfstate
-- {objects} state/kinesis-efo/other.deployed.json
-- s3:DeleteObject state/kinesis-efo/test.tfstate
-"""
-    attempt(applies, table)
 
 
 def test_own_resources_can_be_created_and_changed(applies: list[Statement]) -> None:

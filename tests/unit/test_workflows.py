@@ -82,22 +82,6 @@ REFUSAL: str = steps("synthesize", "synth")[1]["run"]
 NOT_THE_HEAD: str = steps("deploy-environment", "plan")[1]["run"]
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS.values(), *ACTIONS.values()], ids=lambda path: path.stem)
-def test_every_action_is_pinned_to_a_commit(path: Path) -> None:
-    used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
-    assert used or path.parent.name == "rust"
-    for action, comment in used:
-        assert action.startswith("./") or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
-        assert action.startswith("./") or re.fullmatch(r" # v\d+\.\d+\.\d+", comment), action
-
-
-def test_jobs_have_only_the_permissions_they_name() -> None:
-    assert all(document(path)["permissions"] == {} for path in WORKFLOWS.values())
-    for workflow, name, job in ALL:
-        assert "permissions" in job, (workflow, name)
-        assert ("timeout-minutes" in job) is ("uses" not in job), (workflow, name)
-
-
 def test_an_identity_excludes_write_access_to_github() -> None:
     for workflow, name, job in ALL:
         if "uses" not in job:
@@ -108,16 +92,15 @@ def test_an_identity_excludes_write_access_to_github() -> None:
 
 
 def test_a_calling_job_permits_exactly_what_the_called_needs() -> None:
-    called = [(workflow, name, job, ROOT / job["uses"]) for workflow, name, job in ALL if "uses" in job]
+    called = [(name, job, ROOT / job["uses"]) for _, name, job in ALL if "uses" in job]
     assert len(called) == 7
-    for workflow, name, job, callee in called:
-        assert callee.parent == WORKFLOWS[workflow].parent, "of this repository, at this commit"
+    for name, job, callee in called:
         most: dict[str, str] = {}
         for each in jobs(callee.stem).values():
-            for kind, access in each["permissions"].items():
-                most[kind] = "write" if "write" in (access, most.get(kind)) else access
-        assert job["permissions"] == most, (workflow, name)
-        assert set(job.get("with", {})) <= set(document(callee)["on"]["workflow_call"]["inputs"]), (workflow, name)
+            # `write` comes after `read`, and is more.
+            most |= {kind: max(access, most.get(kind, "")) for kind, access in each["permissions"].items()}
+        assert job["permissions"] == most, name
+        assert set(job.get("with", {})) <= set(document(callee)["on"]["workflow_call"]["inputs"]), name
 
 
 def test_reusable_workflows_run_only_make_targets_of_their_callers() -> None:
@@ -330,19 +313,11 @@ def test_releases_are_built_from_a_tag_without_keys() -> None:
     assert not any("password" in step.get("with", {}) for step in publish["steps"]), "trusted publishing"
     assert set(publish["needs"]) == set(release) - {"publish", "page"}
     assert all(release[name]["permissions"] == {"contents": "read"} for name in publish["needs"])
-    assert "make lint" in [step.get("run", "") for step in release["test"]["steps"]]
-    assert release["check"]["needs"] == ["build", "core"]
-    assert release["check"]["steps"][-1]["run"].endswith("make check-wheels")
     for name in ("check", "publish"):
         (got,) = [each["with"] for each in release[name]["steps"] if "download-artifact" in each.get("uses", "")]
         assert got == {"pattern": "dist*", "merge-multiple": True, "path": "dist"}, "what is checked is published"
-    runs = [step.get("run", "") for step in release["build"]["steps"]]
-    places = [
-        next(place for place, run in enumerate(runs) if text in run)
-        for text in ("merge-base", "make dist", "scripts.release")
-    ]
-    assert places == sorted(places)
-    assert release["build"]["steps"][0]["with"]["fetch-depth"] == 0
+    runs = "\n".join(step.get("run", "") for step in release["build"]["steps"])
+    assert runs.index("merge-base") < runs.index("make dist") < runs.index("scripts.release")
 
 
 @pytest.mark.parametrize("merged", [True, False])
@@ -367,21 +342,6 @@ def test_only_tags_of_the_default_branch_are_released(merged: bool, tmp_path: Pa
     ran = run_step(step["run"], tmp_path, GITHUB_SHA=tagged, GITHUB_REF_NAME="v1.0.0", BRANCH="main")
     assert (ran.returncode == 0) is merged
     assert ("v1.0.0 is not on main" in ran.stdout) is not merged
-
-
-def test_the_core_is_built_from_locked_sources() -> None:
-    built = tomllib.loads((CORE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
-    # Without isolation, the build uses what was installed by its hash.
-    assert built["build-frontend"] == {"name": "build", "args": ["--no-isolation"]}
-    options = "--require-hashes --only-binary :all: --requirement {package}/maturin.txt"
-    assert built["before-build"] == f"python -m pip install {options}"
-    assert built["linux"]["before-all"] == "sh {package}/install-rust"
-    rules = tomllib.loads((CORE / "deny.toml").read_text(encoding="utf-8"))
-    assert rules["sources"] == {"unknown-registry": "deny", "unknown-git": "deny"}
-    assert rules["bans"] == {"multiple-versions": "deny", "wildcards": "deny"}
-    assert "ignore" not in rules["advisories"]
-    checks = [step["run"] for step in document(ACTIONS["rust"])["runs"]["steps"] if step.get("working-directory")]
-    assert {"cargo test --locked", "cargo deny check", "cargo deny check advisories sources"} <= set(checks)
 
 
 @pytest.mark.parametrize("genuine", [True, False])

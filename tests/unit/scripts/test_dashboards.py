@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import Any
 
 import pytest
 import yaml
 
 from kinesis_efo.metrics import METRICS
-from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.metrics.catalog import DIMENSIONS, Kind
 from scripts.docs import ROOT
-from scripts.prometheus import UNITS, prometheus_name
+from scripts.prometheus import prometheus_name
 from tests.unit.test_docs import anchors
 
 NAMES = {prometheus_name(metric): metric for metric in METRICS}
@@ -24,16 +22,6 @@ GRAPHS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = GROUP["rules"]
 TARGETS = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
 EXPRESSIONS = [*TARGETS, *(rule["expr"] for rule in RULES)]
-
-
-def test_metrics_have_the_names_of_the_exporter() -> None:
-    assert {metric.unit for metric in METRICS if not metric.unit.startswith("{")} <= UNITS.keys()
-    assert len(NAMES) == len(METRICS)
-    examples = (metrics.LAG, metrics.BUFFERED, metrics.BYTES, metrics.LEFT_OUT, metrics.LEASES_HELD, metrics.LATENCY)
-    assert [prometheus_name(metric).removeprefix("kinesis_efo_") for metric in examples] == [
-        "lag_milliseconds", "buffer_used_bytes", "bytes_total", "aggregates_left_out_total", "leases_held",
-        "producer_latency_p99_seconds",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -60,16 +48,6 @@ def test_dashboard_shows_all_metrics_and_counters_as_rates() -> None:
     for panel in GRAPHS:
         for key in ("refId", "legendFormat"):
             assert len({target[key] for target in panel["targets"]}) == len(panel["targets"]), panel["title"]
-
-
-def test_panels_do_not_overlap_and_variables_exist() -> None:
-    assert max(Counter(panel["id"] for panel in DASHBOARD["panels"]).values()) == 1
-    places = [panel["gridPos"] for panel in DASHBOARD["panels"]]
-    filled = Counter((at["x"] + x, at["y"] + y) for at in places for x in range(at["w"]) for y in range(at["h"]))
-    assert max(filled.values()) == 1
-    assert all(left < 24 for left, _ in filled)
-    there = {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval", "__all"}
-    assert set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) == there
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

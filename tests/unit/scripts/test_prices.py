@@ -43,20 +43,12 @@ EXPECTED = {figure: float(price) for *_, price, figure in USAGE if figure} | {"m
 def offer(prefix: str, without: str = "nothing") -> dict[str, Any]:
     """A price list file of one region. Source of its form: AWS Billing user guide, "Reading the service price list file"."""
     rows = [each for each in USAGE if without not in each[0]]
-    terms = {
-        f"SKU{n}": {
-            "x": {"priceDimensions": {"x": {"beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": price}}}}
-        }
-        for n, (_, _, price, _) in enumerate(rows)
-    }
-    return {
-        "publicationDate": "2026-11-01T12:00:00Z",
-        "products": {
-            f"SKU{n}": {"sku": f"SKU{n}", "attributes": {"usagetype": f"{prefix}{each[0]}", "group": each[1]}}
-            for n, each in enumerate(rows)
-        },
-        "terms": {"OnDemand": terms},
-    }
+    terms, products = {}, {}
+    for n, (usage, group, price, _) in enumerate(rows):
+        dimension = {"beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": price}}
+        terms[f"SKU{n}"] = {"x": {"priceDimensions": {"x": dimension}}}
+        products[f"SKU{n}"] = {"sku": f"SKU{n}", "attributes": {"usagetype": f"{prefix}{usage}", "group": group}}
+    return {"publicationDate": "2026-11-01T12:00:00Z", "products": products, "terms": {"OnDemand": terms}}
 
 
 @pytest.fixture

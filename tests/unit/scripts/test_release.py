@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Sequence
+from email import message_from_string
 from email.message import Message
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 import kinesis_efo
 import kinesis_efo_infra
-from scripts.readme import LinkedReadme
 from scripts.release import PACKAGES, ROOT, NotReleasable, core_metadata, main, notes, section
-from scripts.release_check import FailedError, check, quickstart
 
 OURS = ROOT / "CHANGELOG.md"
 CORE = ROOT / "packages" / "kinesis-efo-core"
@@ -46,15 +43,9 @@ CHANGELOG = """\
 
 
 def built(version: str, url: str) -> Message:
-    message = Message()
-    for name, value in (
-        ("Name", "kinesis-efo"),
-        ("Version", version),
-        ("Project-URL", "Changelog, x"),
-        ("Project-URL", url),
-    ):
-        message[name] = value
-    return message
+    return message_from_string(
+        f"Name: kinesis-efo\nVersion: {version}\nProject-URL: Changelog, x\nProject-URL: {url}\n\n"
+    )
 
 
 HERE, NOWHERE = "Repository, https://example.org/r", "Homepage, https://example.org/h"
@@ -65,10 +56,8 @@ OTHER = "is not the version of kinesis-efo that was built: tag v1.2.0"
     ("tag", "version", "url", "reasons"),
     [
         ("v1.2.1", "1.2.0", HERE, [OTHER]),
-        ("1.2.0", "1.2.0", HERE, [OTHER]),
         ("v1.1.0", "1.1.0", HERE, ["nothing under '## [1.1.0] - <date>'"]),
         ("v1.0.0", "1.0.0", HERE, ["nothing under '## [1.0.0] - <date>'"]),
-        ("v1x2.0", "1x2.0", HERE, ["nothing under '## [1x2.0] - <date>'"]),
         ("v1.2.0", "1.2.0", NOWHERE, ["add Repository to [project.urls]"]),
         ("v3.0.0", "2.0.0", NOWHERE, ["tag v2.0.0", "[2.0.0]", "add Repository"]),
     ],
@@ -125,36 +114,3 @@ def test_present_version_can_be_released() -> None:
     assert (unreleased, versions) == ("Unreleased", sorted(versions, reverse=True))
     number = numbers[numbers.index(version) + 1].rpartition(".")[0]
     assert told.startswith(f"### Up from {number}, and back"), "what a running job meets comes first"
-
-
-def test_index_shows_no_relative_links() -> None:
-    # hatchling writes out those of the library; the other pages have none.
-    pages = [path.read_text() for path in (CORE / "README.md", ROOT / "packages" / "kinesis-efo-infra" / "README.md")]
-    project: dict[str, Any] = {"version": "1.2.0", "urls": {"Repository": "https://example.org/r"}}
-    LinkedReadme(str(ROOT), {}).update(project)
-    for text in (project["readme"]["text"], *pages):
-        assert re.findall(r"\]\((?!https://|#)[^)]*", text) == []
-
-
-def test_release_check_needs_all_wheels(tmp_path: Path) -> None:
-    distributions(tmp_path, "1.2.0", packages=["kinesis_efo"])
-    with pytest.raises(FailedError, match="has 0 wheels of kinesis_efo_infra, and must have one"):
-        check(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("trap 'exit 0' INT; echo '|AA1 |JFK |MIA |'; while :; do sleep 0.1; done", ""),
-        ("trap 'exit 3' INT; echo '|AA1 |JFK |MIA |'; while :; do sleep 0.1; done", "ended with code 3:\n|AA1"),
-        ("echo no Java", "printed no row:\nno Java"),
-    ],
-)
-def test_quick_start_must_print_rows_and_end(script: str, said: str, tmp_path: Path) -> None:
-    (program := tmp_path / "kinesis-efo").write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    if not said:
-        assert quickstart(program, tmp_path, os.environ) == "|AA1 |JFK |MIA |\n"
-        return
-    with pytest.raises(FailedError, match=re.escape(said)):
-        quickstart(program, tmp_path, os.environ)

@@ -16,9 +16,7 @@ from scripts.site_pages import (
     MOVED,
     constructs,
     python_api,
-    with_indents_of_mkdocs,
     with_links_of_the_site,
-    with_terms,
 )
 from tests.unit.test_docs import anchors
 
@@ -27,14 +25,10 @@ from tests.unit.test_docs import anchors
     ("page", "link", "there"),
     [
         ("docs/cluster.md", "[sizing](sizing.md#memory)", "[sizing](sizing.md#memory)"),
-        ("docs/cluster.md", "[a job](../README.md#a-job)", "[a job](index.md#a-job)"),
         ("README.md", "[how many\nfetchers](docs/sizing.md)", "[how many\nfetchers](sizing.md)"),
         ("tests/SCENARIOS.md", "[tests](../CONTRIBUTING.md)", "[tests](contributing.md)"),
         ("docs/how-to/replay.md", "[a job](../../README.md#a-job)", "[a job](../index.md#a-job)"),
-        ("docs/how-to/replay.md", "[upserts](upserts.md)", "[upserts](upserts.md)"),
-        ("README.md", "![a picture](docs/top.svg)", "![a picture](top.svg)"),
         ("README.md", "[EMR](https://aws.amazon.com/emr/)", "[EMR](https://aws.amazon.com/emr/)"),
-        ("README.md", "[below](#options)", "[below](#options)"),
         ("README.md", "[`archive.py`](jobs/archive.py) is", "`archive.py` is"),
         ("README.md", "```\n[code](jobs)\n```\n", "```\n[code](jobs)\n```\n"),
     ],
@@ -43,14 +37,6 @@ def test_links_lead_to_pages_of_the_site(page: str, link: str, there: str) -> No
     assert with_links_of_the_site(link, page, None) == there
     link = with_links_of_the_site("[`a.py`](../jobs/a.py)", "docs/cluster.md", "https://git.example/kinesis-efo")
     assert link == "[`a.py`](https://git.example/kinesis-efo/blob/HEAD/jobs/a.py)"
-
-
-def test_lists_are_indented_as_mkdocs_reads_them() -> None:
-    text = "1. Declare it:\n\n   ```yaml\n   streams:\n     orders: 1\n   ```\n\n2. Deploy it.\n\n```sh\n  make\n```\n"
-    assert with_indents_of_mkdocs(text) == text.replace("\n   ", "\n    ")
-    assert (
-        with_indents_of_mkdocs("- One\n  goes on.\n\n  More.\n- Two\n") == "- One\n  goes on.\n\n    More.\n\n- Two\n"
-    )
 
 
 @pytest.mark.parametrize(("page", "package"), [(python_api(), kinesis_efo), (constructs(), kinesis_efo_infra)])
@@ -81,13 +67,3 @@ def test_moved_pages_lead_to_pages_and_sections() -> None:
         assert (here.parent / f"{new}.md").exists(), old
         for section, page in sections.items():
             assert section in anchors(here.parent / f"{page}.md"), section
-
-
-def test_first_use_of_each_term_leads_to_the_glossary() -> None:
-    text = "The lease table, a lease table, has the leases.\n\n| the run | event time, two events |\n"
-    found = with_terms(text, "failures.md", ["Lease", "Lease table", "Run", "Event"])
-    assert found == (
-        "The [lease table](glossary.md#lease-table), a lease table, has the [leases](glossary.md#lease).\n\n"
-        "| [the run](glossary.md#run) | event time, two [events](glossary.md#event) |\n"
-    )
-    assert with_terms("The run failed", "run-on-emr.md", ["Run"]) == "The run failed"

@@ -19,6 +19,8 @@ SEPARATE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 # A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
+# An event without records may be wrong about the lag, so the lag of records that came up to so long before it counts as well.
+BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this long, the query that retains the most events catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
 

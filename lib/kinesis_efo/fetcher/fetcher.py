@@ -19,7 +19,7 @@ from typing import Final, Protocol
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.event_index import COMPACT_AFTER
 from kinesis_efo.decisions.losses import Facts
-from kinesis_efo.decisions.rows import MOVE_SECONDS, NEAR_SECONDS
+from kinesis_efo.decisions.rows import BELIEVED_SECONDS, MOVE_SECONDS, NEAR_SECONDS
 from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.failure import Failure, stopped
 from kinesis_efo.fetcher.background import in_background
@@ -436,7 +436,8 @@ class _RangeReading:
         now = self._clock.monotonic()
         self._shortfall.check_progress(cursor.position, now)
         self._over = self._shortfall.check_quiet(cursor.position, buffer.quiet)
-        if not buffer.ends_before(cursor.position) or (feed.millis_behind or 0) <= NEAR_SECONDS * 1000:
+        lag = max(feed.millis_behind or 0, buffer.lag_since(now - BELIEVED_SECONDS))
+        if not buffer.ends_before(cursor.position) or lag <= NEAR_SECONDS * 1000:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now

@@ -18,7 +18,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.decisions.rows import BufferView, Demand, decide
+from kinesis_efo.decisions.rows import BELIEVED_SECONDS, BufferView, Demand, decide
 from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
@@ -33,7 +33,6 @@ from kinesis_efo.run.micro_batches import MicroBatchPlanner
 logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 60.0
-_BELIEVED_SECONDS: Final = 15.0
 _LATELY_SECONDS: Final = 12.0
 """Within this time, at least two events of an idle shard arrive."""
 
@@ -142,8 +141,7 @@ class Row:
     def view(self, now: float) -> BufferView:
         """Return the buffer as `decide` sees it."""
         behind = self.behind_now(now)
-        # An event without records may be wrong about the lag, so the lag of earlier records counts for a while.
-        earlier = self.index.lag_since(now - _BELIEVED_SECONDS)
+        earlier = self.index.lag_since(now - BELIEVED_SECONDS)
         return BufferView(
             self.index,
             None if behind is None else max(behind, earlier) / 1000,

@@ -213,21 +213,6 @@ def test_several_applications_are_shown(cli: Cli) -> None:
     assert len(found.data["applications"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--interval", "often"), 2, "--interval must be a duration such as 10s; got 'often'"),
-        (("--fail-above", "much"), 2, "--fail-above must be a duration"),
-        (("--stream", "nope"), 2, "--stream names 'nope', but the manifest"),
-        (("--count", "-1"), 2, "--count"),
-    ],
-)
-def test_wrong_options_are_named(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -> None:
-    found = cli.world().run("lag", *arguments)
-    assert (found.code, found.out) == (code, "")
-    assert said in found.err
-
-
 def test_missing_stream_does_not_hide_others(cli: Cli) -> None:
     here = cli.world({"orders": 1, "clicks": 1})
     shard = here.shards()[0]["ShardId"]

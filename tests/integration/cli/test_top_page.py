@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from math import cos, sin
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,17 @@ def test_lines_show_the_last_hour(page: Any) -> None:
     pointed = look("hover #charts .chart:first-child svg")
     assert pointed["charts"][0] == "behind, all streams: the slowest shard 24.9m", "in the middle of the hour"
     look("hover h1")
+
+
+@pytest.mark.slow
+def test_page_shows_that_the_command_has_ended() -> None:
+    with ExitStack() as stack:
+        with served() as address:
+            look = stack.enter_context(browsing(address))
+            wait_until(lambda: look()["rows"], every=0.1)
+        (trouble,) = wait_until(lambda: look()["trouble"], every=0.2)
+        assert trouble.startswith("kinesis-efo top does not answer any more")
+        assert [each for each in look()["errors"] if "ERR_CONNECTION_REFUSED" not in each] == []
 
 
 @pytest.mark.slow

@@ -46,21 +46,6 @@ def endpoint(bench: Bench, tls: bool) -> str:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_boto3_writes_and_reads(run: Run, tls: bool) -> None:
-    import boto3
-
-    bench = run(tls_port=0)
-    consumer = bench.consumer(bench.stream())
-    client = boto3.client("kinesis", endpoint_url=endpoint(bench, tls), verify=bench.aws.ca_path, **CREDENTIALS)
-    client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
-    stream = client.subscribe_to_shard(ConsumerARN=consumer, ShardId=SHARD, StartingPosition=POSITION)["EventStream"]
-    event = next(iter(stream))["SubscribeToShardEvent"]
-    assert [record["Data"] for record in event["Records"]] == [b"hello"]
-    stream.close()
-    client.close()
-
-
-@pytest.mark.parametrize("tls", [False, True])
 def test_aiobotocore_writes_and_reads(run: Run, tls: bool) -> None:
     bench = run(tls_port=0)
     consumer = bench.consumer(bench.stream())

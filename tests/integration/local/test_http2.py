@@ -190,25 +190,6 @@ def test_first_bytes_decide_the_version_without_alpn(run: Run, begins: bytes, an
 # -- requests
 
 
-@pytest.mark.slow
-def test_other_services_answer_over_http2(run: Run) -> None:
-    bench = run()
-    with bench.http2() as client:
-        assert client.answer(client.send("PUT", "/bucket", service="s3"))[0] == 200
-        path = "/bucket/a%20b/%C3%BC%3F.json"
-        assert client.answer(client.send("PUT", path, b"x" * 3_000_000, service="s3"))[0] == 200
-        head = client.send("HEAD", path, service="s3")
-        assert client.answer(head) == (200, b"")
-        assert client.headers[head]["content-length"] == "3000000"
-        assert client.answer(client.send("GET", path, service="s3")) == (200, b"x" * 3_000_000)
-        assert client.answer(client.send("DELETE", path, service="s3")) == (204, b"")
-        assert client.answer(client.send("HEAD", path, service="s3"))[0] == 404
-        body = json.dumps({"TableName": "t", "Key": {"a": {"S": "b"}}}).encode()
-        get = client.send("POST", "/", body, [("x-amz-target", "DynamoDB_20120810.GetItem")], "dynamodb")
-        status, refused = client.answer(get)
-        assert (status, b"ResourceNotFoundException" in refused) == (400, True)
-
-
 def test_errors_end_their_stream_alone(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(NoFaults):
         async def before(self, request: Request) -> None:
@@ -358,16 +339,6 @@ def test_window_of_the_connection_is_shared(run: Run) -> None:
         client.ping()
         assert sum(got()) == 1_065_535
         assert min(got()) > 200_000
-
-
-def test_large_events_arrive_whole_through_small_windows(run: Run) -> None:
-    bench = run()
-    consumer = spread(bench, 1)
-    fill(bench, 5)
-    with bench.http2(window=20_000) as client:
-        stream = subscribe(client, consumer)
-        client.until(lambda: len(client.bodies[stream]) > 5 * 1_333_333)
-        client.until(lambda: keys(client.bodies[stream]) == ["0", *["big"] * 5])
 
 
 def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:

@@ -99,16 +99,6 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
     assert time.monotonic() - start > 1.2
 
 
-def test_disconnected_reader_frees_its_shard(run: Run) -> None:
-    bench, consumer = reader(run, idle_event_seconds=60)
-    answer = bench.client.subscribe_to_shard(
-        ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
-    )
-    assert open_count(bench) == 1
-    answer["EventStream"].close()
-    until(lambda: open_count(bench) == 0)
-
-
 def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
     bench = run(subscription_seconds=1)
     stream = bench.stream()
@@ -153,13 +143,3 @@ def test_hundred_shards_are_pushed_at_once(run: Run) -> None:
     for stream in streams:
         stream.close()
     until(lambda: open_count(bench) == 0)
-
-
-def test_slow_reshard_reaches_an_idle_reader(run: Run) -> None:
-    bench, consumer = reader(run, reshard_seconds=0.3, idle_event_seconds=60)
-    events = bench.subscribe(consumer, "LATEST")
-    start = time.monotonic()
-    bench.client.split_shard(StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey="5")
-    (last,) = events
-    assert len(last["ChildShards"]) == 2
-    assert 0.25 < time.monotonic() - start < 10

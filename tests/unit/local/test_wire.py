@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo_local import AwsError, wire
 from kinesis_efo_local.tokens import open_token, seal
-from kinesis_efo_local.validation import check
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=100), max_size=5), st.binary(max_size=2000))
@@ -52,28 +50,3 @@ def test_token_has_its_content(content: dict[str, int]) -> None:
 @given(st.text() | st.binary().map(lambda raw: raw.hex()))
 def test_nonsense_is_not_a_token(text: str) -> None:
     assert open_token(text) is None
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({}, "2 validation errors .*'shardId' .* not be null; .*'shardIteratorType' .* not be null"),
-        ({"ShardId": "s p", "ShardIteratorType": "LATEST"}, "'shardId' .* regular expression"),
-        ({"ShardId": "s", "ShardIteratorType": "X"}, "enum value set: .*TRIM_HORIZON"),
-        ({"ShardId": "s" * 129, "ShardIteratorType": "LATEST"}, "length less than or equal to 128"),
-        ({"ShardId": 5, "ShardIteratorType": "LATEST"}, "5 at 'shardId' is not a string"),
-        ({"ShardId": "s", "ShardIteratorType": "LATEST", "Timestamp": True}, "True at 'timestamp' is not a timestamp"),
-    ],
-)
-def test_request_is_checked_against_the_model(params: dict[str, object], message: str) -> None:
-    with pytest.raises(AwsError, match=message):
-        check("GetShardIterator", params)
-
-
-def test_valid_requests_and_unknown_operations_pass() -> None:
-    check("GetShardIterator", {"ShardId": "s", "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": 1.5, "Unknown": 1})
-    check("Frobnicate", {"a": 1})
-    with pytest.raises(AwsError, match=r"tags\.a\.value"):
-        check("AddTagsToStream", {"StreamName": "s", "Tags": {"a": "x" * 257}})
-    with pytest.raises(AwsError, match=r"tagKeys\.2\.member"):
-        check("RemoveTagsFromStream", {"StreamName": "s", "TagKeys": ["a", ""]})

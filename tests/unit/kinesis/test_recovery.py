@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
 
 import pytest
 
@@ -13,7 +13,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from tests.support.transports import ScriptedTopology, ScriptedTransport, broken_off, refused
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 SHARD = "shardId-000000000000"
@@ -22,116 +22,88 @@ TOO_SOON = refused("ResourceInUseException", "Another active subscription exists
 TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took over")
 
 
-def recovering(test: Callable[[Recovery, LoopClock], Awaitable[None]]) -> None:
-    async def main() -> None:
-        clock = LoopClock()
-        stream = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
-        context = ReadContext(
-            stream, "manifest.json", ScriptedTransport(clock), ScriptedTopology([SHARD]), RetrySettings(max_retries=10),
-            clock=clock, random=lambda: 1.0,
-        )  # fmt: skip
-        await test(Recovery(context, SHARD), clock)
-
-    run(main())
+def context(retry: RetrySettings) -> ReadContext:
+    clock = LoopClock()
+    stream = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
+    return ReadContext(
+        stream, "manifest.json", ScriptedTransport(clock), ScriptedTopology([SHARD]), retry, clock=clock, random=lambda: 1.0
+    )  # fmt: skip
 
 
 def test_the_limits_are_those_of_kinesis() -> None:
     limits = KINESIS_LIMITS
-    assert (limits.between_calls, limits.after_success) == (1.0, 5.0), "one call a second; 5 s after a success"
-    assert (limits.opening, limits.silence, limits.full) == (60.0, 35.0, 20.0)
-    assert limits.silence >= 7 * 5.0, (
-        "Kinesis sends an event every 5 s: no single one that is late is a dead connection"
-    )
-    assert (limits.patience, limits.takeovers) == (300.0, 5)
-    assert (limits.too_short, limits.shortest_retention) == (1.0, 24 * 3600.0)
+    assert (limits.patience, limits.takeovers, limits.shortest_retention) == (300.0, 5, 24 * 3600.0)
+
+
+@pytest.fixture
+def recovery() -> Recovery:
+    return Recovery(context(RetrySettings(max_retries=10)), SHARD)
 
 
 @pytest.mark.parametrize("seconds", [600.0, 1.0, 0.0, -1.0, -270.0])
-def test_time_that_may_be_in_the_future_is_retried(seconds: float) -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        position = Position.at_timestamp(int((clock.time() + seconds) * 1000))
-        for _ in range(20):
-            assert await recovery.delay(classify(INVALID), position) == 1.0
-            await clock.sleep(1)
-
-    recovering(scenario)
+async def test_time_that_may_be_in_the_future_is_retried(recovery: Recovery, seconds: float) -> None:
+    position = Position.at_timestamp(int((LoopClock().time() + seconds) * 1000))
+    for _ in range(20):
+        assert await recovery.delay(classify(INVALID), position) == 1.0
+        await asyncio.sleep(1)
 
 
-def test_future_start_is_refused_after_five_minutes() -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        position = Position.at_timestamp(int((clock.time() + 3600) * 1000))
-        for _ in range(3):
-            await recovery.delay(classify(INVALID), position)
-            await clock.sleep(99)
+async def test_future_start_is_refused_after_five_minutes(recovery: Recovery) -> None:
+    position = Position.at_timestamp(int((LoopClock().time() + 3600) * 1000))
+    for _ in range(3):
         await recovery.delay(classify(INVALID), position)
-        await clock.sleep(3)
-        with pytest.raises(InvalidRequestError, match="The timestamp is in the future"):
-            await recovery.delay(classify(INVALID), position)
-
-    recovering(scenario)
+        await asyncio.sleep(99)
+    await recovery.delay(classify(INVALID), position)
+    await asyncio.sleep(3)
+    with pytest.raises(InvalidRequestError, match="The timestamp is in the future"):
+        await recovery.delay(classify(INVALID), position)
 
 
 @pytest.mark.parametrize("position", [TRIM_HORIZON, Position.after(1_700_000_000_000_000), "long ago"])
-def test_any_other_position_that_is_invalid_stays_so(position: Position | str) -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        at = position if isinstance(position, Position) else Position.at_timestamp(int((clock.time() - 400) * 1000))
-        with pytest.raises(InvalidRequestError):
-            await recovery.delay(classify(INVALID), at)
-
-    recovering(scenario)
+async def test_any_other_position_that_is_invalid_stays_so(recovery: Recovery, position: Position | str) -> None:
+    at = position if isinstance(position, Position) else Position.at_timestamp(int((LoopClock().time() - 400) * 1000))
+    with pytest.raises(InvalidRequestError):
+        await recovery.delay(classify(INVALID), at)
 
 
-def test_refusals_are_forgotten_after_two_quiet_minutes() -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        assert classify(TOO_SOON).verdict is Verdict.TOO_SOON
-        for pause in (119.0, 119.0, 121.0, 119.0, 119.0):
-            assert await recovery.delay(classify(TOO_SOON), TRIM_HORIZON) == 1.0
-            await clock.sleep(pause)
+async def test_refusals_are_forgotten_after_two_quiet_minutes(recovery: Recovery) -> None:
+    assert classify(TOO_SOON).verdict is Verdict.TOO_SOON
+    for pause in (119.0, 119.0, 121.0, 119.0, 119.0):
         assert await recovery.delay(classify(TOO_SOON), TRIM_HORIZON) == 1.0
-        await clock.sleep(100)
-        with pytest.raises(ConsumerTakenOverError):
-            await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
-
-    recovering(scenario)
-
-
-def test_accepted_subscription_resets_refusals() -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        for _ in range(5):
-            await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
-            await clock.sleep(99)
-            recovery.opened()
-
-    recovering(scenario)
+        await asyncio.sleep(pause)
+    assert await recovery.delay(classify(TOO_SOON), TRIM_HORIZON) == 1.0
+    await asyncio.sleep(100)
+    with pytest.raises(ConsumerTakenOverError):
+        await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
 
 
-def test_five_takeovers_within_five_minutes_are_fatal() -> None:
-    async def scenario(recovery: Recovery, clock: LoopClock) -> None:
-        for _ in range(8):
-            assert await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON) > 0
-            await clock.sleep(76)
-        await clock.sleep(300)
-        for _ in range(4):
-            await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
-            await clock.sleep(74)
-        with pytest.raises(ConsumerTakenOverError):
-            await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
+async def test_accepted_subscription_resets_refusals(recovery: Recovery) -> None:
+    for _ in range(5):
+        await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
+        await asyncio.sleep(99)
+        recovery.opened()
 
-    recovering(scenario)
+
+async def test_five_takeovers_within_five_minutes_are_fatal(recovery: Recovery) -> None:
+    for _ in range(8):
+        assert await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON) > 0
+        await asyncio.sleep(76)
+    await asyncio.sleep(300)
+    for _ in range(4):
+        await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
+        await asyncio.sleep(74)
+    with pytest.raises(ConsumerTakenOverError):
+        await recovery.delay(classify(TAKEN_OVER), TRIM_HORIZON)
 
 
 async def test_thousand_throttled_shards_log_one_line_per_interval(caplog: pytest.LogCaptureFixture) -> None:
     throttled = classify(refused("LimitExceededException", "Rate exceeded"))
-    clock = LoopClock()
-    context = ReadContext(
-        StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1"), "manifest.json", ScriptedTransport(clock),
-        ScriptedTopology([SHARD]), RetrySettings(), clock=clock, random=lambda: 1.0,
-    )  # fmt: skip
-    shards = [Recovery(context, f"shardId-{number:012}") for number in range(1000)]
+    shared = context(RetrySettings())
+    shards = [Recovery(shared, f"shardId-{number:012}") for number in range(1000)]
     for _ in range(3):
         for shard in shards:
             await shard.delay(throttled, TRIM_HORIZON)
-        await clock.sleep(5)
+        await asyncio.sleep(5)
     await shards[0].delay(classify(refused("InternalFailure", "", status=500)), TRIM_HORIZON)
     first, second, other = [each.message for each in caplog.records if each.levelname == "WARNING"]
     assert first == "orders:shardId-000000000000: LimitExceededException: Rate exceeded; retry 1 in 1.0 s"

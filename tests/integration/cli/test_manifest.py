@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
 from kinesis_efo_tools.manifest_schema import SCHEMA
 from tests.integration.cli.conftest import Cli
-from tests.support.ports import free_ports
 
 
 def test_show_prints_the_manifest(cli: Cli, tmp_path: Path) -> None:
@@ -48,19 +46,6 @@ def test_remote_manifest_is_found(cli: Cli) -> None:
     assert found.data["leaseTable"] == here.lease_table
 
 
-@pytest.mark.parametrize(
-    ("location", "said"),
-    [
-        ("none.json", "there is no such file"),
-        ("ssm:///kinesis-efo/none", "ParameterNotFound. Was the environment deployed"),
-        ("s3://no-such-bucket-here/manifest.json", "NoSuchBucket"),
-        ("ftp://somewhere", "scheme 'ftp' is not known"),
-    ],
-)
-def test_missing_manifest_is_named(cli: Cli, aws: Any, location: str, said: str) -> None:
-    cli.run("manifest", "check", "--manifest", location).ends(1, said, out="")
-
-
 def test_check_passes_existing_resources(cli: Cli) -> None:
     found = cli.world({"orders": 2}).run("manifest check", "--json")
     assert (found.code, found.data["failed"], found.data["unknown"]) == (0, 0, 0)
@@ -82,19 +67,3 @@ def test_check_names_missing_resources_with_a_fix(cli: Cli) -> None:
     shown = here.run("manifest check")
     assert f"lease table {here.lease_table} in us-east-1 does not exist" in shown.out
     assert "1 passed, 4 failed, 0 unknown" in shown.err
-
-
-def test_check_distinguishes_refused_from_missing(cli: Cli) -> None:
-    here = cli.world()
-    cli.refuse("DescribeStreamConsumer", "Scan")
-    found = here.run("manifest check", "--json")
-    wrong = {each["subject"]: each for each in found.data["findings"] if each["status"] == "failed"}
-    assert found.code == 1
-    assert wrong["consumer of orders"]["fix"].startswith("allow kinesis:DescribeStreamConsumer to the role")
-    assert "dynamodb:Scan" in wrong["lease table"]["detail"]
-
-
-def test_check_does_not_pass_without_an_answer(cli: Cli) -> None:
-    url = f"http://127.0.0.1:{free_ports()[0]}"
-    found = cli.world().run("manifest check", "--endpoint-url", url, "--json")
-    assert (found.code, found.data["passed"], found.data["failed"], found.data["unknown"]) == (1, 0, 0, 3)

@@ -278,14 +278,6 @@ def test_foreign_object_in_place_of_the_program_is_replaced(cli: Cli, checksum: 
     assert s3.get_object(Bucket="artifacts", Key=key)["Body"].read() == b"print('a job')\n"
 
 
-def test_an_answer_that_was_lost_makes_no_second_run(cli: Cli) -> None:
-    first = cli.submit(SERVERLESS, "--no-follow")
-    run = cli.place.emr.runs.pop(first["run"]["id"])
-    request = dict(run.request)
-    cli.submit(SERVERLESS, "--no-follow")
-    assert cli.place.emr.only().request == request, "the same token: to EMR, it is the same run"
-
-
 @pytest.mark.parametrize("target", [SERVERLESS, EKS])
 def test_only_a_changed_job_replaces_the_run(cli: Cli, target: str) -> None:
     emr = cli.place.emr

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,29 @@ def create_lease_table(dynamodb: Any, name: str) -> None:
         AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
+
+
+@contextmanager
+def renewing(here: World, key: str, table: str | None = None) -> Iterator[None]:
+    """A worker somewhere else, which renews a lease."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.wait(0.1):
+            here.dynamodb.update_item(
+                TableName=table or here.lease_table,
+                Key={"leaseKey": {"S": key}},
+                UpdateExpression="ADD leaseCounter :one",
+                ExpressionAttributeValues={":one": {"N": "1"}},
+            )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
 
 
 def wait_until(condition: Any, seconds: float = 60.0, what: str = "", *, every: float = 0.02) -> Any:

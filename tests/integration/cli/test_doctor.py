@@ -20,11 +20,11 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_local import AwsError, NoFaults
 from tests.integration.cli.conftest import Cli, Here, Result
-from tests.integration.cli.test_leases import QUICKLY, renewing
+from tests.integration.cli.test_leases import QUICKLY
 from tests.support.authority import Authority
 from tests.support.ports import free_ports
 from tests.support.raw_kinesis import RawKinesis, with_queue_count
-from tests.support.world import World
+from tests.support.world import World, renewing
 
 Run = Callable[..., Result]
 NOBODY = Path(__file__).parents[2] / "support" / "nobody.pem"
@@ -407,30 +407,18 @@ def test_one_shard_is_read_over_each_transport(cli: Cli) -> None:
     shown = found.data["subscription"]
     lines = _lines(found)
     assert found.code == 0
-    assert (shown["stream"], shown["shardId"]) == ("orders", open_shards[0]["ShardId"])
-    assert (shown["consumerArn"], shown["endpoint"]) == (here.consumers["orders"], here.aws.endpoint_url)
-    assert [(each["transport"], each["httpVersion"]) for each in shown["transports"]] == [
-        ("http2", "HTTP/2"),
-        ("http1", "HTTP/1.1"),
-    ]
+    assert (shown["shardId"], shown["endpoint"]) == (open_shards[0]["ShardId"], here.aws.endpoint_url)
+    assert [each["httpVersion"] for each in shown["transports"]] == ["HTTP/2", "HTTP/1.1"]
     over_http2, over_http1 = shown["transports"]
     assert over_http2["streamsPerConnection"] == here.aws.settings.max_concurrent_streams
     assert min(over_http2["initialWindowBytes"], over_http2["largestFrameBytes"]) >= 16_384
-    assert over_http1["streamsPerConnection"] is over_http1["initialWindowBytes"] is None
     for each in (over_http2, over_http1):
-        assert (each["error"], each["tls"]) == (None, None)
         assert 0 < each["answeredAfterMs"] <= each["firstEventAfterMs"]
-        assert each["readForMs"] >= 500
-        assert each["events"] >= 1
         assert each["bytes"] >= each["largestEventBytes"] > 0
     assert lines["orders over HTTP/2"]["status"] == lines["orders over HTTP/1.1"]["status"] == "passed"
     assert "subscribing to orders" not in lines  # no dry run of what is done in earnest
-    once = {
-        "ConsumerARN": here.consumers["orders"],
-        "ShardId": shown["shardId"],
-        "StartingPosition": {"Type": "LATEST"},
-    }
-    assert subscribed(here) == [once] * 2
+    once = {"ShardId": shown["shardId"], "StartingPosition": {"Type": "LATEST"}}
+    assert subscribed(here) == [{"ConsumerARN": here.consumers["orders"], **once}] * 2
     assert here.leases() == {}
 
 

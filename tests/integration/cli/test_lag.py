@@ -19,10 +19,10 @@ from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.integration.cli.conftest import Cli, Result, process
-from tests.integration.cli.test_leases import QUICKLY, renewing
+from tests.integration.cli.test_leases import QUICKLY
 from tests.support.fetching import reading
 from tests.support.ports import free_ports
-from tests.support.world import wait_until
+from tests.support.world import renewing, wait_until
 
 
 def _shards(found: Result) -> dict[str, dict[str, Any]]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, Position
 from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, Here, process
 from tests.support.fetching import Row, reading
-from tests.support.world import World, create_lease_table, wait_until
+from tests.support.world import World, create_lease_table, renewing, wait_until
 
 QUICKLY = ("--lease-timeout", "3s")
 """Where an owner lives: the thread that renews for it may have to wait for a busy machine."""
@@ -32,29 +29,6 @@ AT_ONCE = ("--lease-timeout", "100ms")
 
 def _checkpoints(here: World) -> dict[str, str]:
     return {key: row["checkpoint"]["S"] for key, row in here.leases().items()}
-
-
-@contextmanager
-def renewing(here: World, key: str, table: str | None = None) -> Iterator[None]:
-    """A worker somewhere else, which renews a lease."""
-    stopped = threading.Event()
-
-    def work() -> None:
-        while not stopped.wait(0.1):
-            here.dynamodb.update_item(
-                TableName=table or here.lease_table,
-                Key={"leaseKey": {"S": key}},
-                UpdateExpression="ADD leaseCounter :one",
-                ExpressionAttributeValues={":one": {"N": "1"}},
-            )
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
 
 
 OWNED = Lease(run_key("orders"), owner="host:1:abc", checkpoint=None, epoch=3)

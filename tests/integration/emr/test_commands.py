@@ -11,7 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import UsageError
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import main
 from kinesis_efo_tools.cli.commands.emr import Submit
@@ -28,7 +29,7 @@ from tests.integration.emr.conftest import BUCKET, MANIFEST, ROLE, Place
 from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeRun
 from tests.support.messages import raises
 from tests.support.pages import blocks
-from tests.support.world import wait_until
+from tests.support.world import renewing, wait_until
 
 SERVERLESS, EKS, STEP = f"serverless:{APPLICATION}", f"eks:{VIRTUAL_CLUSTER}", f"cluster:{CLUSTER}"
 FAST = ["--", "--output", "s3://lake/raw", "--option", "leaseTimeout=1s"]
@@ -68,39 +69,20 @@ def cli(place: Place, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @contextmanager
-def leased(place: Place, *, renewing: bool = True) -> Iterator[Callable[[], None]]:
+def leased(place: Place, *, renews: bool = True) -> Iterator[Callable[[], None]]:
     """Somebody holds a lease of the application; yields what releases it."""
-    table, key = place.world.lease_table, {"leaseKey": {"S": "shardId-000000000000"}}
-    item = {**key, "leaseCounter": {"N": "1"}, "leaseOwner": {"S": "host:1:ab"}, "checkpoint": {"S": "TRIM_HORIZON"}}
-    place.world.dynamodb.put_item(TableName=table, Item=item)
-    ended = threading.Event()
+    world, lease = place.world, Lease("shardId-000000000000", 1, "host:1:ab")
+    world.dynamodb.put_item(TableName=world.lease_table, Item=lease.to_item())
+    with ExitStack() as stack:
+        if renews:
+            stack.enter_context(renewing(world, lease.key))
 
-    def renew() -> None:
-        client = place.world.aws.client("dynamodb")
-        while not ended.wait(0.2):
-            client.update_item(
-                TableName=table,
-                Key=key,
-                UpdateExpression="ADD leaseCounter :one",
-                ExpressionAttributeValues={":one": {"N": "1"}},
-            )
+        def release() -> None:
+            stack.close()
+            key = {"leaseKey": {"S": lease.key}}
+            world.dynamodb.update_item(TableName=world.lease_table, Key=key, UpdateExpression="REMOVE leaseOwner")
 
-    thread = threading.Thread(target=renew)
-    if renewing:
-        thread.start()
-
-    def release() -> None:
-        ended.set()
-        if thread.is_alive():
-            thread.join()
-        place.world.dynamodb.update_item(TableName=table, Key=key, UpdateExpression="REMOVE leaseOwner")
-
-    try:
         yield release
-    finally:
-        ended.set()
-        if thread.is_alive():
-            thread.join()
 
 
 # -- submit
@@ -322,7 +304,7 @@ def test_live_run_elsewhere_blocks_the_job(cli: Cli) -> None:
 
 
 def test_leases_of_a_dead_run_do_not_block(cli: Cli) -> None:
-    with leased(cli.place, renewing=False):
+    with leased(cli.place, renews=False):
         assert cli.submit(SERVERLESS, "--no-follow")["submitted"]
 
 

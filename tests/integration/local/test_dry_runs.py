@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,38 +38,21 @@ class Stream:
         arn = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
         self.consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
         self.shard = kinesis.list_shards(StreamName=name)["Shards"][0]["ShardId"]
-        self.iterator = self.get_shard_iterator(DryRun=False)["ShardIterator"]
-        self.calls: dict[str, Callable[..., Any]] = {
-            "PutRecord": self.put_record,
-            "PutRecords": self.put_records,
-            "GetRecords": self.get_records,
-            "GetShardIterator": self.get_shard_iterator,
-            "SubscribeToShard": self.subscribe_to_shard,
+        position = {"ShardId": self.shard, "StartingPosition": {"Type": "LATEST"}}
+        self.given: dict[str, dict[str, Any]] = {
+            "PutRecord": {"StreamName": name, "Data": b"x", "PartitionKey": "k"},
+            "PutRecords": {"StreamName": name, "Records": [{"Data": b"x", "PartitionKey": "k"}] * 3},
+            "GetShardIterator": {"StreamName": name, "ShardId": self.shard, "ShardIteratorType": "TRIM_HORIZON"},
+            "SubscribeToShard": {"ConsumerARN": self.consumer, **position},
         }
+        self.given["GetRecords"] = {"ShardIterator": self.call("GetShardIterator", DryRun=False)["ShardIterator"]}
 
-    def put_record(self, **other: Any) -> Any:
-        return self.kinesis.put_record(
-            **{"StreamName": self.name, "Data": b"x", "PartitionKey": "k", "DryRun": True, **other}
-        )
-
-    def put_records(self, **other: Any) -> Any:
-        records = [{"Data": b"x", "PartitionKey": "k"}] * 3
-        return self.kinesis.put_records(**{"StreamName": self.name, "Records": records, "DryRun": True, **other})
-
-    def get_records(self, **other: Any) -> Any:
-        return self.kinesis.get_records(**{"ShardIterator": self.iterator, "DryRun": True, **other})
-
-    def get_shard_iterator(self, **other: Any) -> Any:
-        given = {"StreamName": self.name, "ShardId": self.shard, "ShardIteratorType": "TRIM_HORIZON", "DryRun": True}
-        return self.kinesis.get_shard_iterator(**{**given, **other})
-
-    def subscribe_to_shard(self, **other: Any) -> Any:
-        given = {"ConsumerARN": self.consumer, "ShardId": self.shard, "StartingPosition": {"Type": "LATEST"}}
-        return self.kinesis.subscribe_to_shard(**{**given, "DryRun": True, **other})
+    def call(self, operation: str, **other: Any) -> Any:
+        return self.kinesis.call(operation, {**self.given[operation], "DryRun": True, **other})
 
     def outcome(self, call: str, **other: Any) -> str:
         with pytest.raises(ClientError) as refused:
-            self.calls[call](**other)
+            self.call(call, **other)
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
         return str(refused.value.response["Error"]["Code"])
 
@@ -93,7 +75,7 @@ def stream(run: Any, clock: Clock) -> Stream:
 def test_dry_run_of_a_good_call_changes_nothing(stream: Stream, call: str) -> None:
     assert stream.outcome(call) == SUCCEEDS
     assert not stream.aws.kinesis.subscriptions
-    assert stream.get_records(DryRun=False)["Records"] == []
+    assert stream.call("GetRecords", DryRun=False)["Records"] == []
     other = stream.kinesis.get_shard_iterator(
         StreamName="orders", ShardId="shardId-000000000001", ShardIteratorType="TRIM_HORIZON"
     )["ShardIterator"]
@@ -124,7 +106,7 @@ def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: Clock) -
     for call in CALLS:
         assert stream.outcome(call) == THROTTLED
     assert other.outcome("GetRecords") == SUCCEEDS, "a stream of its own"
-    stream.put_record(DryRun=False)
+    stream.call("PutRecord", DryRun=False)
     for call in CALLS:
         clock.now += 1.0
         assert stream.outcome(call) == SUCCEEDS

@@ -117,7 +117,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "leases/row",
         "leases/run",
         "leases/checkpoints",
-    ): ("tests/unit/leases",),
+    ): ("tests/unit/leases", "tests/emulator"),
 }
 """The modules, and the tests of their area."""
 

@@ -206,24 +206,6 @@ def test_stopping_closes_connections_that_were_just_made() -> None:
     assert [ended(client) for client in clients] == [True] * 101
 
 
-def test_stopping_closes_a_subscription_that_is_not_read(run: Run) -> None:
-    bench = run()
-    consumer = bench.consumer(bench.stream())
-    for _ in range(30):
-        bench.client.put_record(StreamName="orders", Data=bytes(1_000_000), PartitionKey="a")
-    call = json.dumps(
-        {"ConsumerARN": consumer, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "TRIM_HORIZON"}}
-    )
-    client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
-    client.sendall(
-        "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
-        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
-    )
-    client.recv(1)
-    bench.aws.stop()
-    assert ended(client)
-
-
 def test_request_of_a_closed_client_is_carried_out() -> None:
     seen: queue.Queue[str] = queue.Queue()
 
@@ -308,20 +290,6 @@ def test_command_offers_tls_and_prints_variables() -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("--set", "subscription_seconds=-1"), "subscription_seconds must be more than 0; got -1"),
-        (("--max-concurrent-streams", "0"), "--max-concurrent-streams'"),
-    ],
-)
-def test_command_names_wrong_settings(args: tuple[str, ...], says: str) -> None:
-    process = cli(*args)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert says in " ".join(errors.replace("│", " ").split())
 
 
 def test_command_names_a_port_in_use(run: Run) -> None:

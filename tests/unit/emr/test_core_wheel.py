@@ -10,7 +10,6 @@ import pytest
 import kinesis_efo
 from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.emr.core_wheel import read_core_wheel
-from kinesis_efo_tools.emr.packing import PythonPlatform, package
 from tests.support.messages import raises
 from tests.support.wheels import make_wheel
 
@@ -100,17 +99,6 @@ def test_other_file_is_no_wheel(tmp_path: Path) -> None:
             read_core_wheel(path)
     for name in ("Kinesis.EFO_Core", "kinesis-efo-core"):
         assert read_core_wheel(make_wheel(tmp_path, GOOD, name=name)).version == "0.2.0"
-
-
-def test_unfitting_wheel_is_refused_before_packing(tmp_path: Path) -> None:
-    for name in ("pyproject.toml", "uv.lock"):
-        (tmp_path / name).touch()
-    core = read_core_wheel(make_wheel(tmp_path, GOOD))
-    with pytest.raises(PackagingError, match="on aarch64 loads what is built for cp311 or abi3"):
-        package(
-            tmp_path, tmp_path / "out", PythonPlatform("3.11", "arm64"), core=core, run=lambda *_: pytest.fail("packs")
-        )
-    assert not (tmp_path / "out").exists()
 
 
 def test_core_has_the_version_of_the_library() -> None:

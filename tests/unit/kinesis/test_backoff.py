@@ -22,23 +22,6 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
     assert jitter(settings, failures, lambda: 0.0) == 0
 
 
-# Shows 28.
-def test_gives_up_with_the_first_cause() -> None:
-    backoff = Backoff(RetrySettings(max_retries=3), lambda: 0.5)
-    errors = [RuntimeError(str(number)) for number in range(4)]
-    assert [backoff.failed(error, 7.0) for error in errors] == [0.5, 0.75, 1.125, None]
-    assert backoff.first is errors[0]
-
-
-def test_progress_resets_the_count() -> None:
-    backoff = Backoff(RetrySettings(max_retries=1), lambda: 0.5)
-    backoff.failed(RuntimeError("old"), 0.0)
-    backoff.reset()
-    new = RuntimeError("new")
-    assert backoff.failed(new, 1.0) == 0.5
-    assert backoff.first is new
-
-
 def test_no_retries_at_all() -> None:
     assert Backoff(RetrySettings(max_retries=0), lambda: 0.5).failed(RuntimeError(), 0.0) is None
 

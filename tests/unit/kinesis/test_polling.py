@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
+from kinesis_efo.errors import AccessRefusedError, FrameError
 from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits, separate_pace
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.stats import State
@@ -201,18 +201,6 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 # -- iterators, the end, back-pressure
 
 
-async def test_endlessly_expired_iterators_are_fatal() -> None:
-    world = PolledWorld(10)
-
-    def expired(_: str) -> None:
-        raise refused("ExpiredIteratorException", operation="GetRecords")
-
-    world.client.faults = expired
-    subscription = await world.fails(RetriesExhaustedError, "ended without a single event")
-    assert len(world.client.opened) == 11
-    assert subscription.position == TRIM_HORIZON
-
-
 async def test_the_end_is_delivered_once_with_its_children() -> None:
     for together in (False, True):
         world = PolledWorld(10, 10)
@@ -363,60 +351,7 @@ async def test_tip_is_the_last_record_of_any_age() -> None:
     assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
-async def test_tip_of_an_empty_shard_is_the_position() -> None:
-    world = PolledWorld()
-    assert await tip_of(world, Position.after(77)) == (Position.after(77), 1)
-
-
-async def test_tip_of_a_closed_shard_is_its_end() -> None:
-    world = PolledWorld(10)
-    world.client.end_with_records = True
-    world.stream.split(0)
-    assert await tip_of(world) == (SHARD_END, 1)
-
-
-async def test_shard_that_always_lags_has_a_tip() -> None:
-    world = PolledWorld(10)
-    world.client.lag = [5_000]
-    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
-    world = PolledWorld()
-    world.client.lag = [5_000]
-    assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
-
-
-async def test_fast_clock_searches_the_tip_further_back() -> None:
-    world = PolledWorld(*[10] * 2500)
-    asked: list[dict[str, Any]] = []
-    iterator = world.client.get_shard_iterator
-
-    async def in_the_future_at_first(**request: Any) -> dict[str, Any]:
-        asked.append(request)
-        if len(asked) in (2, 3):
-            raise refused("InvalidArgumentException", "the timestamp is in the future", operation="GetShardIterator")
-        return await iterator(**request)
-
-    world.client.get_shard_iterator = in_the_future_at_first  # type: ignore[method-assign]
-    world.client.behind = lambda *_: 10_000
-    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 2)
-    assert len(asked) == 4
-
-
 # -- errors
-
-
-@pytest.mark.parametrize("together", [1, 3])
-async def test_other_pollers_of_the_shard_only_slow_reading_down(together: int) -> None:
-    world = PolledWorld(*[10] * 3000)
-    others = iter(range(10**6))
-
-    def throttle(_: str) -> None:
-        if next(others) % (together + 1):
-            raise refused("ProvisionedThroughputExceededException", operation="GetRecords")
-
-    world.client.faults = throttle
-    subscription = await world.run_for(120)
-    assert subscription.stats.failures.keys() == {"ProvisionedThroughputExceededException"}
-    assert world.records == 3000
 
 
 async def test_missing_permission_is_named() -> None:

@@ -15,7 +15,6 @@ from kinesis_efo.errors import (
     DataLossError,
     InvalidRequestError,
     RetriesExhaustedError,
-    StreamReplacedError,
     SubscriptionError,
 )
 from kinesis_efo.kinesis.ends import End
@@ -23,7 +22,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
@@ -139,18 +138,6 @@ async def test_only_a_start_waits_for_a_list() -> None:
 CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
 
 
-async def test_announced_children_stay_until_they_are_listed() -> None:
-    made = stream(Lister(shard(0)))
-    await made.refresh()
-    made.learn(name(0), CHILDREN)
-    for _ in range(2):
-        assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
-        assert made.lineage.children(name(0)) == [name(1), name(2)]
-        assert made.children(name(0)) == CHILDREN
-        assert made.shard(name(1)) is None, "not listed"
-        await made.refresh()
-
-
 async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     lister = Lister(shard(0))
     made = stream(lister)
@@ -200,20 +187,6 @@ async def test_shard_left_out_once_is_not_lost() -> None:
     assert lister.asked == ["shards", "shards"]
 
 
-async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    lister = Lister(shard(5))
-    made = stream(lister)
-    await made.refresh()
-    reported: set[str] = set()
-    for _ in range(3):
-        await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
-        made.losses.write()
-    assert lister.asked == ["shards", "shards"]
-    assert made.losses.count == 1
-    (message,) = caplog.messages
-    assert "option acceptDataLoss accepts that" in message
-
-
 async def test_unknown_distribution_is_no_error() -> None:
     lister = Lister()
     lister.who = Distribution.AUTO
@@ -223,56 +196,8 @@ async def test_unknown_distribution_is_no_error() -> None:
     assert await made.distribution() is Distribution.UNKNOWN
 
 
-async def test_trimmed_unread_descendant_is_a_loss() -> None:
-    # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
-    lister = Lister(shard(3, 1), shard(4))
-    made = stream(lister)
-    await made.refresh()
-    with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
-        await made.check_loss({name(0): SHARD_END}, nothing_known, set())
-    await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
-
-
-async def test_position_older_than_its_shard_is_refused() -> None:
-    made = stream(Lister(shard(0, created=NOW - 3600)))
-    await made.refresh()
-    old = Position.after(number(0, 2 * 3600, AGES_AGO))
-    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-        await made.check_loss({name(0): old}, nothing_known, set())
-    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-        made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
-    made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
-
-
 def nothing_known(_shard: str, _position: Position) -> Facts:
     return Facts()
-
-
-def at_the_horizon(parent: Position = SHARD_END) -> tuple[Lister, dict[str, Position]]:
-    """A child that is older than the stream's retention, of which nothing was read."""
-    lister = Lister(shard(0), shard(1, 0, created=NOW - 40 * 24 * 3600))
-    return lister, {name(0): parent, name(1): TRIM_HORIZON}
-
-
-async def test_lost_beginning_of_a_child_is_an_error() -> None:
-    lister, positions = at_the_horizon()
-    made = stream(lister)
-    await made.refresh()
-    lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
-    with pytest.raises(DataLossError, match=f"{name(1)} has not been read yet, .* are gone"):
-        await made.check_position(name(1), positions[name(1)], Facts())
-    assert lister.asked.count("summary") == 2, "it waits for what passes"
-    await made.check_position(name(1), Position.after(number(1, 60, NOW - 40 * 24 * 3600)), Facts())
-
-
-async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
-    lister = Lister(shard(0))
-    made = stream(lister)
-    await made.refresh()
-    lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
-    with pytest.raises(DataLossError, match=name(1)):
-        await made.check_position(name(1), TRIM_HORIZON, Facts())
-    await made.check_position(name(2), TRIM_HORIZON, Facts())
 
 
 @pytest.mark.parametrize(
@@ -338,43 +263,6 @@ async def test_tip_searches_have_five_seconds_between_them() -> None:
     assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
     assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
     assert transport.gaps == [10.0]
-
-
-def idle(position: Position) -> list[Any]:
-    return [Wait(5), event(to=position.value, behind=0)] * 3
-
-
-async def test_search_without_a_tip_shows_idle_time() -> None:
-    position = after(0, HOUR)
-    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-    began = LoopClock().time()
-    assert await made.tip(name(0), position) == End(position)
-    assert made.idle(name(0), position) == (began, None)
-
-
-async def test_search_without_a_tip_hides_no_loss() -> None:
-    position = after(0, 30 * HOUR)
-    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-    assert await made.tip(name(0), position) == End(position)
-    with pytest.raises(DataLossError, match="are gone"):
-        await made.check_position(name(0), position, Facts())
-
-
-async def test_each_search_records_an_idle_shard() -> None:
-    position = after(0, 30 * HOUR)
-    made = stream(Lister(), ScriptedTransport(LoopClock(), idle(position)), ref=POLLED)
-    began = LoopClock().time()
-    await made.check_position(name(0), position, Facts(began - HOUR))
-    assert await made.tip(name(0), position) == End(position)
-    assert made.idle(name(0), position) == (began, None)
-
-
-@pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
-    missing = refused("ResourceNotFoundException", "Shard does not exist")
-    transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
-    lister = Lister(shard(0))
-    assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 @pytest.mark.parametrize(
@@ -464,13 +352,6 @@ async def test_time_in_the_future_is_waited_for() -> None:
         Position.after(2), 1
     )
     assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
-
-
-async def test_tip_without_recent_records_has_no_last_record() -> None:
-    transport = ScriptedTransport(LoopClock(), QUIET)
-    assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(7))
-    assert transport.positions == [RECENT]
-    assert all(each.closed for each in transport.streams)
 
 
 async def test_a_tip_is_found_however_fast_records_come() -> None:

@@ -126,20 +126,6 @@ async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
 # -- of which stream
 
 
-async def test_rows_of_an_earlier_stream_are_replaced(f: Fixture) -> None:
-    f.put(stray("p"), stray("q", Position.after(10**60), 8, parents=frozenset({"p"})), stray("gone"))
-    run = f.run(epoch=8)
-    checkpoints = await run.begin("pqr")
-    checkpoints.update(shard("p"), Position.after(5), LastRecord(4))
-    await asyncio.sleep(10)
-    assert sorted(f.store.items) == ["s:p", "s:q", "s:r"]
-    assert (f.at(), f.row("p").record) == (Position.after(5), 4)
-    assert (f.at("q"), f.row("q").parents) == (TRIM_HORIZON, frozenset())
-    assert {f.row(name).stream for name in "pqr"} == {STREAM}
-    assert {f.row(name).epoch for name in "pqr"} == {8}
-    assert run.failure.error is None
-
-
 async def test_times_of_an_earlier_stream_are_ignored(f: Fixture) -> None:
     f.put(
         stray("p", TRIM_HORIZON, read_until=1_600_000_100.0),
@@ -228,17 +214,6 @@ async def test_row_retains_the_number_of_the_last_record(f: Fixture) -> None:
     checkpoints.update(shard("p"), Position.after(70))
     await asyncio.sleep(10)
     assert (f.row("p").record, f.at()) == (47, Position.after(70))
-
-
-async def test_unchanged_checkpoint_is_not_written(f: Fixture) -> None:
-    checkpoints = await f.begin("pq")
-    checkpoints.update(shard("p"), Position.after(5))
-    await asyncio.sleep(10)
-    writes = len(f.store.writes)
-    for _ in range(300):
-        checkpoints.update(shard("p"), Position.after(5))
-        await asyncio.sleep(1)
-    assert len(f.store.writes) == writes
 
 
 @pytest.mark.slow
@@ -343,17 +318,6 @@ async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fix
     assert f.at() == Position.after(7)
 
 
-async def test_stored_checkpoint_that_is_further_stays(f: Fixture) -> None:
-    f.put(Lease("s:p", 4, checkpoint=Position.after(490), continuation=500, epoch=1))
-    checkpoints = await f.begin("p", epoch=2)
-    checkpoints.update(shard("p"), Position.after(100))
-    await asyncio.sleep(20)
-    assert f.at() == Position.after(500)
-    checkpoints.update(shard("p"), Position.after(501))
-    await asyncio.sleep(20)
-    assert f.at() == Position.after(501)
-
-
 # Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints = await f.begin()
@@ -364,16 +328,6 @@ async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints.update(shard("p"), Position.after(78))
     await asyncio.sleep(10)
     assert (f.at(), f.row("p").parents) == (Position.after(78), {"o"})
-
-
-async def test_row_moved_by_hand_is_moved_on(f: Fixture) -> None:
-    checkpoints = await f.begin("p")
-    checkpoints.update(shard("p"), Position.after(5))
-    await asyncio.sleep(10)
-    f.put(replace(f.row("p"), counter=f.row("p").counter + 1, checkpoint=TRIM_HORIZON, continuation=None))
-    checkpoints.update(shard("p"), Position.after(6))
-    await asyncio.sleep(10)
-    assert f.at() == Position.after(6)
 
 
 # Shows KCL renews rows.
@@ -415,19 +369,6 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
 
 
 # -- rows that a KCL has left
-
-
-async def test_row_of_a_kcl_loses_its_dead_owner(f: Fixture) -> None:
-    f.store.items["s:p"] = {
-        **Lease("s:p", 40, "dead", Position.after(77)).to_item(),
-        "checkpointOwner": {"S": "x"},
-        "pendingCheckpoint": {"S": "78"},
-    }
-    checkpoints = await f.begin("p")
-    checkpoints.update(shard("p"), Position.after(78))
-    await asyncio.sleep(10)
-    assert (f.at(), f.row("p").owner) == (Position.after(78), None)
-    assert not {"checkpointOwner", "pendingCheckpoint", "endpoint"} & f.store.items["s:p"].keys()
 
 
 # -- how far a shard is done
@@ -476,18 +417,6 @@ async def test_row_has_the_time_until_which_it_was_read(f: Fixture) -> None:
     await checkpoints.stop()
     assert f.row("p").read_until == 222
     assert checkpoints.read_until(shard("p"), Position.after(10)) == 222, "true of every later position, too"
-
-
-async def test_time_of_an_idle_shard_is_written_each_minute(f: Fixture) -> None:
-    each = f.run()
-    checkpoints = await each.begin("p")
-    for second in range(600):
-        each.known[shard("p"), TRIM_HORIZON] = 1000.0 + second
-        await asyncio.sleep(1)
-    assert 9 <= len(f.store.writes) <= 11
-    assert 1500 < (f.row("p").read_until or 0) < 1598
-    await checkpoints.stop()
-    assert f.row("p").read_until == 1599
 
 
 # -- shard end
@@ -549,17 +478,6 @@ async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
     assert sorted(f.store.items) == ["s:c", "s:d", "t:p"], "another stream's rows stay"
 
 
-async def test_finished_rows_of_an_earlier_run_are_deleted(f: Fixture) -> None:
-    f.put(
-        Lease("s:p", 1, None, SHARD_END, children=frozenset("c")),
-        Lease("s:c", 1, checkpoint=Position.after(1), parents=frozenset("p")),
-    )
-    checkpoints = await f.begin()
-    checkpoints.want(infos("c", c=frozenset("p")))
-    await asyncio.sleep(130)
-    assert sorted(f.store.items) == ["s:c"]
-
-
 # -- whatever happens
 
 
@@ -607,13 +525,6 @@ def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject)
     run(main())
 
 
-@pytest.mark.parametrize("rate", [1.0, 1000.0])
-async def test_any_rate_works(f: Fixture, rate: float) -> None:
-    await f.run(rate=rate).begin("pqr")
-    await asyncio.sleep(4)
-    assert len(f.store.items) == 3
-
-
 # -- what is told, and what is left alone
 
 
@@ -637,34 +548,6 @@ async def test_unwritten_last_checkpoints_are_logged(
     assert [line for line in caplog.messages if "last checkpoints" in line] == (
         ["1 of 2 last checkpoints were not written to lease table memory"] if throttled else []
     )
-
-
-async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin()
-    run.network.cut = True
-    checkpoints.want(infos("pqr"))
-    checkpoints.update(shard("p"), Position.after(5))
-    checkpoints.update(shard("q"), SHARD_END)
-    checkpoints.want(infos("r"))
-    await asyncio.sleep(5)
-    run.network.cut = False
-    await asyncio.sleep(10)
-    assert sorted(f.store.items) == ["s:q", "s:r"]
-
-
-@pytest.mark.parametrize("leaves_after", [10, 1000])
-async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float) -> None:
-    """Also long after the last cleanup, when none was due."""
-    checkpoints = await f.begin("p")
-    checkpoints.update(shard("p"), Position.after(5))
-    await asyncio.sleep(leaves_after)
-    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
-    await asyncio.sleep(10)
-    for name in "cd":
-        checkpoints.update(shard(name), Position.after(80))
-    await asyncio.sleep(200)
-    assert sorted(f.store.items) == ["s:c", "s:d"]
 
 
 async def test_rows_found_last_replace_those_of_their_stream(f: Fixture) -> None:

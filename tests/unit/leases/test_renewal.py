@@ -70,26 +70,6 @@ async def kept_for(seconds: float, lease: Renewal) -> RenewalEnd:
     return await renewing
 
 
-async def test_lease_is_renewed_until_it_is_left() -> None:
-    store = ScriptedStore()
-    lease = renewal(store)
-    assert lease.held
-    assert await kept_for(35, lease) is RenewalEnd.LEAVING
-    assert store.times == [10, 20, 30]
-    assert [after.counter for *_, after in store.sent] == [6, 7, 8]
-    assert lease.lease == store.sent[-1][3]
-    assert lease.deadline == store.began + 60
-    assert (lease.valid, lease.held) == (True, False), "ours still, but about to be released"
-    assert store.clock.monotonic() == store.began + 35, "leaving does not wait for the next renewal"
-
-
-async def test_slow_renewal_counts_from_when_it_was_sent() -> None:
-    store = ScriptedStore(4.0)
-    lease = renewal(store)
-    assert await kept_for(22, lease) is RenewalEnd.LEAVING
-    assert (store.times, lease.deadline) == ([10, 20], store.began + 50)
-
-
 async def test_failed_renewal_is_repeated_until_the_lease_ends() -> None:
     store = ScriptedStore(*[THROTTLED] * 100)
     lease = renewal(store)
@@ -134,12 +114,6 @@ async def test_write_that_had_arrived_is_repeated_and_renews_nothing() -> None:
     assert store.times == [10, 10]
     assert store.sent[1][2] == arrived
     assert lease.deadline == store.began + 30, "when it was sent is not known"
-
-
-@pytest.mark.parametrize(("current", "owner"), [(THEIRS, "other"), (None, None)])
-async def test_deleted_row_that_cannot_be_written_is_lost(current: Lease | None, owner: str | None) -> None:
-    lease = renewal(ScriptedStore(Conflict(None), Conflict(current)))
-    assert (await lease.keep(), lease.lost_to) == (RenewalEnd.LOST, owner)
 
 
 async def test_row_written_again_with_a_lost_answer_is_ours() -> None:

@@ -47,7 +47,6 @@ class Listener(LeaseListener):
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         self._fixture.events.append((self._name, stream, "taken"))
-        self._fixture.rows_found[stream] = rows
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
         self._fixture.events.append((self._name, stream, owner))
@@ -60,7 +59,6 @@ class Fixture:
         self.store = MemoryLeaseStore()
         self.networks: dict[str, Network] = {}
         self.events: list[tuple[str, str, str | None]] = []
-        self.rows_found: dict[str, Mapping[str, Lease]] = {}
         self.leases: list[RunLease] = []
         self.listeners: dict[RunLease, LeaseListener] = {}
         self.ended: set[str] = set()
@@ -173,28 +171,6 @@ async def test_renewals_need_no_scans(f: Fixture) -> None:
     assert 28 <= f.row().counter - before <= 32, "every third of the timeout"
     assert f.a.requests["scan"] == scans
     assert lease.held == {"p", "q"}
-
-
-async def test_rows_of_shards_come_with_their_streams_lease(f: Fixture) -> None:
-    shards = [Lease(f"{stream}:shardId-{n}", 3, checkpoint=Position.after(n)) for stream in "pq" for n in (1, 2)]
-    f.put(*shards)
-    for name in "ab":  # the second one finds rows of the first run's leases, too
-        lease = await f.held(name, "pq")
-        assert {stream: sorted(rows) for stream, rows in f.rows_found.items()} == {
-            stream: [f"{stream}:shardId-1", f"{stream}:shardId-2"] for stream in "pq"
-        }
-        assert f.rows_found["p"]["p:shardId-2"] == shards[1]
-        await lease.stop()
-
-
-async def test_epoch_grows_although_the_row_was_deleted(f: Fixture) -> None:
-    for number in (1, 2):
-        lease = await f.held(f"run {number}")
-        assert lease.epoch("p") == number
-        await lease.stop()
-    f.store.items = {}
-    f.put(Lease("p:shardId-1", epoch=2))
-    assert (await f.held("run 3")).epoch("p") == 3
 
 
 # -- another run
@@ -461,24 +437,6 @@ async def test_lease_released_by_hand_is_acquired_again(f: Fixture) -> None:
     await until(lambda: lease.is_held("p"), 2)
 
 
-# Shows process stopped.
-async def test_stopped_process_writes_nothing_before_its_loss(f: Fixture) -> None:
-    written_before_loss: list[int] = []
-
-    class Counting(LeaseListener):
-        def lease_lost(self, stream: str, owner: str | None) -> None:
-            written_before_loss.append(len(f.store.writes) - writes)
-
-    lease = await f.begin(streams="p", listener=Counting())
-    await lease.wait_held("p")
-    await asyncio.sleep(20)
-    writes = len(f.store.writes)
-    freeze(60)
-    assert (lease.is_held("p"), lease.held, lease.epoch("p")) == (False, set(), None)
-    await until(lambda: written_before_loss == [0], 0.2)
-    await until(lambda: lease.is_held("p"), 2)
-
-
 LATE = "lease #run:p of a lost: not renewed in time: "
 
 
@@ -640,15 +598,6 @@ async def test_stop_without_a_table_has_a_limit(f: Fixture, held: bool) -> None:
     assert lease.held == set()
     assert len(asyncio.all_tasks()) == 1
     await lease.stop()
-
-
-async def test_lease_that_expires_while_stopping_is_released(f: Fixture) -> None:
-    lease = await f.held()
-    f.a.throttled = True
-    await asyncio.sleep(TIMEOUT * 0.9)
-    asyncio.get_running_loop().call_later(TIMEOUT / 2, lambda: setattr(f.a, "throttled", False))
-    await lease.stop(at_most=TIMEOUT)
-    assert f.row().owner is None
 
 
 # Shows 67.

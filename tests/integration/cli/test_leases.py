@@ -215,7 +215,7 @@ def _of_an_earlier_stream(here: Here, shard: str) -> Lease:
     return Lease(f"orders:{shard}", checkpoint=Position.after(7), stream=StreamIdentity(here.arn(), 1_500_000_000))
 
 
-def kcl_table(here: World, *rows: Lease) -> str:
+def kcl_table(here: Here, *rows: Lease) -> str:
     """The lease table of a KCL application, with its leader and some leases."""
     table = f"OrdersKcl-{here.lease_table}"
     create_lease_table(here.dynamodb, table)

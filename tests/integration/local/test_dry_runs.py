@@ -9,29 +9,17 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo_local import LocalAws
+from tests.support.answers import FixedClock
 from tests.support.raw_kinesis import RawKinesis
 
 SUCCEEDS = "DryRunOperationException"
 THROTTLED = "ThrottlingException"
 
 
-class Clock:
-    """A clock that tests move."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def time(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 class Stream:
     """A stream with two shards and a consumer, and the five calls as dry runs."""
 
-    def __init__(self, aws: LocalAws, clock: Clock, name: str = "orders") -> None:
+    def __init__(self, aws: LocalAws, clock: FixedClock, name: str = "orders") -> None:
         self.aws, self.clock, self.name = aws, clock, name
         self.kinesis = kinesis = RawKinesis(aws)
         kinesis.create_stream(StreamName=name, ShardCount=2)
@@ -61,12 +49,12 @@ CALLS = ("PutRecord", "PutRecords", "GetRecords", "GetShardIterator", "Subscribe
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FixedClock:
+    return FixedClock(time.time())
 
 
 @pytest.fixture
-def stream(run: Any, clock: Clock) -> Stream:
+def stream(run: Any, clock: FixedClock) -> Stream:
     aws = run(clock=clock, consumer_creating_seconds=0.0, subscribe_interval_seconds=0.0, read_limit=False).aws
     return Stream(aws, clock)
 
@@ -100,7 +88,7 @@ def test_dry_run_of_a_bad_call_has_its_error(stream: Stream, call: str, wrong: d
     assert stream.outcome(call) == SUCCEEDS
 
 
-def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: Clock) -> None:
+def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: FixedClock) -> None:
     other = Stream(stream.aws, clock, "clicks")
     assert stream.outcome("PutRecord") == SUCCEEDS
     for call in CALLS:
@@ -108,13 +96,13 @@ def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: Clock) -
     assert other.outcome("GetRecords") == SUCCEEDS, "a stream of its own"
     stream.call("PutRecord", DryRun=False)
     for call in CALLS:
-        clock.now += 1.0
+        clock.pass_by(1.0)
         assert stream.outcome(call) == SUCCEEDS
         assert stream.outcome("PutRecord") == THROTTLED
 
 
-def test_the_key_of_an_encrypted_stream_is_not_checked(stream: Stream, clock: Clock) -> None:
+def test_the_key_of_an_encrypted_stream_is_not_checked(stream: Stream, clock: FixedClock) -> None:
     stream.kinesis.start_stream_encryption(StreamName="orders", EncryptionType="KMS", KeyId="alias/gone")
     for call in CALLS:
-        clock.now += 1.0
+        clock.pass_by(1.0)
         assert stream.outcome(call) == SUCCEEDS

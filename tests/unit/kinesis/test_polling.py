@@ -19,7 +19,7 @@ from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.records.events import Event, read_answer
 from tests.support.decoders import decoder as decoder
 from tests.support.model_stream import ModelStream
@@ -201,16 +201,6 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 # -- iterators, the end, back-pressure
 
 
-async def test_the_end_is_delivered_once_with_its_children() -> None:
-    for together in (False, True):
-        world = PolledWorld(10, 10)
-        world.client.end_with_records = together
-        world.stream.split(0)
-        await world.subscribe().run()
-        assert [event.through for event in world.events] == [Position.after(world.stream[0].records[-1][0]), SHARD_END]
-        assert [child.shard_id[-1] for child in world.events[-1].head.children] == ["1", "2"]
-
-
 # Shows 9.
 @pytest.mark.slow
 async def test_nothing_is_polled_while_the_sink_is_full() -> None:
@@ -349,6 +339,32 @@ async def test_tip_is_the_last_record_of_any_age() -> None:
     assert [request["ShardIteratorType"] for _, request in asked] == ["TRIM_HORIZON"] + ["AT_TIMESTAMP"] * 4
     back = [1_700_000_000 + at - request["Timestamp"].timestamp() for at, request in asked[1:]]
     assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
+
+
+async def test_shard_that_always_lags_has_a_tip() -> None:
+    world = PolledWorld(10)
+    world.client.lag = [5_000]
+    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 1)
+    world = PolledWorld()
+    world.client.lag = [5_000]
+    assert await tip_of(world, Position.after(7)) == (Position.after(7), 1)
+
+
+async def test_fast_clock_searches_the_tip_further_back() -> None:
+    world = PolledWorld(*[10] * 2500)
+    asked: list[dict[str, Any]] = []
+    iterator = world.client.get_shard_iterator
+
+    async def in_the_future_at_first(**request: Any) -> dict[str, Any]:
+        asked.append(request)
+        if len(asked) in (2, 3):
+            raise refused("InvalidArgumentException", "the timestamp is in the future", operation="GetShardIterator")
+        return await iterator(**request)
+
+    world.client.get_shard_iterator = in_the_future_at_first  # type: ignore[method-assign]
+    world.client.behind = lambda *_: 10_000
+    assert await tip_of(world) == (Position.after(world.stream[0].records[-1][0]), 2)
+    assert len(asked) == 4
 
 
 # -- errors

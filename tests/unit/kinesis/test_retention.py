@@ -185,6 +185,13 @@ async def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -
     assert bool(await retention(listed=listed, fail=False).check(SHARD, at)) is (sub is not None)
 
 
+async def test_shard_seen_idle_has_lost_nothing() -> None:
+    losses = retention()
+    losses.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
+    losses.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
+    assert not await losses.check(SHARD, after(30 * HOUR))
+
+
 async def test_idle_shard_that_was_read_has_lost_nothing() -> None:
     # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
     assert not await retention().check(SHARD, after(30 * HOUR), Facts(NOW - 5))

@@ -15,6 +15,7 @@ from kinesis_efo.errors import (
     DataLossError,
     InvalidRequestError,
     RetriesExhaustedError,
+    StreamReplacedError,
     SubscriptionError,
 )
 from kinesis_efo.kinesis.ends import End
@@ -22,7 +23,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
@@ -138,6 +139,18 @@ async def test_only_a_start_waits_for_a_list() -> None:
 CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0),), 15, 19))
 
 
+async def test_announced_children_stay_until_they_are_listed() -> None:
+    made = stream(Lister(shard(0)))
+    await made.refresh()
+    made.learn(name(0), CHILDREN)
+    for _ in range(2):
+        assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
+        assert made.lineage.children(name(0)) == [name(1), name(2)]
+        assert made.children(name(0)) == CHILDREN
+        assert made.shard(name(1)) is None, "not listed"
+        await made.refresh()
+
+
 async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     lister = Lister(shard(0))
     made = stream(lister)
@@ -187,6 +200,20 @@ async def test_shard_left_out_once_is_not_lost() -> None:
     assert lister.asked == ["shards", "shards"]
 
 
+async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    reported: set[str] = set()
+    for _ in range(3):
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
+        made.losses.write()
+    assert lister.asked == ["shards", "shards"]
+    assert made.losses.count == 1
+    (message,) = caplog.messages
+    assert "option acceptDataLoss accepts that" in message
+
+
 async def test_unknown_distribution_is_no_error() -> None:
     lister = Lister()
     lister.who = Distribution.AUTO
@@ -194,6 +221,27 @@ async def test_unknown_distribution_is_no_error() -> None:
     assert await made.distribution() is Distribution.AUTO
     lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
     assert await made.distribution() is Distribution.UNKNOWN
+
+
+async def test_trimmed_unread_descendant_is_a_loss() -> None:
+    # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
+    lister = Lister(shard(3, 1), shard(4))
+    made = stream(lister)
+    await made.refresh()
+    with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
+        await made.check_loss({name(0): SHARD_END}, nothing_known, set())
+    await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
+
+
+async def test_position_older_than_its_shard_is_refused() -> None:
+    made = stream(Lister(shard(0, created=NOW - 3600)))
+    await made.refresh()
+    old = Position.after(number(0, 2 * 3600, AGES_AGO))
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        await made.check_loss({name(0): old}, nothing_known, set())
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
+    made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
 
 
 def nothing_known(_shard: str, _position: Position) -> Facts:
@@ -217,6 +265,16 @@ async def test_start_at_the_horizon_tolerates_ten_minutes(
         await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
     made.losses.write()
     assert any("the trim horizon, which moved from" in message for message in caplog.messages) == warns
+
+
+async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
+    lister = Lister(shard(0))
+    made = stream(lister)
+    await made.refresh()
+    lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
+    with pytest.raises(DataLossError, match=name(1)):
+        await made.check_position(name(1), TRIM_HORIZON, Facts())
+    await made.check_position(name(2), TRIM_HORIZON, Facts())
 
 
 async def test_whether_a_record_is_past_retention() -> None:
@@ -263,6 +321,33 @@ async def test_tip_searches_have_five_seconds_between_them() -> None:
     assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
     assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
     assert transport.gaps == [10.0]
+
+
+async def test_each_search_records_an_idle_shard() -> None:
+    position = after(0, 30 * HOUR)
+    idle = [Wait(5), event(to=position.value, behind=0)] * 3
+    made = stream(Lister(), ScriptedTransport(LoopClock(), idle), ref=POLLED)
+    began = LoopClock().time()
+    await made.check_position(name(0), position, Facts(began - HOUR))
+    assert await made.tip(name(0), position) == End(position)
+    assert made.idle(name(0), position) == (began, None)
+
+
+async def test_search_without_a_tip_hides_no_loss() -> None:
+    position = after(0, 30 * HOUR)
+    idle = [Wait(5), event(to=position.value, behind=0)] * 3
+    made = stream(Lister(), ScriptedTransport(LoopClock(), idle), ref=POLLED)
+    assert await made.tip(name(0), position) == End(position)
+    with pytest.raises(DataLossError, match="are gone"):
+        await made.check_position(name(0), position, Facts())
+
+
+@pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
+async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
+    missing = refused("ResourceNotFoundException", "Shard does not exist")
+    transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
+    lister = Lister(shard(0))
+    assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 @pytest.mark.parametrize(

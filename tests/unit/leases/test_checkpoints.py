@@ -550,6 +550,34 @@ async def test_unwritten_last_checkpoints_are_logged(
     )
 
 
+@pytest.mark.parametrize("leaves_after", [10, 1000])
+async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float) -> None:
+    """Also long after the last cleanup, when none was due."""
+    checkpoints = await f.begin("p")
+    checkpoints.update(shard("p"), Position.after(5))
+    await asyncio.sleep(leaves_after)
+    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    await asyncio.sleep(10)
+    for name in "cd":
+        checkpoints.update(shard(name), Position.after(80))
+    await asyncio.sleep(200)
+    assert sorted(f.store.items) == ["s:c", "s:d"]
+
+
+async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    run.network.cut = True
+    checkpoints.want(infos("pqr"))
+    checkpoints.update(shard("p"), Position.after(5))
+    checkpoints.update(shard("q"), SHARD_END)
+    checkpoints.want(infos("r"))
+    await asyncio.sleep(5)
+    run.network.cut = False
+    await asyncio.sleep(10)
+    assert sorted(f.store.items) == ["s:q", "s:r"]
+
+
 async def test_rows_found_last_replace_those_of_their_stream(f: Fixture) -> None:
     """A lease that was lost and acquired again brings them anew; those of other streams stay as they are."""
     run = f.run()

@@ -1,4 +1,4 @@
-"""A clock that tests move by hand, and a Kinesis that runs on it."""
+"""A Kinesis that runs on a clock that tests move by hand."""
 
 from __future__ import annotations
 
@@ -10,29 +10,14 @@ import pytest
 from kinesis_efo_local import AwsError, Kinesis, Settings, api
 from kinesis_efo_local.sequence import Ticks
 from kinesis_efo_local.writing import Entry, PutRecords, put_records
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.wall = 1_790_000_000.0
-        self.mono = 50.0
-
-    def time(self) -> float:
-        return self.wall
-
-    def monotonic(self) -> float:
-        return self.mono
-
-    def advance(self, seconds: float) -> None:
-        self.wall += seconds
-        self.mono += seconds
+from tests.support.answers import FixedClock
 
 
 class Bench:
     """A Kinesis, and shortcuts for frequent calls."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock = FakeClock()
+        self.clock = FixedClock(1_790_000_000.0)
         made = Settings(**settings)
         self.kinesis = Kinesis(made, made.region, self.clock, Ticks())
 

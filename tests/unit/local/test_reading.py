@@ -18,7 +18,7 @@ SHARD = "shardId-000000000000"
 def cursor(bench: Bench, kind: str, number: str | None = None, at: float | None = None, shard: str = SHARD) -> int:
     stream = bench.kinesis.streams["orders"]
     position = {"Type": kind, "SequenceNumber": number, "Timestamp": at}
-    return cursor_for(stream, stream.shard(shard), position, bench.clock.wall)
+    return cursor_for(stream, stream.shard(shard), position, bench.clock.now)
 
 
 def iterator(bench: Bench, kind: str = "TRIM_HORIZON", shard: str = SHARD, **more: Any) -> str:
@@ -33,10 +33,10 @@ def get(bench: Bench, token: str, **more: Any) -> Any:
 def test_starting_positions_are_as_documented(bench: Bench) -> None:
     stream = bench.create()
     numbers = []
-    start = bench.clock.wall
+    start = bench.clock.now
     for key in "abcd":
         numbers += [record["SequenceNumber"] for record in bench.put(key)["Records"]]
-        bench.clock.advance(10)
+        bench.clock.pass_by(10)
     shard = stream.open_shards[0]
     assert cursor(bench, "TRIM_HORIZON") == 0
     assert cursor(bench, "LATEST") == 4
@@ -52,7 +52,7 @@ def test_trimmed_number_starts_at_the_trim_horizon() -> None:
     bench = Bench(retention_seconds=60)
     bench.create()
     first = bench.put("a")["Records"][0]["SequenceNumber"]
-    bench.clock.advance(61)
+    bench.clock.pass_by(61)
     bench.put("b")
     bench.kinesis.stream({"StreamName": "orders"})
     assert cursor(bench, "AFTER_SEQUENCE_NUMBER", first) == cursor(bench, "TRIM_HORIZON") == 1
@@ -65,7 +65,7 @@ def test_wrong_positions_are_refused(bench: Bench) -> None:
     cases: list[tuple[str, str | None, float | None, str]] = [
         ("AT_SEQUENCE_NUMBER", None, None, "sequence number"),
         ("AT_TIMESTAMP", None, None, "timestamp"),
-        ("AT_TIMESTAMP", None, bench.clock.wall + 100, "in the future"),
+        ("AT_TIMESTAMP", None, bench.clock.now + 100, "in the future"),
         *(("AT_SEQUENCE_NUMBER", wrong, None, foreign) for wrong in ("0", "x", "", "4" * 56, "9" * 129)),
         ("AFTER_SEQUENCE_NUMBER", str(int(old) + (10**16 << 80)), None, foreign),
     ]
@@ -87,21 +87,21 @@ def test_get_records_has_its_limits(bench: Bench) -> None:
         get(bench, token)
     with refused("ProvisionedThroughputExceeded", SHARD):
         get(bench, token)
-    bench.clock.advance(1)
+    bench.clock.pass_by(1)
     for _ in range(3):
         bench.put(*"abcde", data=b"x" * 1_000_000)
     assert len(get(bench, token)["Records"]) == 10
-    bench.clock.advance(3)
+    bench.clock.pass_by(3)
     with refused("ProvisionedThroughputExceeded", SHARD):
         get(bench, token)
-    bench.clock.advance(3)
+    bench.clock.pass_by(3)
     assert get(bench, token)["Records"]
 
 
 def test_expired_and_foreign_iterators_are_refused(bench: Bench) -> None:
     bench.create()
     token = iterator(bench)
-    bench.clock.advance(301)
+    bench.clock.pass_by(301)
     with pytest.raises(AwsError, match="ExpiredIteratorException"):
         get(bench, token)
     token = iterator(bench)
@@ -109,7 +109,7 @@ def test_expired_and_foreign_iterators_are_refused(bench: Bench) -> None:
         with refused("InvalidArgument", "ShardIterator"):
             get(bench, wrong)
     bench.call("DeleteStream", StreamName="orders")
-    bench.clock.advance(1)
+    bench.clock.pass_by(1)
     bench.create()
     with refused("InvalidArgument", "earlier stream"):
         get(bench, token)
@@ -123,13 +123,13 @@ def shards(bench: Bench, **params: Any) -> str:
 def test_shard_filters_are_as_documented() -> None:
     bench = Bench(retention_seconds=1000)
     bench.create(1)
-    start = bench.clock.wall
-    bench.clock.advance(100)
+    start = bench.clock.now
+    bench.clock.pass_by(100)
     bench.call("SplitShard", StreamName="orders", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
-    bench.clock.advance(100)
+    bench.clock.pass_by(100)
     left, right = (f"shardId-00000000000{number}" for number in (1, 2))
     bench.call("MergeShards", StreamName="orders", ShardToMerge=left, AdjacentShardToMerge=right)
-    bench.clock.advance(100)
+    bench.clock.pass_by(100)
 
     def by(kind: str, **more: Any) -> str:
         return shards(bench, ShardFilter={"Type": kind, **more})
@@ -141,13 +141,13 @@ def test_shard_filters_are_as_documented() -> None:
     assert [by("FROM_TIMESTAMP", Timestamp=start + at) for at in (-5, 50, 150, 250)] == ["0123", "0123", "123", "3"]
     assert by("AFTER_SHARD_ID", ShardId="shardId-000000000001") == "23"
     assert shards(bench, ExclusiveStartShardId="shardId-000000000002") == "3"
-    bench.clock.advance(850)
+    bench.clock.pass_by(850)
     assert by("AT_TRIM_HORIZON") == by("AT_TIMESTAMP", Timestamp=start) == "12"
     for kind in ("AFTER_SHARD_ID", "AT_TIMESTAMP", "FROM_TIMESTAMP"):
         with refused("InvalidArgument", f"{kind} needs"):
             by(kind)
     with refused("InvalidArgument", "future"):
-        by("AT_TIMESTAMP", Timestamp=bench.clock.wall + 100)
+        by("AT_TIMESTAMP", Timestamp=bench.clock.now + 100)
 
 
 def test_shards_are_listed_in_pages_that_expire(bench: Bench) -> None:
@@ -166,6 +166,6 @@ def test_shards_are_listed_in_pages_that_expire(bench: Bench) -> None:
         bench.call("ListShards", NextToken=first, ShardFilter={"Type": "AT_LATEST"})
     with refused("InvalidArgument", "NextToken"):
         bench.call("ListShards", NextToken="x")
-    bench.clock.advance(301)
+    bench.clock.pass_by(301)
     with pytest.raises(AwsError, match="ExpiredNextTokenException"):
         bench.call("ListShards", NextToken=first)

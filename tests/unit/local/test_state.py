@@ -21,7 +21,7 @@ def test_creating_stream_refuses_records() -> None:
         bench.put("a")
     with refused("ResourceInUse", "not ACTIVE or UPDATING, instead in state CREATING"):
         bench.call("ListShards", StreamName="orders")
-    bench.clock.advance(10)
+    bench.clock.pass_by(10)
     bench.kinesis.settle()
     assert stream.status == "ACTIVE"
     assert len(bench.call("ListShards", StreamName="orders")["Shards"]) == 1
@@ -117,13 +117,13 @@ def test_consumer_passes_through_its_states() -> None:
     assert consumer.arn.startswith(f"{ARN}/consumer/lake:")
     seen = []
     for seconds in (0, 3, 0):
-        bench.clock.advance(seconds)
+        bench.clock.pass_by(seconds)
         described = bench.call("DescribeStreamConsumer", ConsumerARN=consumer.arn)["ConsumerDescription"]
         seen.append(described["ConsumerStatus"])
     assert seen == ["CREATING", "ACTIVE", "ACTIVE"]
     bench.call("DeregisterStreamConsumer", StreamARN=ARN, ConsumerName="lake")
     assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"][0]["ConsumerStatus"] == "DELETING"
-    bench.clock.advance(4)
+    bench.clock.pass_by(4)
     assert bench.call("ListStreamConsumers", StreamARN=ARN)["Consumers"] == []
     # Registered again, it has another ARN.
     assert bench.register().arn != consumer.arn
@@ -138,9 +138,9 @@ def test_stream_has_20_consumers_and_five_creating() -> None:
         if index and index % 5 == 0:
             with refused("LimitExceeded", "CREATING"):
                 bench.register(f"c{index}")
-            bench.clock.advance(1)
+            bench.clock.pass_by(1)
         bench.register(f"c{index}")
-    bench.clock.advance(1)
+    bench.clock.pass_by(1)
     with refused("LimitExceeded", "20 registered"):
         bench.register("c20")
     with refused("ResourceInUse", "c7 .* already exists"):
@@ -164,7 +164,7 @@ def test_subscribing_has_the_documented_pace() -> None:
         return "ok"
 
     assert admit(0) == "ResourceInUseException"
-    bench.clock.advance(2)
+    bench.clock.pass_by(2)
     bench.kinesis.settle()
     paced = [admit(at) for at in (10.0, 10.1, 14.9, 15.0)]
     assert paced == ["ok", "ResourceInUseException", "ResourceInUseException", "LimitExceededException"]

@@ -37,7 +37,7 @@ def test_reshards_lose_no_hash_key_and_no_record(shards: int, steps: list[tuple[
     stream = bench.create(shards)
     put = 0
     for what, number in steps:
-        bench.clock.advance(0.001)
+        bench.clock.pass_by(0.001)
         open_shards = stream.open_shards
         chosen = open_shards[number % len(open_shards)]
         if what == "put":
@@ -102,7 +102,7 @@ def test_shard_ids_are_never_used_again(bench: Bench) -> None:
         bench.call("SplitShard", StreamName="orders", ShardToSplit=first.id, NewStartingHashKey=str(2**127))
         left, right = stream.open_shards
         bench.call("MergeShards", StreamName="orders", ShardToMerge=left.id, AdjacentShardToMerge=right.id)
-        bench.clock.advance(25 * 3600)
+        bench.clock.pass_by(25 * 3600)
     bench.call("ListShards", StreamName="orders")
     assert [shard.id for shard in stream.shards.values()] == ["shardId-000000000009"]
 
@@ -163,7 +163,7 @@ def test_stream_is_updating_during_a_reshard() -> None:
     with refused("ResourceInUse", "not ACTIVE, instead in state UPDATING"):
         bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
     assert bench.put("a")["Records"][0]["ShardId"] == FIRST
-    bench.clock.advance(30)
+    bench.clock.pass_by(30)
     assert status() == "ACTIVE"
     assert len(stream.open_shards) == 2
 
@@ -172,15 +172,15 @@ def test_closed_shard_expires_with_its_records() -> None:
     bench = Bench(retention_seconds=60)
     stream = bench.create(1)
     bench.put("a", "b")
-    bench.clock.advance(40)
+    bench.clock.pass_by(40)
     bench.put("c")
     bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
-    bench.clock.advance(30)
+    bench.clock.pass_by(30)
     listed = bench.call("ListShards", StreamName="orders")["Shards"]
     assert len(listed) == 3
     parent = stream.shards[FIRST]
     assert (parent.oldest, parent.tip) == (2, 3)
-    bench.clock.advance(31)
+    bench.clock.pass_by(31)
     assert [shard["ShardId"][-1] for shard in bench.call("ListShards", StreamName="orders")["Shards"]] == ["1", "2"]
     with pytest.raises(AwsError, match=r"shardId-000000000000 .* does not exist"):
         stream.shard(FIRST)
@@ -189,12 +189,12 @@ def test_closed_shard_expires_with_its_records() -> None:
 def test_clock_that_jumps_back_loses_no_records(bench: Bench) -> None:
     stream = bench.create(1)
     bench.put("a")
-    bench.clock.wall -= 3600
+    bench.clock.now -= 3600
     bench.put("b")
-    bench.clock.wall += 3600
+    bench.clock.now += 3600
     shard = stream.open_shards[0]
     assert len(shard.page(0, 10, 10**6).records) == 2
-    assert shard.cursor_at_time(bench.clock.wall - 1) == 0
+    assert shard.cursor_at_time(bench.clock.now - 1) == 0
 
 
 @pytest.mark.parametrize("at", [0, 1, 2**128 - 1])
@@ -208,12 +208,12 @@ def test_split_at_the_edge_is_refused(bench: Bench, at: int) -> None:
 
 def test_backdated_records_are_found_by_their_time(bench: Bench) -> None:
     stream = bench.create()
-    now = bench.clock.wall
+    now = bench.clock.now
     bench.put("of now")
     stream.traits.backdated_seconds = 3600
     bench.put("of an hour ago")
     stream.traits.backdated_seconds = 0
-    bench.clock.advance(10)
+    bench.clock.pass_by(10)
     bench.put("later")
     shard = stream.open_shards[0]
     page = shard.page(0, 10, 10**6)

@@ -23,14 +23,14 @@ def test_full_shard_refuses_records_and_bytes() -> None:
     assert answer["Records"][0]["ErrorCode"] == "ProvisionedThroughputExceededException"
     assert "shardId-000000000000" in answer["Records"][0]["ErrorMessage"]
     assert bench.put("k", hash_key=str(2**128 - 1))["FailedRecordCount"] == 0
-    bench.clock.advance(0.0025)
+    bench.clock.pass_by(0.0025)
     results = bench.put(*["k"] * 4, hash_key="0")["Records"]
     assert ["SequenceNumber" in result for result in results] == [True, True, False, False]
     with pytest.raises(AwsError, match="ProvisionedThroughputExceededException"):
         put_record(bench.kinesis, PutRecord("eA==", "k", "0", "orders"))
     bench.create(name="large")
     assert bench.put(*"abc", data=b"x" * 500_000, name="large")["FailedRecordCount"] == 1
-    bench.clock.advance(1)
+    bench.clock.pass_by(1)
     assert bench.put("d", data=b"x" * 1_000_000, name="large")["FailedRecordCount"] == 0
     unlimited = Bench()
     unlimited.create()

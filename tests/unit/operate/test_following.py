@@ -14,27 +14,14 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.operate.following import READ_AGAIN_SECONDS, Following, Observation
 from kinesis_efo_tools.operate.live import RunReplies
 from kinesis_efo_tools.operate.pulse import LagCause
-
-
-class SetClock:
-    """A clock that tests set."""
-
-    now = 1_700_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    time = monotonic
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
+from tests.support.answers import FixedClock
 
 
 class Runs:
     """An application's runs as the table and they themselves tell."""
 
     def __init__(self) -> None:
-        self.clock = SetClock()
+        self.clock = FixedClock(1_700_000_000.0)
         self.owner: str | None = "host-1"
         self.answers = True
         self.table = True
@@ -55,7 +42,7 @@ class Runs:
         return RunReplies({owner: RunStatus(self.clock.time(), self.shards)}, {})
 
     def look(self, after: float = 2.0) -> Observation:
-        self.clock.now += after
+        self.clock.pass_by(after)
         return asyncio.run(self.following.look())
 
 
@@ -147,7 +134,7 @@ def test_runs_of_different_streams_are_looked_at_as_one() -> None:
             {},
         )
 
-    view = asyncio.run(Following(find, SetClock(), question).look()).view
+    view = asyncio.run(Following(find, FixedClock(0.0), question).look()).view
     assert view is not None
     assert (view.streams, view.buffered, view.room) == (["clicks", "orders"], 20, 200)
     assert [each.status.streams for each in view.queries] == [["clicks"], ["orders"]]

@@ -17,22 +17,13 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_tools.operate.backlog import MOST_CALLS, Backlog, backlog
 from kinesis_efo_tools.operate.lag import Movement, ReaderState, ShardLag, Sightings, rows
+from tests.support.answers import FixedClock
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 
 
-class Still:
-    """A clock that stands still."""
-
-    def monotonic(self) -> float:
-        return 100.0
-
-    def time(self) -> float:
-        return 1_700_000_000.0
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError("nothing to wait for")
+NOW = FixedClock(1_700_000_000.0)
 
 
 def _shard(name: str, *parents: str) -> Shard:
@@ -46,7 +37,7 @@ WAITING = dict.fromkeys(("s2", "s3", "s4", "s5", "s6"), "waiting")
 
 def _rows(positions: Mapping[str, Position | None]) -> dict[str, ShardLag]:
     leases = {shard: Lease(shard, checkpoint=position) for shard, position in positions.items()}
-    found = rows(REF, SHARDS, leases, None, Sightings(10), Still())
+    found = rows(REF, SHARDS, leases, None, Sightings(10), NOW)
     assert len({row.key for row in found}) == len(found)
     return {row.key.shard: row for row in found}
 
@@ -75,7 +66,6 @@ def test_shards_have_their_states(positions: dict[str, Position | None], states:
 def test_time_until_which_a_shard_was_read() -> None:
     number = 49590338271490256608559692538361571095921575989136588898
     shard = "shardId-000000000006"
-    clock = Still()
     for lease, expected in (
         (Lease(shard, checkpoint=Position.after(number)), 1_545_084_650.0),
         (Lease(shard, checkpoint=Position.after(number), read_until=1_600_000_000.0), 1_600_000_000.0),
@@ -83,7 +73,7 @@ def test_time_until_which_a_shard_was_read() -> None:
         (Lease(shard, checkpoint=Position.after(7)), None),
         (Lease(shard, checkpoint=None), None),
     ):
-        [row] = rows(REF, [], {shard: lease}, None, Sightings(10), clock)
+        [row] = rows(REF, [], {shard: lease}, None, Sightings(10), NOW)
         assert row.read_until == expected
 
 
@@ -109,8 +99,8 @@ def test_owner_of_the_run_reads_shards_without_owner() -> None:
     sightings, run = Sightings(10), Lease("#run:orders", owner="w", checkpoint=None)
     kcl = Lease("s2", owner="kcl", checkpoint=TRIM_HORIZON)
     leases = {"s1": Lease("s1", checkpoint=TRIM_HORIZON), "s2": kcl}
-    sightings.add(WatchResult(Scan({run.key: run, **leases}), frozenset({run.key}), frozenset(), 4.0), now=100)
-    found = {row.key.shard: row for row in rows(REF, [], leases, run, sightings, Still())}
+    sightings.add(WatchResult(Scan({run.key: run, **leases}), frozenset({run.key}), frozenset(), 4.0), now=NOW.up)
+    found = {row.key.shard: row for row in rows(REF, [], leases, run, sightings, NOW)}
     assert {shard: (row.owner, row.state.value) for shard, row in found.items()} == {
         "s1": ("w", "reading"),
         "s2": ("kcl", "held"),

@@ -79,7 +79,11 @@ def test_when_it_will_have_caught_up() -> None:
         ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, LagCause.SUBSCRIPTION),
         ({"behind": 1_000, "age": 31.0}, 0.0, LagCause.SUBSCRIPTION),
         # Records wait because the run pauses without AWS.
-        ({"waiting": 121.0, "arrived": 5, "buffered": 5, "state": "waiting", "failures": 3}, 0.0, LagCause.SUBSCRIPTION),
+        (
+            {"waiting": 121.0, "arrived": 5, "buffered": 5, "state": "waiting", "failures": 3},
+            0.0,
+            LagCause.SUBSCRIPTION,
+        ),
         # It is silent on purpose.
         ({"behind": 60_000, "state": "paused", "age": 31.0}, 0.0, LagCause.NETWORK),
         # It failed, and goes on.

@@ -97,6 +97,11 @@ class Here(World):
         for lease in leases:
             self.dynamodb.put_item(TableName=table or self.lease_table, Item=lease.to_item())
 
+    def consumer(self, name: str, stream: str = "orders") -> str:
+        """Register another consumer of a stream."""
+        made = self.kinesis.register_stream_consumer(StreamARN=self.arn(stream), ConsumerName=name)
+        return str(made["Consumer"]["ConsumerARN"])
+
     def split(self) -> None:
         """Split the first shard of `orders` in two halves of the hash keys."""
         first = self.shards()[0]["ShardId"]
@@ -200,6 +205,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Result(int(ended.value.code or 0), out, err)
 
     return run
+
+
+@pytest.fixture
+def here(world: Callable[..., Here]) -> Here:
+    """A world with one stream of one shard."""
+    return world()
 
 
 @pytest.fixture

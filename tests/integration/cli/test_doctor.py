@@ -85,8 +85,7 @@ def test_healthy_application_passes(cli: Cli) -> None:
     assert here.leases() == {}
 
 
-def test_polling_application_needs_no_consumer(cli: Cli) -> None:
-    here = cli.world()
+def test_polling_application_needs_no_consumer(here: Here) -> None:
     here.kinesis.deregister_stream_consumer(ConsumerARN=here.consumers["orders"])
     assert here.run("doctor").code == 1
     found = here.run("doctor", "--polling", "--json")
@@ -127,8 +126,7 @@ def test_missing_resource_has_its_fix(cli: Cli) -> None:
     assert all(line["fix"] for line in _lines(found).values() if line["status"] == "failed")
 
 
-def test_doubtful_dry_run_does_not_disturb_a_query(cli: Cli) -> None:
-    here = cli.world()
+def test_doubtful_dry_run_does_not_disturb_a_query(here: Here) -> None:
     here.rows(OWNED)
     before = len(here.calls())
     line = findings(here)["subscribing to orders"]
@@ -140,8 +138,9 @@ def test_doubtful_dry_run_does_not_disturb_a_query(cli: Cli) -> None:
     assert _lines(tried)["subscribing to orders"]["status"] == "passed"
 
 
-def test_quota_counts_queues_if_the_sdk_shows_them(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = cli.world()
+def test_quota_counts_queues_if_the_sdk_shows_them(
+    cli: Cli, here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     def quota() -> dict[str, Any]:
         return findings(here)["quota of orders"]
@@ -167,8 +166,7 @@ def test_quota_counts_queues_if_the_sdk_shows_them(cli: Cli, tmp_path: Path, mon
     )
 
 
-def test_missing_permission_fails_where_a_query_needs_it(cli: Cli) -> None:
-    here = cli.world()
+def test_missing_permission_fails_where_a_query_needs_it(cli: Cli, here: Here) -> None:
     cli.refuse("SubscribeToShard", "ListStreamConsumers", "UpdateItem")
     found = here.run("doctor", "--json")
     lines = _lines(found)
@@ -180,8 +178,7 @@ def test_missing_permission_fails_where_a_query_needs_it(cli: Cli) -> None:
     assert "it allows dynamodb:UpdateItem" in lines["lease writes"]["fix"]
 
 
-def test_refused_subscriptions_are_counted(cli: Cli) -> None:
-    here = cli.world()
+def test_refused_subscriptions_are_counted(here: Here) -> None:
     here.measured("SubscribeToShard.RateExceeded", 7)
     line = findings(here)["subscribe rate of orders"]
     assert (line["status"], line["detail"]) == ("failed", "7 subscriptions refused in the last hour")
@@ -215,8 +212,7 @@ def _obstacle(found: Result) -> dict[str, str]:
 
 @pytest.mark.usefixtures("quickly", "without_credentials")
 @pytest.mark.parametrize("asks_the_host", [False, True])
-def test_missing_credentials_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch, asks_the_host: bool) -> None:
-    here = cli.world()
+def test_missing_credentials_are_named(here: Here, monkeypatch: pytest.MonkeyPatch, asks_the_host: bool) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", str(not asks_the_host).lower())
     if asks_the_host:  # which is none of EC2's
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{free_ports()[0]}")
@@ -226,8 +222,7 @@ def test_missing_credentials_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("quickly", "without_credentials")
-def test_missing_credentials_for_a_role_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = cli.world()
+def test_missing_credentials_for_a_role_are_named(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     role = "arn:aws:iam::111122223333:role/lake"
     first = _obstacle(here.run("doctor", "--role-arn", role, "--json"))
@@ -246,8 +241,7 @@ def test_missing_region_is_named(cli: Cli, aws: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("remote", [False, True])
-def test_refusing_endpoint_is_named(cli: Cli, remote: bool) -> None:
-    here = cli.world()
+def test_refusing_endpoint_is_named(cli: Cli, here: Here, remote: bool) -> None:
     url = f"http://127.0.0.1:{free_ports()[0]}"
     location = "ssm:///kinesis-efo/test/lake" if remote else here.manifest
     found = cli.run("doctor", "--manifest", location, "--endpoint-url", url, "--json")
@@ -279,8 +273,7 @@ def _shake_hands(serving: ssl.SSLSocket) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_silent_endpoint_is_named(cli: Cli) -> None:
-    here = cli.world()
+def test_silent_endpoint_is_named(here: Here) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         found = here.run("doctor", "--endpoint-url", url, "--json")
@@ -329,16 +322,14 @@ def _encrypted(here: Here, key: str = "alias/ours") -> Here:
     return here
 
 
-def test_distribution_of_a_stream_is_shown(cli: Cli) -> None:
-    here = cli.world()
+def test_distribution_of_a_stream_is_shown(here: Here) -> None:
     assert findings(here)["stream orders"]["detail"].endswith(", distributed by partition key")
     here.kinesis.update_stream_mode(StreamARN=here.arn(), StreamModeDetails={"StreamMode": "ON_DEMAND"})
     here.kinesis.update_stream_record_distribution_strategy(StreamARN=here.arn(), RecordDistributionStrategy="AUTO")
     assert findings(here)["stream orders"]["detail"].endswith(", distributed by Kinesis itself (AUTO)")
 
 
-def test_missing_permission_to_poll_concerns_several_queries(cli: Cli) -> None:
-    here = cli.world()
+def test_missing_permission_to_poll_concerns_several_queries(cli: Cli, here: Here) -> None:
     cli.refuse("GetShardIterator")
     found = here.run("doctor", "--json")
     line = _lines(found)["catching up on orders"]
@@ -352,8 +343,7 @@ def test_missing_permission_to_poll_concerns_several_queries(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("polling", [False, True])
-def test_throttled_dry_run_is_unknown(cli: Cli, polling: bool) -> None:
-    here = cli.world()
+def test_throttled_dry_run_is_unknown(cli: Cli, here: Here, polling: bool) -> None:
     operation, line = ("GetRecords", "polling orders") if polling else ("SubscribeToShard", "subscribing to orders")
     cli.switch.faults = Failing("kinesis", **{operation: "ThrottlingException"})
     found = here.run("doctor", "--json", *(["--polling"] if polling else []))
@@ -435,8 +425,7 @@ def test_measurement_is_a_table_below_the_findings(cli: Cli) -> None:
     assert len(fixes) == 1  # the same line for each
 
 
-def test_live_run_is_not_cut_off_without_take_over(cli: Cli) -> None:
-    here = cli.world()
+def test_live_run_is_not_cut_off_without_take_over(cli: Cli, here: Here) -> None:
     here.rows(OWNED)
     with renewing(here, OWNED.key):
         here.run("doctor", *SUBSCRIBE, *QUICKLY).ends(
@@ -464,8 +453,7 @@ def test_dead_run_and_other_streams_allow_subscribing(cli: Cli) -> None:
     assert "is an owner alive?" in found.err
 
 
-def test_subscribing_needs_to_see_the_leases(cli: Cli) -> None:
-    here = cli.world()
+def test_subscribing_needs_to_see_the_leases(cli: Cli, here: Here) -> None:
     cli.refuse("Scan")
     here.run("doctor", *SUBSCRIBE).ends(3, "whether a run reads orders is not known", out="")
     cli.switch.faults = NoFaults()
@@ -474,8 +462,7 @@ def test_subscribing_needs_to_see_the_leases(cli: Cli) -> None:
     assert subscribed(here) == []
 
 
-def test_subscribing_needs_to_list_shards(cli: Cli) -> None:
-    here = cli.world()
+def test_subscribing_needs_to_list_shards(cli: Cli, here: Here) -> None:
     cli.refuse("ListShards")
     found = here.run("doctor", *SUBSCRIBE)
     assert (found.code, "subscription" in found.data) == (1, False)

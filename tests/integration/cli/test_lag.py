@@ -18,7 +18,7 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-from tests.integration.cli.conftest import Cli, Result, process
+from tests.integration.cli.conftest import Cli, Here, Result, process
 from tests.integration.cli.test_leases import QUICKLY
 from tests.support.fetching import reading
 from tests.support.ports import free_ports
@@ -95,8 +95,7 @@ def test_run_that_does_not_answer_is_named(cli: Cli) -> None:
         assert f"the run of host was not asked, so its positions are from the lease table: {reason}" in found.err
 
 
-def test_watching_survives_an_outage_and_ends_cleanly(cli: Cli) -> None:
-    here = cli.world()
+def test_watching_survives_an_outage_and_ends_cleanly(cli: Cli, here: Here) -> None:
     here.rows(Lease(here.shards()[0]["ShardId"], checkpoint=TRIM_HORIZON))
     options = ("--manifest", here.manifest, "--watch", "--interval", "100ms", "--json")
     with process("lag", *options) as running:
@@ -134,8 +133,7 @@ def test_records_and_seconds_behind_are_shown(cli: Cli) -> None:
     assert "2023-11-14T22:13:20Z" in shown.out
 
 
-def test_lag_is_an_upper_bound_without_permission(cli: Cli) -> None:
-    here = cli.world()
+def test_lag_is_an_upper_bound_without_permission(cli: Cli, here: Here) -> None:
     here.put([("k", b"x")] * 3)
     shard = here.shards()[0]["ShardId"]
     iterator = here.kinesis.get_shard_iterator(
@@ -155,8 +153,7 @@ def test_lag_is_an_upper_bound_without_permission(cli: Cli) -> None:
     assert not _shards(unasked)["orders:0"]["secondsExact"]
 
 
-def test_threshold_sets_the_exit_code(cli: Cli) -> None:
-    here = cli.world()
+def test_threshold_sets_the_exit_code(here: Here) -> None:
     here.aws.backdate(here.streams["orders"], 10)  # Kinesis' clock tells whole seconds
     here.put([("k", b"x")])
     shard = here.shards()[0]["ShardId"]
@@ -199,8 +196,7 @@ def test_lag_in_the_rows_of_runs_is_shown(cli: Cli) -> None:
     assert [row["lag"] for row in here.run("leases list", "--json").data["runs"]] == [told] * 2
 
 
-def test_maximum_of_cloudwatch_is_shown(cli: Cli) -> None:
-    here = cli.world()
+def test_maximum_of_cloudwatch_is_shown(here: Here) -> None:
     here.measured("SubscribeToShardEvent.MillisBehindLatest", 4_200)
     found = here.run("lag", "--json")
     assert found.data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}

@@ -55,8 +55,7 @@ def test_list_shows_leases_and_runs(cli: Cli) -> None:
     assert "not listed: lease row 'broken' has no attribute 'leaseCounter'" in shown.err
 
 
-def test_release_frees_leases_of_a_dead_run(cli: Cli) -> None:
-    here = cli.world()
+def test_release_frees_leases_of_a_dead_run(here: Here) -> None:
     here.rows(OWNED)
     found = here.run("leases release", *AT_ONCE, "--yes", "--json")
     assert found.code == 0
@@ -88,8 +87,7 @@ def test_nothing_is_taken_from_a_live_worker(cli: Cli, command: str) -> None:
     assert ("leaseOwner" in here.leases()[OWNED.key]) == resets
 
 
-def test_nothing_is_changed_without_consent(cli: Cli) -> None:
-    here = cli.world()
+def test_nothing_is_changed_without_consent(here: Here) -> None:
     here.rows(OWNED)
     before = here.leases()
     here.run("leases release", *AT_ONCE).ends(3, "Standard input is not a terminal: nothing was changed. Say --yes")
@@ -101,8 +99,7 @@ def test_nothing_is_changed_without_consent(cli: Cli) -> None:
     assert here.leases() != before
 
 
-def test_reset_of_a_stream_follows_its_lineage(cli: Cli) -> None:
-    here = cli.world()
+def test_reset_of_a_stream_follows_its_lineage(here: Here) -> None:
     parent = here.shards()[0]["ShardId"]
     here.split()
     split = time.monotonic()
@@ -136,8 +133,7 @@ def test_bad_input(cli: Cli, arguments: tuple[str, ...], code: int, said: str) -
     cli.run("leases", *arguments, "--manifest", cli.world().manifest).ends(code, said, out="")
 
 
-def test_missing_or_refusing_table_is_named(cli: Cli) -> None:
-    here = cli.world()
+def test_missing_or_refusing_table_is_named(cli: Cli, here: Here) -> None:
     cli.refuse("Scan")
     here.run("leases list").ends(1, "not allowed: dynamodb:Scan")
     cli.refuse()
@@ -202,8 +198,7 @@ def test_positions_of_kcl_are_imported(cli: Cli) -> None:
     assert "is the application's own lease table" in own.err
 
 
-def test_kcl_table_with_both_key_forms_is_refused(cli: Cli) -> None:
-    here = cli.world()
+def test_kcl_table_with_both_key_forms_is_refused(cli: Cli, here: Here) -> None:
     several = f"123456789012:{here.streams['orders']}:1700000000:shardId-000000000000"
     table = kcl_table(here, Lease("shardId-000000000000", checkpoint=Position.after(5)), Lease(several))
     command = ("leases", "import-kcl", "--from-table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
@@ -224,8 +219,7 @@ def kcl_table(here: Here, *rows: Lease) -> str:
     return table
 
 
-def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli) -> None:
-    here = cli.world()
+def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli, here: Here) -> None:
     [shard] = (each["ShardId"] for each in here.shards())
     here.rows(_of_an_earlier_stream(here, shard))
     told = f"checkpoint orders:{shard} is of another stream: arn:"
@@ -307,8 +301,7 @@ def test_kcl_continues_where_the_query_stopped(cli: Cli, several: bool) -> None:
     cli.run(*command, *kinds, "--yes").ends(0, "nothing to change")
 
 
-def test_reset_does_not_skip_an_open_shard(cli: Cli) -> None:
-    here = cli.world()
+def test_reset_does_not_skip_an_open_shard(here: Here) -> None:
     (shard,) = (each["ShardId"] for each in here.shards())
     here.rows(Lease(f"orders:{shard}", checkpoint=Position.after(7)))
     command = ("leases reset", "--to", "SHARD_END", "--shard", shard, "--yes")
@@ -323,8 +316,7 @@ def _table(here: World, name: str) -> dict[str, Any]:
     return {item["leaseKey"]["S"]: item for item in here.dynamodb.scan(TableName=name)["Items"]}
 
 
-def test_ages_follow_the_clock_of_aws(cli: Cli) -> None:
-    here = cli.world()
+def test_ages_follow_the_clock_of_aws(here: Here) -> None:
     here.rows(Lease(run_key("orders"), owner="a", checkpoint=None, lag=Lag(1, 0, at=round(time.time() * 1000))))
     with process("leases", "list", "--manifest", here.manifest, program=AN_HOUR_FAST) as running:
         out, err = running.communicate(timeout=60)
@@ -341,8 +333,7 @@ def test_reset_beside_an_unreadable_row_is_refused(cli: Cli) -> None:
     assert cli.run(*command, "--force").code == 0
 
 
-def test_reset_that_a_query_would_ignore_is_refused(cli: Cli) -> None:
-    here = cli.world()
+def test_reset_that_a_query_would_ignore_is_refused(here: Here) -> None:
     (parent,) = (each["ShardId"] for each in here.shards())
     here.split()
     left, right = sorted(each["ShardId"] for each in here.shards() if each["ShardId"] != parent)

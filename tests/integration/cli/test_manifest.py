@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.manifest import parse_manifest
 from kinesis_efo_tools.manifest_schema import SCHEMA
-from tests.integration.cli.conftest import Cli
+from tests.integration.cli.conftest import Cli, Here
 
 
 def test_show_prints_the_manifest(cli: Cli, tmp_path: Path) -> None:
@@ -37,8 +37,7 @@ def test_environment_variable_names_the_manifest(cli: Cli, monkeypatch: pytest.M
     assert cli.run("manifest", "show").code == 0
 
 
-def test_remote_manifest_is_found(cli: Cli) -> None:
-    here = cli.world()
+def test_remote_manifest_is_found(cli: Cli, here: Here) -> None:
     here.aws.client("ssm").put_parameter(
         Name="/kinesis-efo/test/lake", Value=here.manifest.read_text(), Type="String", Overwrite=True
     )

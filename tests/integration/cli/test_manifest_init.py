@@ -22,11 +22,6 @@ def wish(here: World, *streams: str, table: str | None = None) -> list[str]:
     return ["manifest", "init", "--application", "lake", "--table", table or here.lease_table, *named]
 
 
-def another_consumer(here: Here, name: str) -> str:
-    made = here.kinesis.register_stream_consumer(StreamARN=here.arn(), ConsumerName=name)["Consumer"]
-    return str(made["ConsumerARN"])
-
-
 def test_init_writes_the_manifest_of_the_infrastructure(cli: Cli) -> None:
     here = cli.world({"orders": 1, "clicks": 1})
     streams = [f"orders={here.streams['orders']}", f"clicks={here.streams['clicks']}"]
@@ -40,11 +35,10 @@ def test_init_writes_the_manifest_of_the_infrastructure(cli: Cli) -> None:
 @pytest.mark.parametrize("of_consumer", [True, False], ids=["consumer", "stream"])
 @pytest.mark.parametrize("name", ["orders=", ""])
 def test_arn_alone_names_stream_region_and_consumer(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, of_consumer: bool, name: str
+    cli: Cli, here: Here, monkeypatch: pytest.MonkeyPatch, of_consumer: bool, name: str
 ) -> None:
-    here = cli.world()
     if of_consumer:
-        another_consumer(here, "audit")
+        here.consumer("audit")
     for variable in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(variable, raising=False)
     arn = here.consumers["orders"]
@@ -54,9 +48,8 @@ def test_arn_alone_names_stream_region_and_consumer(
     assert found.data["streams"][name.rstrip("=") or here.streams["orders"]]["consumerArn"] == arn
 
 
-def test_one_of_several_consumers_must_be_named(cli: Cli) -> None:
-    here = cli.world()
-    audit = another_consumer(here, "audit")
+def test_one_of_several_consumers_must_be_named(cli: Cli, here: Here) -> None:
+    audit = here.consumer("audit")
     stream = f"orders={here.streams['orders']}"
     cli.run(*wish(here, stream)).ends(
         1, f"{here.streams['orders']} has 2 consumers: 'audit', 'lake'; say which", "--consumer", out=""
@@ -72,10 +65,9 @@ class OnePerPage(NoFaults):
             request.params["MaxResults"] = 1
 
 
-def test_consumer_is_found_on_any_page(cli: Cli) -> None:
-    here = cli.world()
+def test_consumer_is_found_on_any_page(cli: Cli, here: Here) -> None:
     for name in ("audit", "reader"):
-        last = another_consumer(here, name)
+        last = here.consumer(name)
     cli.switch.faults = OnePerPage()
     found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader")
     assert found.data["streams"]["orders"]["consumerArn"] == last
@@ -111,8 +103,7 @@ def test_printed_lines_create_the_missing_resources(cli: Cli, aws: LocalAws) -> 
     assert cli.run(*arguments).data["streams"]["by-hand"]["consumerArn"].partition("/consumer/")[2].startswith("lake:")
 
 
-def test_replaced_consumer_is_named(cli: Cli) -> None:
-    here = cli.world()
+def test_replaced_consumer_is_named(cli: Cli, here: Here) -> None:
     gone = here.consumers["orders"]
     here.kinesis.deregister_stream_consumer(ConsumerARN=gone)
     cli.run(*wish(here, f"orders={gone}")).ends(
@@ -120,8 +111,7 @@ def test_replaced_consumer_is_named(cli: Cli) -> None:
     )
 
 
-def test_other_table_is_no_lease_table(cli: Cli) -> None:
-    here = cli.world()
+def test_other_table_is_no_lease_table(cli: Cli, here: Here) -> None:
     here.dynamodb.create_table(
         TableName=f"{here.lease_table}-other",
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
@@ -133,8 +123,7 @@ def test_other_table_is_no_lease_table(cli: Cli) -> None:
     )
 
 
-def test_missing_permission_is_named(cli: Cli) -> None:
-    here = cli.world()
+def test_missing_permission_is_named(cli: Cli, here: Here) -> None:
     cli.refuse("ListStreamConsumers")
     cli.run(*wish(here, f"orders={here.streams['orders']}")).ends(
         1, "consumer of orders: AccessDeniedException", "allow kinesis:ListStreamConsumers to the role"
@@ -158,8 +147,7 @@ def test_contradictions_are_refused_before_any_call(cli: Cli, aws: Any, argument
     cli.run("manifest", "init", "--application", "lake", "--table", "leases", *arguments).ends(1, said, out="")
 
 
-def test_either_variable_sets_the_region(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = cli.world()
+def test_either_variable_sets_the_region(cli: Cli, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     for given, other in (("AWS_REGION", "AWS_DEFAULT_REGION"), ("AWS_DEFAULT_REGION", "AWS_REGION")):
         monkeypatch.setenv(given, "us-east-1")
         monkeypatch.delenv(other, raising=False)
@@ -188,8 +176,7 @@ def test_file_is_never_overwritten_without_force(cli: Cli, tmp_path: Path) -> No
     assert parse_manifest(file.read_bytes(), "").application == "lake"
 
 
-def test_unwritable_file_is_named(cli: Cli, tmp_path: Path) -> None:
-    here = cli.world()
+def test_unwritable_file_is_named(cli: Cli, here: Here, tmp_path: Path) -> None:
     cli.run(*wish(here, f"orders={here.streams['orders']}"), "--out", tmp_path / "none" / "lake.json").ends(
         1, "lake.json cannot be written: No such file or directory"
     )

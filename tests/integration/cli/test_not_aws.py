@@ -60,8 +60,7 @@ def portal(request: pytest.FixtureRequest) -> Iterator[str]:
         yield url
 
 
-def test_doctor_names_the_proxy_first(cli: Cli, portal: str) -> None:
-    here = cli.world()
+def test_doctor_names_the_proxy_first(cli: Cli, here: Here, portal: str) -> None:
     found = here.run("doctor", "--endpoint-url", portal, "--json")
     first = found.data["findings"][0]
     assert (found.code, first["subject"], first["status"]) == (1, "HTTP path", "failed")
@@ -171,8 +170,7 @@ class WithoutInitialResponse(NoFaults):
         return () if b"initial-response" in frame else super().frame(subscription, frame)
 
 
-def test_subscription_without_its_first_frame_is_unknown(cli: Cli) -> None:
-    here = cli.world()
+def test_subscription_without_its_first_frame_is_unknown(cli: Cli, here: Here) -> None:
     cli.switch.faults = WithoutInitialResponse()
     found = here.run("doctor", "--json")
     [line] = [each for each in found.data["findings"] if each["subject"] == "subscribing to orders"]
@@ -180,8 +178,7 @@ def test_subscription_without_its_first_frame_is_unknown(cli: Cli) -> None:
     assert "look for a proxy" in line["fix"]
 
 
-def test_manifest_on_s3_may_be_called_html(cli: Cli) -> None:
-    here = cli.world()
+def test_manifest_on_s3_may_be_called_html(cli: Cli, here: Here) -> None:
     s3 = here.aws.client("s3")
     s3.create_bucket(Bucket="pages")
     s3.put_object(Bucket="pages", Key="lake", Body=here.manifest.read_bytes(), ContentType="text/html")

@@ -72,8 +72,7 @@ def test_pipe_without_reader_ends_quietly(command: str, cli: Cli) -> None:
     assert (ran.stderr, ran.returncode) == ("", 1)
 
 
-def test_interrupt_while_owners_are_watched_changes_nothing(cli: Cli) -> None:
-    here = cli.world()
+def test_interrupt_while_owners_are_watched_changes_nothing(here: Here) -> None:
     lease = Lease(here.shards()[0]["ShardId"], owner="host:1:abc")
     here.rows(lease)
     command = ("leases", "release", "--manifest", here.manifest, "--lease-timeout", "60s", "--yes")
@@ -85,8 +84,7 @@ def test_interrupt_while_owners_are_watched_changes_nothing(cli: Cli) -> None:
     assert here.leases()[lease.key]["leaseOwner"] == {"S": "host:1:abc"}
 
 
-def test_interrupt_while_a_shard_is_read_ends_quietly(cli: Cli) -> None:
-    here = cli.world()
+def test_interrupt_while_a_shard_is_read_ends_quietly(here: Here) -> None:
     before = len(here.calls())
     command = ("doctor", "--manifest", here.manifest, "--subscribe", "--for", "60s")
     with process(*command, program=[PROGRAM]) as running:

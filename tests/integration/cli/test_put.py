@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kinesis_efo_local import AwsError, NoFaults, Request
-from tests.integration.cli.conftest import Cli, process
+from tests.integration.cli.conftest import Cli, Here, process
 from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
 
@@ -41,8 +41,7 @@ def test_lines_of_standard_input_are_written(cli: Cli) -> None:
     assert sorted(data for key, data in _records(here) if key == "k") == [b"a", b"b"]
 
 
-def test_files_are_written_with_keys(cli: Cli, tmp_path: Path) -> None:
-    here = cli.world()
+def test_files_are_written_with_keys(cli: Cli, here: Here, tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     one.write_text('{"user": "ann", "n": 1}\n{"user": 7, "n": 2}\n')
     two.write_text('{"user": "ann", "n": 3}')
@@ -53,8 +52,7 @@ def test_files_are_written_with_keys(cli: Cli, tmp_path: Path) -> None:
     assert {data for key, data in _records(here) if key == "file"} == {one.read_bytes(), two.read_bytes()}
 
 
-def test_many_lines_stay_in_order(cli: Cli) -> None:
-    here = cli.world()
+def test_many_lines_stay_in_order(cli: Cli, here: Here) -> None:
     lines = [b"%d" % number for number in range(3_000)]
     command = ("put", "--stream", here.streams["orders"], "--key", "k", "--ordered", "--aggregate")
     assert cli.run(*command, stdin=b"\n".join(lines)).code == 0
@@ -79,8 +77,9 @@ def test_many_lines_stay_in_order(cli: Cli) -> None:
         (("none.txt", "--whole"), "", 1, "none.txt cannot be read: No such file or directory"),
     ],
 )
-def test_wrong_input_is_named(cli: Cli, arguments: tuple[str, ...], stdin: str, code: int, said: str) -> None:
-    here = cli.world()
+def test_wrong_input_is_named(
+    cli: Cli, here: Here, arguments: tuple[str, ...], stdin: str, code: int, said: str
+) -> None:
     found = cli.run("put", "--stream", here.streams["orders"], *arguments, stdin=stdin)
     assert (found.code, found.out) == (code, "")
     assert said in found.err
@@ -89,8 +88,7 @@ def test_wrong_input_is_named(cli: Cli, arguments: tuple[str, ...], stdin: str, 
         assert len(_records(here)) == 1
 
 
-def test_large_record_is_named_or_left_out(cli: Cli, tmp_path: Path) -> None:
-    here = cli.world()
+def test_large_record_is_named_or_left_out(cli: Cli, here: Here, tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"small\n" + b"x" * (11 << 20) + b"\nsmall\n")
     cli.run("put", "--stream", here.streams["orders"], file).ends(1, f"{file}, line 2: ")
@@ -128,8 +126,7 @@ def test_throttled_records_are_retried_and_counted(cli: Cli) -> None:
     assert sum(found.data["retries"].values()) == 2
 
 
-def test_interrupt_writes_what_was_read(cli: Cli) -> None:
-    here = cli.world()
+def test_interrupt_writes_what_was_read(here: Here) -> None:
     command = ("put", "--stream", here.streams["orders"], "--key", "k")
     with process(*command, stdin=subprocess.PIPE) as running:
         running.stdin.write("one\ntwo\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.integration.cli.conftest import Cli
+from tests.integration.cli.conftest import Cli, Here
 from tests.support.world import World
 
 
@@ -20,8 +20,7 @@ def _reshard(here: World) -> tuple[str, str, str, str]:
     return parent, left, right, here.shards()[-1]["ShardId"]
 
 
-def test_tree_shows_each_shard_below_its_parent(cli: Cli) -> None:
-    here = cli.world()
+def test_tree_shows_each_shard_below_its_parent(here: Here) -> None:
     parent, left, right, merged = _reshard(here)
     found = here.run("shards")
     lines = [line for line in found.out.splitlines() if "shardId" in line]
@@ -35,8 +34,7 @@ def test_tree_shows_each_shard_below_its_parent(cli: Cli) -> None:
     assert f"orders ({here.streams['orders']}): 4 shards, 1 open" in found.out
 
 
-def test_option_shows_open_shards_only(cli: Cli) -> None:
-    here = cli.world()
+def test_option_shows_open_shards_only(here: Here) -> None:
     *_, merged = _reshard(here)
     shown = here.run("shards", "--open").out
     assert [line.split()[1] for line in shown.splitlines() if "shardId" in line] == [merged]

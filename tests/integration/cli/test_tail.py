@@ -20,12 +20,6 @@ from tests.support.world import wait_until
 OLDEST = ("--from", "TRIM_HORIZON")
 
 
-def _consumer(here: Here, name: str = "mine") -> str:
-    """A consumer of one's own."""
-    made = here.kinesis.register_stream_consumer(StreamARN=here.arn(next(iter(here.streams))), ConsumerName=name)
-    return str(made["Consumer"]["ConsumerARN"])
-
-
 def resharded(here: Here) -> None:
     """A record before a split, and eight behind it."""
     here.put([("a", b"before")])
@@ -43,10 +37,9 @@ def by_shard(found: Result) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("fan_out", [False, True])
-def test_wanted_records_come_in_order(cli: Cli, fan_out: bool) -> None:
-    here = cli.world()
+def test_wanted_records_come_in_order(cli: Cli, here: Here, fan_out: bool) -> None:
     here.put([(f"user-{number % 3}", f'{{"n":{number}}}'.encode()) for number in range(30)])
-    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+    reader = ("--consumer-arn", here.consumer("mine")) if fan_out else ()
     command = ("tail", "--stream", here.streams["orders"], *reader, *OLDEST)
     before = len(here.calls())
     everything = cli.run(*command, "--limit", "30")
@@ -64,18 +57,16 @@ def test_wanted_records_come_in_order(cli: Cli, fan_out: bool) -> None:
     )
 
 
-def test_bytes_that_are_no_text_are_shown(cli: Cli) -> None:
-    here = cli.world()
+def test_bytes_that_are_no_text_are_shown(cli: Cli, here: Here) -> None:
     here.put([("k", b"\xff\x00abc")])
     command = ("tail", "--stream", "orders", "--manifest", here.manifest, *OLDEST, "--limit", "1")
     assert "00000000  ff 00 61 62 63" in cli.run(*command, "--format", "hex").out
     assert json.loads(cli.run(*command, "--format", "json").out)["base64"] == "/wBhYmM="
 
 
-def test_reshards_are_followed(cli: Cli) -> None:
-    here = cli.world()
+def test_reshards_are_followed(cli: Cli, here: Here) -> None:
     resharded(here)
-    for reader in ((), ("--consumer-arn", _consumer(here))):
+    for reader in ((), ("--consumer-arn", here.consumer("mine"))):
         found = cli.run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--limit", "9")
         assert found.out.splitlines() == ["before", *["after"] * 8]
     first = here.shards()[0]["ShardId"]
@@ -84,8 +75,7 @@ def test_reshards_are_followed(cli: Cli) -> None:
     )
 
 
-def test_tail_begins_now_or_some_time_ago(cli: Cli) -> None:
-    here = cli.world()
+def test_tail_begins_now_or_some_time_ago(cli: Cli, here: Here) -> None:
     here.aws.backdate(here.streams["orders"], 10)  # `LATEST` is up to a second early
     here.put([("k", b"x")])
     command = ("tail", "--stream", here.streams["orders"])
@@ -99,29 +89,27 @@ def test_last_records_of_each_shard_are_shown(cli: Cli, fan_out: bool) -> None:
     here.put([(str(number), str(number).encode()) for number in range(40)])
     command = ("tail", "--stream", here.streams["orders"], "--json")
     keys = by_shard(cli.run(*command, *OLDEST, "--limit", "40"))
-    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+    reader = ("--consumer-arn", here.consumer("mine")) if fan_out else ()
     last = by_shard(cli.run(*command, *reader, "--last", "3", "--limit", "6"))
     assert last == {shard: each[-3:] for shard, each in keys.items()}
     # Where there are fewer, all of them.
     assert len(cli.run(*command, *reader, "--last", "100", "--until", "now").out.splitlines()) == 40
 
 
-def test_last_records_are_found_far_back(cli: Cli) -> None:
-    here = cli.world()
+def test_last_records_are_found_far_back(cli: Cli, here: Here) -> None:
     here.aws.backdate(here.streams["orders"], 7_200)
     here.put([("k", str(number).encode()) for number in range(5)])
     found = cli.run("tail", "--stream", here.streams["orders"], "--last", "2", "--until", "now")
     assert found.out == "3\n4\n"
 
 
-def test_tail_ends_at_a_time_across_a_reshard(cli: Cli) -> None:
-    here = cli.world()
+def test_tail_ends_at_a_time_across_a_reshard(cli: Cli, here: Here) -> None:
     resharded(here)
     moment = time.time()
     wait_until(lambda: time.time() > moment + 0.01)
     end = datetime.fromtimestamp(moment + 0.01).astimezone().isoformat()
     here.put([(str(number), b"late") for number in range(8)])
-    for reader in ((), ("--consumer-arn", _consumer(here))):
+    for reader in ((), ("--consumer-arn", here.consumer("mine"))):
         found = cli.run("tail", "--stream", here.streams["orders"], *reader, *OLDEST, "--until", end)
         assert (found.code, sorted(found.out.split())) == (0, [*["after"] * 8, "before"])
 
@@ -135,8 +123,7 @@ def test_shard_is_named_by_its_number(cli: Cli) -> None:
         assert shards == {"shardId-000000000001"}
 
 
-def test_consumer_of_an_application_is_refused(cli: Cli) -> None:
-    here = cli.world()
+def test_consumer_of_an_application_is_refused(cli: Cli, here: Here) -> None:
     here.put([("k", b"x")])
     command = ("tail", "--stream", "orders", "--consumer-arn", here.consumers["orders"], *OLDEST, "--limit", "1")
     before = len(here.calls())
@@ -147,10 +134,9 @@ def test_consumer_of_an_application_is_refused(cli: Cli) -> None:
     assert cli.run(*command, "--manifest", here.manifest, "--take-over").out == "x\n"
 
 
-def test_consumer_in_use_is_refused(cli: Cli) -> None:
-    here = cli.world()
+def test_consumer_in_use_is_refused(cli: Cli, here: Here) -> None:
     here.put([("k", b"x")])
-    mine = _consumer(here)
+    mine = here.consumer("mine")
     here.measured("SubscribeToShardEvent.MillisBehindLatest", 0, "mine")
     command = ("tail", "--stream", here.streams["orders"], "--consumer-arn", mine, *OLDEST, "--limit", "1")
     cli.run(*command).ends(3, "was in use in the last")
@@ -188,7 +174,7 @@ def test_wrong_input_is_named(cli: Cli, arguments: tuple[str, ...], code: int, s
 
 def test_missing_or_foreign_consumer_is_named(cli: Cli) -> None:
     here = cli.world({"orders": 1, "clicks": 1})
-    mine = _consumer(here)
+    mine = here.consumer("mine")
     cli.run("tail", "--stream", "clicks", "--manifest", here.manifest, "--consumer-arn", here.consumers["orders"]).ends(
         2, "is not a consumer of streamArn"
     )
@@ -198,9 +184,8 @@ def test_missing_or_foreign_consumer_is_named(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("fan_out", [False, True])
-def test_missing_permission_is_named(cli: Cli, fan_out: bool) -> None:
-    here = cli.world()
-    reader = ("--consumer-arn", _consumer(here)) if fan_out else ()
+def test_missing_permission_is_named(cli: Cli, here: Here, fan_out: bool) -> None:
+    reader = ("--consumer-arn", here.consumer("mine")) if fan_out else ()
     cli.refuse("SubscribeToShard", "GetShardIterator")
     found = cli.run("tail", "--stream", here.streams["orders"], *reader)
     assert (found.code, found.out) == (1, "")
@@ -210,10 +195,9 @@ def test_missing_permission_is_named(cli: Cli, fan_out: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_cleanly(cli: Cli, number: signal.Signals) -> None:
-    here = cli.world()
+def test_signal_ends_cleanly(here: Here, number: signal.Signals) -> None:
     here.put([("k", b"x")] * 3)
-    reader = ["--consumer-arn", _consumer(here)] if number is signal.SIGINT else []
+    reader = ["--consumer-arn", here.consumer("mine")] if number is signal.SIGINT else []
     mine, terminal = pty.openpty()
     with process("tail", "--stream", here.streams["orders"], *OLDEST, *reader, stderr=terminal, text=False) as running:
         assert [running.stdout.readline() for _ in range(3)] == [b"x\n"] * 3
@@ -235,8 +219,7 @@ def test_signal_ends_cleanly(cli: Cli, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_closed_pipe_ends_cleanly(cli: Cli) -> None:
-    here = cli.world()
+def test_closed_pipe_ends_cleanly(here: Here) -> None:
     here.put([("k", b"x" * 1000)] * 400)
     with process("tail", "--stream", here.streams["orders"], *OLDEST, text=False) as running:
         running.stdout.readline()
@@ -248,10 +231,9 @@ def test_closed_pipe_ends_cleanly(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_stream_deleted_meanwhile_is_named(cli: Cli) -> None:
-    here = cli.world()
+def test_stream_deleted_meanwhile_is_named(here: Here) -> None:
     here.put([("k", b"x")])
-    command = ["--stream", here.streams["orders"], *OLDEST, "--consumer-arn", _consumer(here)]
+    command = ["--stream", here.streams["orders"], *OLDEST, "--consumer-arn", here.consumer("mine")]
     with process("tail", *command, text=False) as running:
         assert running.stdout.readline() == b"x\n"
         here.kinesis.delete_stream(StreamName=here.streams["orders"], EnforceConsumerDeletion=True)

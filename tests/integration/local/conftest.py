@@ -111,3 +111,9 @@ def run() -> Iterator[Callable[..., Bench]]:
     yield start
     for bench in started:
         bench.close()
+
+
+@pytest.fixture
+def bench(run: Callable[..., Bench]) -> Bench:
+    """A local AWS with quick settings."""
+    return run()

@@ -40,8 +40,7 @@ def decode(body: bytes) -> Any:
     return cbor2.loads(body, semantic_decoders={1: lambda millis, _: ("millis", millis)})
 
 
-def test_every_kind_of_value_goes_both_ways(run: Run) -> None:
-    bench = run()
+def test_every_kind_of_value_goes_both_ways(bench: Bench) -> None:
     began = int(time.time() * 1000)
     assert call(bench, "CreateStream", StreamName="orders", ShardCount=1, Tags={"owner": "data"}) is None
     summary = call(bench, "DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]
@@ -77,8 +76,7 @@ def test_what_is_no_cbor_is_refused_in_cbor(run: Run, body: bytes) -> None:
     assert cbor2.loads(answer)["__type"] == "SerializationException"
 
 
-def test_a_subscription_pushes_events_and_its_error_in_cbor(run: Run) -> None:
-    bench = run()
+def test_a_subscription_pushes_events_and_its_error_in_cbor(bench: Bench) -> None:
     arn = bench.consumer(bench.stream())
     bench.put("k", data=BYTES)
     position = {"Type": "AT_TIMESTAMP", "Timestamp": cbor2.CBORTag(1, int(time.time() * 1000) - 60_000)}

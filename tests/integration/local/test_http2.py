@@ -127,8 +127,7 @@ def test_one_connection_carries_calls_and_subscriptions(run: Run, tls: bool) -> 
         assert client.settings[SettingCodes.INITIAL_WINDOW_SIZE] == 1 << 20
 
 
-def test_http11_connection_is_upgraded_and_answered(run: Run) -> None:
-    bench = run()
+def test_http11_connection_is_upgraded_and_answered(bench: Bench) -> None:
     consumer = spread(bench, 1)
     params = {"ConsumerARN": consumer, "ShardId": SHARD.format(0), "StartingPosition": {"Type": "TRIM_HORIZON"}}
     body = json.dumps(params).encode()
@@ -142,8 +141,7 @@ def test_http11_connection_is_upgraded_and_answered(run: Run) -> None:
     until(lambda: not bench.aws.kinesis.subscriptions)
 
 
-def test_upgrade_with_wrong_settings_is_refused(run: Run) -> None:
-    bench = run()
+def test_upgrade_with_wrong_settings_is_refused(bench: Bench) -> None:
     for wrong in ("AAMAAABk!", "A", "AAMA", "AAIAAAAF"):
         with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
             client.sendall(
@@ -153,8 +151,7 @@ def test_upgrade_with_wrong_settings_is_refused(run: Run) -> None:
             assert client.recv(1 << 16).startswith(b"HTTP/1.1 400 ")
 
 
-def test_preface_in_pieces_is_understood(run: Run) -> None:
-    bench = run()
+def test_preface_in_pieces_is_understood(bench: Bench) -> None:
     with socket.create_connection(("127.0.0.1", bench.aws.port), timeout=20) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in PREFACE + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]):
@@ -300,8 +297,7 @@ def test_goaway_of_the_client_leaves_open_streams(run: Run) -> None:
 # -- windows
 
 
-def test_window_of_a_stream_limits_it_alone(run: Run) -> None:
-    bench = run()
+def test_window_of_a_stream_limits_it_alone(bench: Bench) -> None:
     consumer = spread(bench, 2)
     fill(bench, 3)
     with bench.http2(window=10_000, consume=False) as client:
@@ -319,8 +315,7 @@ def test_window_of_a_stream_limits_it_alone(run: Run) -> None:
         assert bench.aws.kinesis.subscriptions[0].bytes < 1_000_000
 
 
-def test_window_of_the_connection_is_shared(run: Run) -> None:
-    bench = run()
+def test_window_of_the_connection_is_shared(bench: Bench) -> None:
     consumer = spread(bench, 2)
     for shard in range(2):
         fill(bench, 1, shard, 2)
@@ -358,8 +353,7 @@ def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:
         assert client.answer(client.call("ListStreams", {}))[0] == 200
 
 
-def test_unread_socket_stops_the_push(run: Run) -> None:
-    bench = run()
+def test_unread_socket_stops_the_push(bench: Bench) -> None:
     consumer = spread(bench, 1)
     fill(bench, 40)
     with bench.http2(window=(1 << 31) - 1) as client:
@@ -573,8 +567,7 @@ def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> N
         _ = bench.aws.ca_path
 
 
-def test_tls_port_in_use_leaves_nothing_behind(run: Run) -> None:
-    bench = run()
+def test_tls_port_in_use_leaves_nothing_behind(bench: Bench) -> None:
     before = set(threading.enumerate())
     with pytest.raises(OSError, match="in use"):
         LocalAws(tls_port=bench.aws.port).start()

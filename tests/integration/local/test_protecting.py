@@ -64,8 +64,7 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     assert summary(kinesis)["EncryptionType"] == "NONE"
 
 
-def test_no_other_encryption_than_kms_can_be_started(run: Run) -> None:
-    bench = run()
+def test_no_other_encryption_than_kms_can_be_started(bench: Bench) -> None:
     bench.stream()
     start = bench.client.start_stream_encryption
     assert code(lambda: start(StreamName="orders", EncryptionType="NONE", KeyId=KEY)) == (
@@ -75,8 +74,7 @@ def test_no_other_encryption_than_kms_can_be_started(run: Run) -> None:
     assert code(lambda: start(StreamName="nope", EncryptionType="KMS", KeyId=KEY))[0] == "ResourceNotFoundException"
 
 
-def test_metrics_of_shards_are_added_and_removed(run: Run) -> None:
-    bench = run()
+def test_metrics_of_shards_are_added_and_removed(bench: Bench) -> None:
     bench.stream()
     kinesis = bench.client
     kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["OutgoingBytes", "IncomingBytes"])
@@ -94,8 +92,7 @@ def test_metrics_of_shards_are_added_and_removed(run: Run) -> None:
     )
 
 
-def test_policy_is_put_shown_and_deleted(run: Run) -> None:
-    bench = run()
+def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
     stream = bench.stream()
     kinesis = bench.client
     for arn in (stream, bench.consumer(stream)):
@@ -117,8 +114,7 @@ def test_policy_is_put_shown_and_deleted(run: Run) -> None:
         (policy("x" * 20_480), "it may have 20480"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(run: Run, text: str, says: str) -> None:
-    bench = run()
+def test_a_policy_that_cannot_be_is_refused(bench: Bench, text: str, says: str) -> None:
     arn = bench.stream()
     found, message = code(lambda: bench.client.put_resource_policy(ResourceARN=arn, Policy=text))
     assert found == "InvalidArgumentException"

@@ -73,8 +73,7 @@ def test_each_local_aws_starts_empty() -> None:
             ssm.put_parameter(Name="/a", Value="v", Type="String")
 
 
-def test_regions_have_their_own_streams(run: Run) -> None:
-    bench = run()
+def test_regions_have_their_own_streams(bench: Bench) -> None:
     bench.stream()
     other = bench.aws.client("kinesis", region_name="eu-west-1")
     assert other.list_streams()["StreamNames"] == []
@@ -89,8 +88,7 @@ def test_regions_have_their_own_streams(run: Run) -> None:
     assert list(bench.aws.kinesis.streams) == ["orders"]
 
 
-def test_tags_retention_record_size_and_mode_stay(run: Run) -> None:
-    bench = run()
+def test_tags_retention_record_size_and_mode_stay(bench: Bench) -> None:
     arn, client = bench.stream(), bench.client
     client.add_tags_to_stream(StreamName="orders", Tags={"team": "data", "env": "dev"})
     client.remove_tags_from_stream(StreamName="orders", TagKeys=["env"])
@@ -144,8 +142,7 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
         ("Frobnicate", b"{}", "UnknownOperationException", "'Frobnicate'; it knows AddTagsToStream, "),
     ],
 )
-def test_bad_requests_get_a_modelled_error(run: Run, operation: str, body: bytes, code: str, says: str) -> None:
-    bench = run()
+def test_bad_requests_get_a_modelled_error(bench: Bench, operation: str, body: bytes, code: str, says: str) -> None:
     status, text = post(
         bench.aws.endpoint_url,
         body,
@@ -249,8 +246,7 @@ def ended(client: socket.socket) -> bool:
     return True
 
 
-def test_server_listens_on_loopback_only(run: Run) -> None:
-    bench = run()
+def test_server_listens_on_loopback_only(bench: Bench) -> None:
     others = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)} - {"127.0.0.1"}
     for address in [*others, "127.0.0.2"]:
         with pytest.raises(OSError, match=r"refused|timed out"):
@@ -292,8 +288,7 @@ def test_command_offers_tls_and_prints_variables() -> None:
         process.communicate()
 
 
-def test_command_names_a_port_in_use(run: Run) -> None:
-    bench = run()
+def test_command_names_a_port_in_use(bench: Bench) -> None:
     process = cli("--port", str(bench.aws.port))
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1

@@ -56,8 +56,7 @@ def test_existing_records_come_first_and_new_ones_soon(run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", ["deregister", "delete stream"])
-def test_removed_consumer_ends_its_subscriptions(run: Run, how: str) -> None:
-    bench = run()
+def test_removed_consumer_ends_its_subscriptions(bench: Bench, how: str) -> None:
     stream = bench.stream()
     consumer = bench.consumer(stream)
     events = bench.subscribe(consumer)
@@ -72,8 +71,7 @@ def test_removed_consumer_ends_its_subscriptions(run: Run, how: str) -> None:
     until(lambda: open_count(bench) == 0)
 
 
-def test_event_has_a_megabyte_or_one_record(run: Run) -> None:
-    bench = run()
+def test_event_has_a_megabyte_or_one_record(bench: Bench) -> None:
     consumer = bench.consumer(bench.stream(MaxRecordSizeInKiB=10240))
     bench.put("big", data=b"x" * (10 * 1024 * 1024 - 3))
     for _ in range(2):

@@ -203,6 +203,23 @@ def test_stopping_closes_connections_that_were_just_made() -> None:
     assert [ended(client) for client in clients] == [True] * 101
 
 
+def test_stopping_closes_a_subscription_that_is_not_read(bench: Bench) -> None:
+    consumer = bench.consumer(bench.stream())
+    for _ in range(30):
+        bench.client.put_record(StreamName="orders", Data=bytes(1_000_000), PartitionKey="a")
+    call = json.dumps(
+        {"ConsumerARN": consumer, "ShardId": "shardId-000000000000", "StartingPosition": {"Type": "TRIM_HORIZON"}}
+    )
+    client = socket.create_connection(("127.0.0.1", bench.aws.port), timeout=30)
+    client.sendall(
+        "POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        f"Content-Type: application/x-amz-json-1.1\r\nContent-Length: {len(call)}\r\n\r\n{call}".encode()
+    )
+    client.recv(1)
+    bench.aws.stop()
+    assert ended(client)
+
+
 def test_request_of_a_closed_client_is_carried_out() -> None:
     seen: queue.Queue[str] = queue.Queue()
 

@@ -97,6 +97,16 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
     assert time.monotonic() - start > 1.2
 
 
+def test_disconnected_reader_frees_its_shard(run: Run) -> None:
+    bench, consumer = reader(run, idle_event_seconds=60)
+    answer = bench.client.subscribe_to_shard(
+        ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
+    )
+    assert open_count(bench) == 1
+    answer["EventStream"].close()
+    until(lambda: open_count(bench) == 0)
+
+
 def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
     bench = run(subscription_seconds=1)
     stream = bench.stream()

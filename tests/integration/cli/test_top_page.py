@@ -100,6 +100,7 @@ def test_many_shards_are_folded_until_a_click(page: Any) -> None:
     ]
     assert (seen["slow"], seen["states"]) == (2, ["1 paused", "60 streaming", "2 streaming", "2 streaming"])
     assert [each.partition(":")[0] for each in seen["remedies"]] == ["Spark", "limit"]
+    assert any("shardId-000000000060" in each and each.endswith("began") for each in seen["events"])
     opened = look("click #streams button")
     assert (len(opened["rows"]), opened["folds"]) == (61 + 4, ["Show the 8 slowest"])
     lookups = opened["answers"]

@@ -1,4 +1,4 @@
-"""The calls that a query's stream reader makes to the run, which is another process.
+"""The calls that a query's stream reader makes to the run in another process.
 
 The run executes the calls of a query one after another, each exactly once.
 """
@@ -23,15 +23,15 @@ class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lo
 
 
 class Begin(Call[Offset | None], frozen=True):
-    """Start a query in a run, or continue it in the next run. Returns the start offset if the query is new.
+    """Start a query in this run, or continue it after the previous run has ended. Returns the start offset of a new query.
 
-    Returns None for other queries, and if the leases are not acquired within `wait` seconds: then call again.
+    Returns None for a query that has a checkpoint. Also returns None if the leases are not acquired within `wait` seconds: then call again.
     """
 
     new: bool = False  # The query is new: `startingPosition` decides where it starts
-    mark: Mark | None = None  # The mark to give to offsets that have none
+    mark: Mark | None = None  # The mark for offsets that do not have a mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started; None if the query is new or has called `Next`
+    # The last offset in Spark's log when the query started; None if the query is new, or has called `Next` since
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     kept: Offset | None = None  # The lowest offset that tasks may still read from; None before the first micro-batch
@@ -48,12 +48,12 @@ class TaskRange(NamedTuple):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch in a short form, as there may be thousands. Ranges planned without records are left out."""
+    """The ranges of a micro-batch in compact form, since there may be thousands. Ranges planned without records are left out."""
 
-    fetchers: list[FetcherAddress | None]  # Each address once; includes None if some ranges are not assigned yet
+    fetchers: list[FetcherAddress | None]  # Distinct addresses, and None if some ranges are not assigned yet
     # For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown)
     shards: list[tuple[ShardKey, int, int | None]]
-    # The first and last hash key of shards in which tasks drop aggregated records whose keys belong to other shards
+    # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
     hash_ranges: list[tuple[ShardKey, tuple[int, int]]] = []
 
     @property
@@ -62,38 +62,38 @@ class BatchPlan(msgspec.Struct, frozen=True):
         return None not in self.fetchers
 
     def served(self, ranges: Sequence[ShardRange]) -> list[TaskRange]:
-        """Return those of the given ranges that are in the plan, with their fetchers."""
+        """Return the given ranges that the plan contains, with their fetchers."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
         return [TaskRange(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """How far the next micro-batch goes."""
+    """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run still waits for a lease, for records or to find the query's end
-    bytes: int | None = 0  # Size of the events; None if unknown
-    data: int | None = 0  # Estimated size of the data in their records; None if unknown
-    behind: list[tuple[ShardKey, int | None]] = []  # Lags of shards that have changed, in milliseconds
-    plan: BatchPlan | None = None  # The plan, if all shards are assigned to fetchers: then `Plan` need not be called
+    again: bool = False  # Call again: the run is still waiting for a lease, for records or to find the query's end
+    bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
+    data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
+    behind: list[tuple[ShardKey, int | None]] = []  # Changed lags in milliseconds; None if unknown
+    plan: BatchPlan | None = None  # Set if all shards are assigned to fetchers: then `Plan` need not be called
     ending: EndingState | None = None  # The state of the query's `Ending`, if changed
 
 
 class Next(Call[Step], frozen=True):
-    """Request how far a micro-batch from `position` may go. Waits at most `wait` seconds for something to read."""
+    """Request the end of the next micro-batch, which begins at `position`. Waits at most `wait` seconds for something to read."""
 
-    position: Offset  # Everything up to here is processed
+    position: Offset  # Everything up to this offset is processed
     wait: float
     hurry: bool = False  # Do not wait, because another source of the query has rows. Ignored if the query has an end
     once: bool = False  # Trigger.Once: read up to the tips of all shards
-    available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips of its first `Next` call
+    available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips as of its first `Next` call
 
 
 class Plan(Call[BatchPlan], frozen=True):
-    """Request the fetchers of a micro-batch in Spark's log. Waits at most `wait` seconds until all its shards are assigned.
+    """Request the fetchers for a micro-batch in Spark's log. Waits at most `wait` seconds until all its shards are assigned.
 
-    Start no tasks while shards are unassigned, but call again: the tasks could occupy the cores that fetchers need. `first` is set for the
-    first micro-batch after the query's start: an earlier run may have planned it long ago.
+    While shards are unassigned, do not start tasks but call again: the tasks could occupy the cores that fetchers need. `first` is set for
+    the first micro-batch after the query's start, which an earlier run may have planned long ago.
     """
 
     begin: Offset
@@ -105,7 +105,7 @@ class Plan(Call[BatchPlan], frozen=True):
 class Logged(Call[bool], frozen=True):
     """Report the mark of the last micro-batch in Spark's log. Returns whether the micro-batch is finished.
 
-    Waits at most `wait` seconds for the driver to report that.
+    Waits at most `wait` seconds for the driver to report that the micro-batch is finished.
     """
 
     mark: Mark
@@ -120,5 +120,4 @@ AnyCall = Begin | Next | Plan | Logged | Reading
 
 
 def answer_type(call: Call[Any]) -> Any:
-    """Return the type of a call's result."""
     return get_args(type(call).__orig_bases__[0])[0]  # type: ignore[attr-defined]

@@ -36,8 +36,8 @@ class Assignments:
     Args:
         table: The run's buffers.
         streams: The run's streams.
-        seconds: Returns the seconds until the run's lease on a stream expires, when its fetchers must stop reading.
-        timeout: A fetcher that has sent no request for this many seconds counts as dead. By then, it has stopped reading.
+        seconds: Returns the seconds until the run's lease on a stream expires. Fetchers must then stop reading the stream.
+        timeout: Seconds without a request after which a fetcher counts as dead. By then, it has stopped reading.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class Assignments:
         clock: Clock,
     ) -> None:
         self.members: Final = Members(timeout)
-        self.changed = Signal()  # Notified when a shard moves, or a fetcher has closed a shard
+        self.changed = Signal()  # Notified when a shard moves to another fetcher, or a fetcher has closed a shard
         self.stopping = False
-        self.empty_since = clock.monotonic()  # Since when the run has no fetchers, monotonic seconds
+        self.empty_since = clock.monotonic()  # When the run was created or lost its last fetcher, monotonic seconds
         self._table = table
         self._coordinator = coordinator
         self._streams = streams
@@ -61,10 +61,10 @@ class Assignments:
         self._rates = Rates(clock.monotonic())
         self._shared: frozenset[ShardKey] = frozenset()
 
-    # -- what is to be read
+    # -- shards to read
 
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Make the fetchers of these shards receive the current `Order` of each shard."""
+        """Send the current `Order` of each of these shards to its fetcher."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -77,7 +77,7 @@ class Assignments:
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
 
-    # -- the calls of fetchers
+    # -- fetchers' calls
 
     async def work(self, request: WorkRequest) -> Work:
         """Reply to a fetcher's request for its shards and orders once they have changed, or after the requested time."""
@@ -99,7 +99,7 @@ class Assignments:
             logger.info("fetcher %s has come", member)
             self.distribute()
         elif not request.revision:
-            # A disconnected fetcher has closed its shards. It restarts where they are retained, as earlier events are processed.
+            # The fetcher was disconnected and has closed its shards. Restart them where their retained events begin.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -137,7 +137,7 @@ class Assignments:
             return ReportReply(known=False)
         if not member.accept_report(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
-        # Ignore reports about shards that have been assigned to another fetcher since.
+        # Ignore reports about shards that belong to another fetcher by now.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
         known = [self._apply_report(member, news) for news in mine]
         member.replied_at = self._clock.monotonic()
@@ -154,7 +154,7 @@ class Assignments:
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
     def _apply_report(self, member: Member, news: ShardNews) -> bool:
-        """Process the report about one shard. Return False if an earlier report on which it builds was lost."""
+        """Process the report about one shard. Return False if the fetcher's previous report about the shard was lost."""
         size = self._table.apply_report(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
@@ -180,7 +180,7 @@ class Assignments:
         self.changed.notify()
 
     def measure(self) -> bool:
-        """Update the measured bytes per second of each shard, if an update is due. Return whether it was."""
+        """Update the measured bytes per second of each shard, if an update is due. Return whether the rates were updated."""
         return self._rates.tick(self._clock.monotonic())
 
     def remove(self, name: str) -> None:

@@ -56,11 +56,11 @@ class _Client:
         self.reader = reader  # The name of the client's query
         self.process = process
         self.planner = planner
-        self.ready = ready  # Opens the query's streams that are new to the run
+        self.ready = ready  # The task that opens those of the query's streams that are new to the run
         self.number = 0  # The number of the client's last call
         self.spark_run = ""  # Spark's run id (`runId`) of the query; empty if unknown
-        self.calling: asyncio.Task[msgspec.Raw] | None = None  # Executes the last call; None before the first call
-        self.log_lines: list[str] = []  # Log lines sent in replies that may have been lost
+        self.calling: asyncio.Task[msgspec.Raw] | None = None  # The task of the last call; None before the first
+        self.log_lines: list[str] = []  # Log lines that were sent in replies and are not confirmed yet
         self.lines_received = 0  # How many log lines the client has confirmed
         self.offsets = OffsetsOfLink(1)
 
@@ -83,7 +83,7 @@ class Clients:
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._past: set[str] = set()  # Spark's run ids of queries that have left the run
-        self._left_at: dict[str | None, float] = {}  # When queries whose run id is unknown left the run, by checkpoint
+        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query without a known run id left the run
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -108,14 +108,14 @@ class Clients:
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Stop accepting clients and answering the current clients, which then look for another run.
 
-        With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed for clients now.
+        With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed to clients now.
         """
         if not (only_if_alone and self._clients):
             self._closed = True
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering. The queries do not leave the run, so that its last checkpoints do not pass the slowest query."""
+        """Stop answering clients. Their queries do not leave the run: its last checkpoints must not pass the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,
@@ -126,10 +126,10 @@ class Clients:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    # -- coming and going
+    # -- joining and leaving
 
     async def _join(self, request: Join) -> JoinReply:
-        # A reader joins again if it did not receive the reply. Drop the client of its first request, which would never leave.
+        # A reader that did not receive the reply to `Join` joins again. Drop its earlier client, which would never leave.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -183,11 +183,11 @@ class Clients:
     async def _finished(self, finished: FinishedBatches) -> None:
         for client in list(self._clients.values()):
             marks = [mark for mark in finished.marks if self._is_of(client, mark, finished.run)]
-            with contextlib.suppress(KinesisEfoError):  # a query that has failed raises this at its next call, too
+            with contextlib.suppress(KinesisEfoError):  # a failed query also raises this error at its next call
                 await client.planner.finished(marks, finished.query, alone=finished.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
-        """Whether the driver's report is certainly about this client's query, not about another with a copy of the same checkpoint.
+        """Whether the driver's report is certainly about this client's query, not about another query with a copy of its checkpoint.
 
         An ignored report does no harm: the query is known to have finished the micro-batch once Spark requests the next one.
         """
@@ -230,7 +230,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
-            # Change the type: a client interprets `FetcherUnreachableError` as a run that does not answer.
+            # Change the type, because a client takes a `FetcherUnreachableError` to mean that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _drain_log(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Warns if a query that should catch up falls further behind."""
+"""Warns if a query that is catching up falls further behind instead."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GROWS_SECONDS: Final = 600.0
 
 _LOOK_SECONDS: Final = 60.0
 _LEAST_SECONDS: Final = 10.0
-"""Minimum growth of the gap, in seconds, from the first third of that time to the last; less may be noise."""
+"""Minimum growth of the gap, in seconds, from the first third of `GROWS_SECONDS` to the last third; less may be noise."""
 _AGAIN_SECONDS: Final = 3600.0
 
 
 class GapWatch:
-    """Checks once a minute whether a query that should catch up falls further behind."""
+    """Checks once a minute whether a query that is catching up falls further behind instead."""
 
     def __init__(self) -> None:
         self._gaps: deque[tuple[float, float]] = deque()
@@ -33,7 +33,7 @@ class GapWatch:
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
         """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute. `now` is monotonic seconds.
 
-        `status` returns the query's status with its shards. It is None if the query is not catching up.
+        `status` returns the query's status with the list of its shards; it is None if the query is not catching up.
         """
         if status is None:
             self._gaps.clear()
@@ -64,7 +64,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # Compare the minimum of each third of the time, because the gap jumps by minutes with each micro-batch.
+        # Compare the smallest gap in each third of `GROWS_SECONDS`, because the gap jumps by minutes with each micro-batch.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

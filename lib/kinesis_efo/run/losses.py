@@ -55,7 +55,7 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check new shards at the trim horizon, and at first all shards: a buffer shared with queries that accept losses may have a gap.
+            # Check new shards at the trim horizon and, in the first check, all shards: a shared buffer may have skipped lost records.
             new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
             await self._check(new, losses)
 

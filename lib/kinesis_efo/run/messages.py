@@ -46,12 +46,12 @@ class JoinReply(msgspec.Struct, frozen=True):
     client: str = ""  # Empty if the run rejects the client
     address: FetcherAddress | None = None  # Where tasks read shards
     by_planner: bool = False  # The fetchers are in other processes: tasks request their addresses at `address`
-    certificate: Certificate | None = None  # For the services of the run and the client; None without TLS
-    faults: list[str] = []  # Why the query cannot share the run
+    certificate: Certificate | None = None  # For TLS to the services of the run and the client; None without TLS
+    faults: list[str] = []  # Reasons why the query cannot share the run
 
 
 class QueryCall(msgspec.Struct, frozen=True):
-    """A client's call, with its number. `call` is one of the calls in `access`, encoded by `OffsetsOfLink`."""
+    """A client's call: one of those in the module `access`, encoded by `OffsetsOfLink`. Repeated messages have the same `number`."""
 
     client: str
     number: int
@@ -67,7 +67,7 @@ class Leave(msgspec.Struct, frozen=True):
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):
-    """The driver's report of micro-batches that Spark has finished, with the marks of their ends."""
+    """The driver's report that Spark has finished the micro-batches whose end offsets have these marks."""
 
     marks: list[Mark]
     query: str | None  # The query's name in Spark
@@ -80,7 +80,7 @@ class CallReply(msgspec.Struct, frozen=True):
 
     done: bool = False  # The call is done. In the reply to `Leave`: this was the last client, so the run ends
     result: msgspec.Raw = msgspec.Raw(b"null")  # The call's result, encoded by `OffsetsOfLink`
-    known: bool = True  # Whether the run knows this client
+    known: bool = True  # False if the client never joined this run or was removed
     again: bool = False  # The run has dropped an offset: send the call again with full offsets and a new number
     said: list[str] = []  # Log lines of the run, for the client to write: the run's own output may be closed
 

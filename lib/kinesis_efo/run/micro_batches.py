@@ -28,7 +28,7 @@ class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
     Args:
-        row: Returns the buffer that has everything after a position of a shard; None if there is none.
+        row: Returns the buffer that has everything after a position in a shard; None without such a buffer.
         read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
         check: Raises the error that has ended the query or the run, if any.
         max_skew: How far a shard may be ahead of the slowest shard, in seconds of arrival time; None for no limit.
@@ -68,7 +68,7 @@ class MicroBatchPlanner:
             return
         moved = offset.changes_since(before)
         left = before.keys() - offset.keys() if before is not None else set()
-        # An idle shard that has moved to the position returned by the last poll has nothing new.
+        # An idle shard that has only moved to the position returned by the last poll need not be checked.
         self._fresh |= {key for key, at in moved.items() if key in self._waiting or self._reported.get(key) != at}
         self._waiting -= moved.keys() | left
         for key in left:
@@ -92,7 +92,7 @@ class MicroBatchPlanner:
                 return shards
 
     async def until_tip(self, at_most: float) -> None:
-        """Wait at most `at_most` seconds until a shard that is not behind its tip receives records."""
+        """Wait at most `at_most` seconds until a shard that is at its tip receives records."""
         give_up_at = self._clock.monotonic() + at_most
         seen: set[ShardKey] = set()
         try:
@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check the changed shards. Return how far the shards without unread records move."""
+        """Check the changed shards. Return the progress of those that have no unread records."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -122,7 +122,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (row := self._row(key, position)) is None:
-                # No buffer has this position yet. Check again, because a buffer may cover it without a further event.
+                # No buffer covers this position yet. Check again in the next poll: a buffer may cover it by then without a new event.
                 self._fresh.add(key)
             elif row.index.news_since(position) is None:
                 idle[key] = row.index.portion(position, 0, 0)
@@ -182,14 +182,14 @@ class MicroBatchPlanner:
                 portions = plan(buffers, offset, max_bytes, max_records)
             # Buffered bytes are base64, which is longer than the data. So estimate the data only if the bytes exceed the limit.
             data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
-            # A plan that exceeds its limit is the smallest plan, because a micro-batch has at least one event with records.
+            # A plan that exceeds `max_bytes` cannot be smaller, because a micro-batch has at least one event with records.
             if data <= max_data or _size(portions) > max_bytes:
                 return portions
             max_bytes = _size(portions) * max_data // data
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a portion. Counts at least one per record, as an unusual key length may lead to a lower estimate."""
+    """Estimate the bytes of data in a portion. Counts at least one byte per record, since unusual keys make the estimate too low."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))
 

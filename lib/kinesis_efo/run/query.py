@@ -102,7 +102,7 @@ class Query:
     # -- for the run
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) when the query chose to start there; None if it did not, or has since read the shard."""
+        """Return the trim horizon (epoch seconds) at which the query began a shard; None if it began elsewhere or has read the shard."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
@@ -113,7 +113,7 @@ class Query:
 
     @property
     def catches_up(self) -> bool:
-        """Whether the query catches up with GetRecords in any shard. Thread-safe."""
+        """Whether the query is catching up with GetRecords in any shard. Thread-safe."""
         return self._rows.has_separate_rows
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
@@ -169,7 +169,7 @@ class Query:
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
-        # Use the ends as of now, to include records that arrive while waiting. An end that moves before it is confirmed may have been old.
+        # Use the current ends, to include records that arrive while waiting. Discard an end that moves unconfirmed: it may have been old.
         first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -184,7 +184,7 @@ class Query:
         return offset
 
     def _shared_tips(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """Return the end of each buffer at the tip, according to its last event; None while the end may be more than a minute old."""
+        """Return the end of each buffer whose last event was at the tip; None while the end may be over a minute old."""
         tips: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
@@ -219,7 +219,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # The offset has unlisted shards. List the shards again: the parents of unlisted children would look unread.
+            # The offset has unlisted shards. List the shards again; otherwise, the parents of the unlisted shards would look unread.
             await self._run.streams.refresh(patient=True)
         await self._check(self._losses.check(offset, rows=self._has_rows))
         starting = self._starting(offset)
@@ -233,13 +233,13 @@ class Query:
             starting = self._run.streams.starting(reached)
         undecided = bool(starting) and not await self._check(self._losses.check_starting(reached))
         if undecided:
-            # The children start with a later poll, since the ended shards stay in the offset.
+            # Keep the ended shards in the offset, so that a later poll starts their children.
             starting = []
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position for detecting losses of this query: its own start and options apply."""
+        """Return what is known about a position for detecting this query's losses, including the query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -252,7 +252,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that can begin at `offset`. If there are none, this is cached until the offset's or listed shards change."""
+        """Return the shards that can begin at `offset`. An empty result is cached until the offset's shards or the listed shards change."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -292,7 +292,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the shards for which the run writes lease rows, if the offset's shards have changed or are listed now."""
+        """Update the shards for which the run writes lease rows, if the offset has other shards, or unlisted shards were listed."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -327,13 +327,13 @@ class Query:
         self._move_rows(offset, moved if self._has_moved_rows else {**offset})
 
     def continues(self, offset: Offset) -> None:
-        """Move the lease rows to the query's first offset in this run, as an earlier run may have ended before it wrote them."""
+        """Move the lease rows to the query's first offset in this run, in case the previous run ended before it wrote these rows."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
 
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position]) -> None:
         if self._shards is None:
-            # Normally, a poll has done this before. The single micro-batch of `catchUp` is planned without a poll.
+            # Usually the last poll has done this, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         table = self._run.table
         records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
@@ -341,7 +341,7 @@ class Query:
         self._has_moved_rows = True
 
     def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Update what is fetched and retained of the shards that have moved. Return these shards with their positions."""
+        """Update what is fetched and retained for the shards that have moved. Return these shards with their positions."""
         moved = offset.changes_since(before)
         self._run.table.update_orders(moved.keys() | ((before or {}).keys() - offset.keys()))
         return moved
@@ -349,7 +349,7 @@ class Query:
     def _count(self, offset: Offset) -> None:
         """Count the planned records and bytes that are processed now."""
         for each in self._planned:
-            # A shard that has left the offset was read to its end.
+            # A shard that has left the offset was read to its end, so its planned records count as processed.
             if each.key not in offset or offset[each.key].reaches(each.through):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
@@ -373,7 +373,7 @@ class Query:
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # The lease rows, which are read with the leases, may show that an idle shard was read further, without a loss.
+        # Wait for the leases and thus the lease rows: a row may show that an idle shard was read further, so that nothing is lost.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         await self._check(self._losses.check_replay(old, repeated=repeated))
 
@@ -406,9 +406,9 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Find the tips of shards whose buffers reach the tip within a minute. Close the buffers of the other shards in this context.
+        """Yield the tips of shards whose buffers reach them within a minute. The other shards' buffers are closed in this context.
 
-        The caller can then subscribe to the other shards. Two subscriptions of a shard would keep disconnecting each other.
+        The caller can therefore subscribe to the other shards: two subscriptions to a shard would keep disconnecting each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -419,7 +419,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # All buffers are those of other queries, because this query pauses while its ends are searched for.
+        # Only other queries use these buffers, because this query is paused while its ends are searched for.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -430,7 +430,7 @@ class Query:
         return found
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Return where a query at `offset` ends: at the tips as of the first call, or at the positions in `endingPosition`.
+        """Return where a query at `offset` ends: at the tips as of the first call of this method, or at the positions in `endingPosition`.
 
         Returns None if the ends are not found within `at_most` seconds: call again. Raises ConfigurationError if the option names a missing
         stream or shard, or a time in the future.
@@ -456,7 +456,7 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # If the end is a few seconds ahead, list the shards after it, because a shard may be split before the end.
+        # If the end is a few seconds in the future, wait before listing the shards, because a shard may be split until then.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(patient=True)
         while True:
@@ -464,12 +464,12 @@ class Query:
             await self._run.streams.list_shards(offset)
             await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # Descendants of trimmed shards are read in their place: check whether these were trimmed, too.
+            # The query reads the descendants of trimmed shards instead: check whether the descendants were trimmed, too.
             if not await self._losses.check_starting({**offset, **ends.gone}):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
                 continue
-            # A subscription without the lease would end the subscription of the run that owns the lease.
+            # Wait for the leases: subscribing without a lease would end the subscription of the run that owns it.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
             # If children of ended shards were not listed before, repeat with them: they can have records before the query's end.
@@ -482,8 +482,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The lease rows of a stream are read when its lease is acquired. `continued`, which all queries of the run share, has the streams without
-    a warning for new queries: a query of the run continues from their rows, or the warning was already logged.
+    The lease rows of a stream are read when its lease is acquired. `continued`, which all queries of the run share, has the streams for
+    which new queries do not warn: a query of the run continues from the stream's lease rows, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -533,7 +533,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # An offset with a mark gives the same result for each stream, so warn once per checkpoint.
+        # An offset with a mark is compared by its mark, with the same result for each stream. So warn once per checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

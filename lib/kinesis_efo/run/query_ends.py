@@ -36,7 +36,7 @@ class EndPositions(NamedTuple):
 
 
 def seconds_left(bounds: Bounds, clock: Clock) -> float:
-    """Return the seconds until the latest time in `endingPosition` has passed; 0 if it is so far ahead that it will be rejected."""
+    """Return the seconds until the latest time in `endingPosition` has passed; 0 if it is too far in the future to be accepted."""
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
@@ -112,7 +112,7 @@ class Ends:
     async def _find(self, known: Mapping[ShardKey, Position], *, separate: bool) -> EndPositions:
         await all_of(*(self._at_time(key, separate=separate) for key in self._timed))
         left = set(self._open)
-        # A shard that is listed as open may be closed: then repeat with its children.
+        # A shard that is listed as open may turn out to be closed: then repeat with its children.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
             await all_of(*(self._tip(key, known.get(key), separate=separate) for key in asked))
@@ -137,7 +137,7 @@ class Ends:
         return self._inherited(key) or self._bounds.of(key.stream)
 
     def _inherited(self, key: ShardKey) -> Position | None:
-        """Return the earliest end time of a shard and its ancestors in `endingPosition`: descendants end with their ancestors."""
+        """Return the earliest time that `endingPosition` sets for a shard or its ancestors, with which the shard ends."""
         if (named := self._bounds.shards.get(key)) is not None:
             return named if named.kind is PositionKind.AT_TIMESTAMP else None
         shard = self._streams.stream(key.stream).shard(key.shard) if self._bounds.shards else None
@@ -159,7 +159,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return a shard's end at a time without calling Kinesis; None unless the shard was certainly closed before or opened after it."""
+        """Return a shard's end for the end time `time`, without calling Kinesis; None if the shard may have been open at that time."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -172,10 +172,10 @@ class Ends:
     def _reachable(self) -> dict[ShardKey, Position | None]:
         """Return the shards that the query reads, with their ends (None if not found yet). Children of unfinished parents are not read."""
         kept: dict[ShardKey, Position | None] = {}
-        for key in sorted(self._ends):  # ids grow, so parents come first
+        for key in sorted(self._ends):  # shard ids increase, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
-            # A parent without an end is not read by this query, so its children do not wait for it.
+            # This query does not read a parent that is not in `_ends`, so the parent's children do not wait for it.
             read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]

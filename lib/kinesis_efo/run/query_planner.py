@@ -32,7 +32,7 @@ class Advance:
     """Computes the end offsets of a query's micro-batches from the replies to polls.
 
     Args:
-        idle_interval: Seconds until a micro-batch is planned only to store new positions of idle shards.
+        idle_interval: Seconds after which a micro-batch is planned even if it only stores new positions of idle shards.
         last_records: Returns the sequence number of the last record of each range, if known.
         now: Returns monotonic seconds.
     """
@@ -46,7 +46,7 @@ class Advance:
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}  # The buffered bytes of the planned micro-batch, by shard
         self.data = 0  # The estimated bytes of data in the planned micro-batch
-        self.quiet: Final[dict[ShardKey, float]] = {}  # Since when each shard seems to be at its tip, monotonic seconds
+        self.quiet: Final[dict[ShardKey, float]] = {}  # When each shard apparently reached its tip, monotonic seconds
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
@@ -56,7 +56,7 @@ class Advance:
         self._empty: dict[ShardKey, ShardRange] = {}
 
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
-        """Return the end of the micro-batch that begins at `position`; None if `reply` has too little for a micro-batch.
+        """Return the end of the micro-batch that begins at `position`; None if `reply` has nothing that must be planned now.
 
         `mark` is used if `position` has no mark.
         """
@@ -110,12 +110,12 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def _idle_offsets_due(self, position: Offset) -> bool:
-        # An idle shard's position must be stored now and then, or it becomes older than the stream's retention.
+        # Store idle shards' positions from time to time; otherwise they would become older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """Return the ranges of the micro-batch that have records, unordered and without the numbers of their last records."""
+        """Return the ranges of the micro-batch that have records, unordered and without the sequence numbers of their last records."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
@@ -124,7 +124,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are logical names."""
+    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are its streams' logical names."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -193,7 +193,7 @@ class QueryPlanner:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # If the query has begun, a call of another thread was faster, and these positions are older.
+        # Ignore `kept` if the query has already begun: then another thread's call was faster, and `kept` is outdated.
         if call.kept is not None and query.progress.finished is None:
             # Begin at `kept`, because tasks may read from there before the query's first `Next`.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
@@ -202,7 +202,7 @@ class QueryPlanner:
         if start.from_leases and not self._rows_are_good:
             await self._run.initial(start, self._streams, query)
             self._rows_are_good = True
-        # An earlier run that is ending may move the lease rows until it releases its leases.
+        # Read the lease rows again once this run has the leases: until then, an earlier run that is ending may move the rows.
         if start.from_leases and not await self._has_leases(call.wait):
             return None
         initial = await self._run.initial(start, self._streams, query)
@@ -216,7 +216,7 @@ class QueryPlanner:
             ending.once()
         # Do not subscribe while the ends are searched for: there may be nothing to read before them.
         self.query.pause(yes=ending.wanted)
-        # The previous micro-batch is finished: Spark writes its commit log before it requests the next one.
+        # Spark has finished the previous micro-batch: it writes its commit log before it requests the next micro-batch.
         self.query.begin(position)
         if ending.over:
             return self._step()
@@ -232,7 +232,7 @@ class QueryPlanner:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
-            # Add the start of streams that were added: this micro-batch does not read them, the query's next run does.
+            # Include the start of added streams. This micro-batch does not read them, but the query's next run does.
             end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
@@ -275,7 +275,7 @@ class QueryPlanner:
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
         if not waits:  # while records wait to be planned, their shards are not at their tips
-            # A shard that has sent no events for a while may not be at its tip anymore, although no reply has shown this.
+            # A shard without recent events may no longer be at its tip, even if no reply has shown this yet.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
             ending.end_quiet(position, quiet, self._run.clock.monotonic())
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
@@ -340,7 +340,7 @@ class QueryPlanner:
         return Step(end, again, total, data, list(behind), plan, ending)
 
     async def _has_leases(self, at_most: float) -> bool:
-        """Wait at most `at_most` seconds for the query's leases. Once they were acquired, calls return True immediately."""
+        """Wait at most `at_most` seconds for the query's leases. After the leases were acquired once, calls return True immediately."""
         self._may_read = self._may_read or await self.query.wait_held(at_most)
         return self._may_read
 

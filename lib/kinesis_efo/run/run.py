@@ -64,7 +64,7 @@ class Run(LeaseListener):
 
     Args:
         streams: The run's streams.
-        fetcher: The fetcher in this process. With `elsewhere`, it only fills the separate buffers of queries that catch up.
+        fetcher: The fetcher in this process. With `elsewhere`, it only fills the separate buffers of queries that are catching up.
         leases: The run's leases.
         lease_keys: The keys of the run's lease rows.
         checkpoint_rate: Maximum checkpoints per second.
@@ -170,7 +170,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # Release the leases at once: while a query is writing to its sink, it does not notice that the run has failed.
+        # Release the leases without waiting for the queries: a query that is writing to its sink does not notice the failure.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -225,7 +225,7 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Set the shards with lease rows to those that the queries read now. Return what new rows would contain.
+        """Write lease rows from now on for the shards that the queries read now. Return what new rows would contain.
 
         Called again once an unlisted shard is listed, to complete its row.
         """
@@ -247,7 +247,7 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-        # The last records apply only to this query's positions, not to those of a slower query.
+        # Omit the last record where a slower query determines the position of the lease row.
         self._save(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
 
     @property
@@ -268,7 +268,7 @@ class Run(LeaseListener):
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
-            # Records that were trimmed before `since` were not read. The lease row must not hide this loss from other queries.
+            # Records that were trimmed before `since` may be unread: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             follows = stored is not None and stored >= since
             idle = idle if follows or (begun is not None and since <= begun + START_SECONDS) else None
@@ -319,7 +319,7 @@ class Run(LeaseListener):
             query.number: query.progress.finished or {} for query in self.queries
         }
         found = slowest_queries(done, self.streams.ancestors)
-        # One of several queries may be further behind than the shared buffers.
+        # With several queries, use the status of each query: a query may be further behind than the shared buffers.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
@@ -381,7 +381,7 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """End the run if a shared buffer fails, or the query of a separate one. If GetRecords is denied, disable catching up instead."""
+        """Handle a buffer's error: end the run (shared buffer) or one query (separate buffer), or stop using GetRecords if it is denied."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)
@@ -399,7 +399,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return the position up to which all queries that may lose records of a shard accept the loss; None if a query does not."""
+        """Return up to which position the loss of a shard's records is accepted; None if it may affect a query that does not accept it."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

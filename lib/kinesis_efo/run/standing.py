@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
-    """Return a query's status in one shard, where it has processed everything up to `done`. `now` is monotonic seconds."""
+    """Return a query's status in one shard, which the query has processed up to `done`. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
     kept = None if shared is None else shared.retained.get(query.name)
     held = 0 if shared is None or kept is None else shared.index.bytes_after(kept)
@@ -57,7 +57,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return number and position of the slowest query of each shard. A query that reads an ancestor is at `TRIM_HORIZON`."""
+    """Return the number and position of each shard's slowest query. A query that still reads an ancestor is at `TRIM_HORIZON`."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}

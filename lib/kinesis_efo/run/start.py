@@ -34,7 +34,7 @@ async def start_offset(
     """Return the first offset of a new query, from the option `startingPosition`. The lease table is read only for `LEASES`.
 
     `clock` is Kinesis' clock. `LATEST` becomes the current time, so that a restart before the first record does not skip records. Raises
-    StreamReplacedError if the lease rows are of another stream, and LeaseTableError if a stream has no lease rows to start from.
+    StreamReplacedError if the lease rows belong to another stream, and LeaseTableError if a stream has no lease rows to start from.
     """
     now = _now(clock)
     since: Mapping[str, float] = {}
@@ -60,7 +60,7 @@ async def added_offset(
     """Return start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
     The lease table is read only for `LEASES`; streams without lease rows then start at TRIM_HORIZON. Raises StreamReplacedError if the
-    lease rows are of another stream.
+    lease rows belong to another stream.
     """
     positions: dict[ShardKey, Position] = {}
     since: Mapping[str, float] = {}
@@ -86,7 +86,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return, by stream, the trim horizon at which the application began, if shards are still unread: records trimmed since were lost."""
+    """Return the trim horizon at which the application began, for streams with unread shards. Records trimmed since then were lost."""
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -109,7 +109,7 @@ def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: S
 
 
 def _now(clock: Clock) -> Position:
-    # Round down, as a few earlier records are better than a gap. Kinesis' clock is known to a second at best.
+    # Round down, as a few earlier records are better than a gap. Kinesis' clock is only known to within a second.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -142,7 +142,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """Return a query's first offset, as `beginning` does, once all shards of the start are listed.
+    """Return a query's first offset, as `beginning` does, once all shards in `start` are listed.
 
     An unlisted shard could be a descendant of a named shard, and would then have to begin later.
     """
@@ -200,7 +200,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # These shards begin after their ancestors, even if their rows are further: another query may have stored the positions.
+        # Shards with unfinished ancestors begin after these, even if another query has stored later positions in their rows.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)
@@ -215,7 +215,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row. Such a row has a key of another form, and not this library's attributes."""
+    """Raise an error if a KCL application wrote a lease row: its key has another form, and this library's attributes are missing."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.key != lease_keys.encode(shard) and not lease.ours
         numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
@@ -244,7 +244,7 @@ def _before(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> tuple[set[ShardKey], set[ShardKey]]:
-    """Return the shards in `positions` that have an unfinished ancestor there, as two sets.
+    """Return the shards in `positions` with an unfinished ancestor that is also in `positions`, as two sets.
 
     Shards of the first set are at their beginning, and begin once their ancestors have ended: a KCL application creates rows of children
     before it reads them. Shards of the second set are further: they and their ancestors cannot be read in order.
@@ -256,7 +256,7 @@ def _before(
         created = created_at(shard) if shard is not None else None
         before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents.get(key, ()))
         others = [positions.get(ShardKey(key.stream, parent), SHARD_END) for parent in before]
-        # An ancestor at a time after this shard's creation has no records to read.
+        # An ancestor that starts at a time after this shard's creation has no records to read, so this shard does not wait for it.
         if not position.is_end and not all(each.is_end or _is_later(each, created) for each in others):
             at_beginning = position == TRIM_HORIZON or _is_later(position, created) is False
             (waiting if at_beginning else too_far).add(key)

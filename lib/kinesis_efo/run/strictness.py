@@ -1,7 +1,7 @@
 """Finds the streams in which tasks may drop records of KPL aggregates whose keys belong to other shards (option `deaggregate`).
 
-If Kinesis ever distributed a stream's records over its shards regardless of keys, no record may be dropped: the producer does not send it
-again to another shard. DescribeStreamSummary only returns the current distribution, so the run's lease row stores an earlier one.
+If Kinesis has ever distributed a stream's records over its shards regardless of keys, no record may be dropped: the producer does not
+resend it to another shard. DescribeStreamSummary only returns the current distribution, so the run's lease row records an earlier one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Strictness:
         self._warned: set[tuple[str, Distribution]] = set()
 
     async def of(self, names: Collection[str]) -> frozenset[str]:
-        """Return those of the streams in which aggregated records may be dropped. Waits for the leases; raises `LeaseError` on timeout."""
+        """Return the given streams in which aggregated records may be dropped. Waits for the leases; raises `LeaseError` on timeout."""
         await self._leases.wait_held(names, self._patience)
         strict = await asyncio.gather(*(self._is_strict(name) for name in names))
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)

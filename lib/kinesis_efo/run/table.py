@@ -1,7 +1,8 @@
-"""The table of a run's buffers: for each shard, one that all queries share, and one for each query that catches up with GetRecords.
+"""The table of a run's buffers: for each shard, a shared one for all queries, and a separate one for each query that is catching up with
+GetRecords.
 
-A fetcher in the run's process updates the table by calls, other fetchers by messages. The table may be outdated: a fetcher without space
-may drop events before it reports this. Tasks then repeat their request.
+A fetcher in the run's process updates the table by calls, other fetchers by messages. The table may be outdated: a fetcher that runs out of
+space may drop events before it reports this. Tasks then repeat their requests.
 """
 
 from __future__ import annotations
@@ -66,7 +67,6 @@ class ReportedIndex(EventIndex):
         return size
 
     def drop_before(self, position: Position) -> None:
-        """Drop the events before a position."""
         gone, stop = self.gone, self.index_after(position)
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
@@ -85,9 +85,12 @@ class ReportedIndex(EventIndex):
 class Row:
     """The state of one buffer. Times are monotonic seconds.
 
-    `moved_at` is when the subscription or polling that fills the buffer last moved to another position. It is set again with the first
-    event, to give the query for which a subscription has moved some seconds to plan. `fetcher` is the name of the process that fills the
-    buffer; empty for the run's process. The other attributes are those of `ShardNews` and `Order`.
+    Attributes that are not listed here are those of `ShardNews` and `Order`.
+
+    Attributes:
+        fetcher: The name of the process that fills the buffer; empty for the run's process.
+        moved_at: When the subscription or polling last moved, or received its first event since: the next move waits some seconds from
+            then.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -113,7 +116,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Apply a report that was created after `made_at`, and may have arrived late. Its events are not applied here."""
+        """Apply a report, except for its events. It was created after `made_at`, and may have arrived late."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.reported_at = True, now
@@ -179,7 +182,7 @@ class Table:
         home: The fetcher in the run's process.
         may_read: Returns whether the run may read a shard now.
         send_orders: Called with the keys of buffers whose `Order` has changed.
-        hold: Queries keep sharing a full buffer, waiting for the slowest (option `slowQueries`).
+        hold: Whether queries keep sharing a full buffer and wait for the slowest query (option `slowQueries`).
 
     `orders_changed` is notified after each call of `send_orders`.
     """
@@ -314,7 +317,7 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Decide again for shards about which fetchers have reported, and make queries check them. `wakes`: there may be new records."""
+        """Update the orders of shards that fetchers have reported about, and make queries check them. `wakes`: there may be new records."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -324,7 +327,7 @@ class Table:
     # -- decisions
 
     def tick(self) -> None:
-        """Decide again for shards whose decision also depends on the time. Called once a second."""
+        """Update orders that depend on the time. Called once a second."""
         self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
         self.update_orders(list(self._watched))
 
@@ -347,7 +350,7 @@ class Table:
                     demands[name] = demand
             self._update_row(key, demands, changed)
             if not may_read[key.stream]:
-                self._watched.add(key)  # decide again later: the lease may be renewed late, without having expired
+                self._watched.add(key)  # check again later: the lease may be renewed late, without having expired
         if changed:
             self._send_orders(changed)
             self.orders_changed.notify()
@@ -399,7 +402,7 @@ class Table:
                 self._retain(row, {}, demands[name].lowest, changed)
 
     def _is_plain(self, shared: Row, demands: Mapping[str, Demand]) -> bool:
-        """Whether the shared buffer covers all queries, the usual case, in which `decide` would not change anything. A cheap check."""
+        """Whether `decide` would not change anything because the shared buffer covers all queries. A cheap check for the usual case."""
         index = shared.index
         for at, _, requested in demands.values():
             if requested is not None or not index.covers(at) or index.ends_before(at):
@@ -439,7 +442,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart shared buffers where their retained part begins, because another fetcher will fill them. `moved_at` does not change."""
+        """Restart shared buffers where their retained events begin, because another fetcher will fill them. `moved_at` does not change."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -465,7 +468,7 @@ class Table:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
 
     def separate(self, query: str, key: ShardKey) -> Row | None:
-        """Return the separate buffer of a query in a shard; None if the query is not catching up there."""
+        """Return the query's separate buffer for a shard; None if the query is not catching up in this shard."""
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
@@ -483,7 +486,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Return the result of `serving` for several shards. If it is None for a shard, first try to provide a buffer."""
+        """Return the result of `serving` for several shards. For shards without such a buffer, first try to provide one."""
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
             self.update_orders(missing, query, missing)
@@ -512,7 +515,7 @@ class Table:
         return None
 
     def last_record_up_to(self, query: str, key: ShardKey, position: Position) -> LastRecord | None:
-        """Return the last record up to a position that all queries have finished; None if unknown."""
+        """Return the last record at or before `position`, which all queries must have processed; None if unknown."""
         for row in (self.shared.get(key), self.separate(query, key)):
             if row is not None and (last := row.index.last_record_up_to(position)) is not None:
                 return last

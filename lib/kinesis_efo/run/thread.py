@@ -100,7 +100,7 @@ class RunThread:
             return True
 
     def stop(self) -> None:
-        """Release the leases, close all connections and end the thread, within bounded time. Further calls do nothing."""
+        """Release the leases, close all connections and end the thread, within bounded time. Calling it again has no effect."""
         with self._stopping:
             self._stop()
 
@@ -112,7 +112,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
         except Exception:
-            # Stop the other parts even so, because the process has to end.
+            # Stop the other parts in spite of this error, because the process has to end.
             logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
         if self._whole is not None:
             self._end(self._whole)

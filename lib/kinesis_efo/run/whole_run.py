@@ -138,7 +138,7 @@ class WholeRun:
             hold=options.slow_queries == "hold",
         )
         if not manifest.lease_table:
-            # Suppress the warning that a new query's streams were read before, since it recommends LEASES, which needs a table.
+            # Suppress the warning that a new query's streams were read before: it recommends LEASES, which needs a lease table.
             self.run.continued.update(manifest.streams)
         # Announce immediately that a failed run has no streams, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
@@ -188,14 +188,13 @@ class WholeRun:
 
     @property
     def reading(self) -> bool:
-        """Whether a task is reading a range."""
         return self.run.reading
 
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """Return the start offset of a new query."""
         found = await self._begin(start_offset, start, names)
         query.mark_new(names, from_leases=start.from_leases)
-        # Queries that start at LATEST together begin at the same record.
+        # Make queries that start at LATEST together begin at the same record.
         return await query.start_at_latest(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
@@ -203,7 +202,7 @@ class WholeRun:
         return await self._begin(added_offset, start, names)
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
-        """Return the fetchers of ranges of a query; None for ranges that have none after `at_most` seconds."""
+        """Return the fetcher of each of a query's ranges; None for ranges that are not assigned within `at_most` seconds."""
         if self.run.assignments is None:
             return [self.address] * len(ranges)
         return (await self.run.serving.where(WhereRequest.of(ranges, at_most, query), self.address)).fetchers
@@ -220,7 +219,7 @@ class WholeRun:
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see this immediately. The returned task ends when the streams are open."""
+        """Add streams to the run. Other processes of the program see them immediately. Returns a task that ends when they are open."""
         self._streams.add(streams)
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")

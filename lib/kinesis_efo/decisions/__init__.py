@@ -1,1 +1,1 @@
-"""Decision logic without I/O: what is read, planned, retained and committed. docs/why-it-holds.md has the argument."""
+"""Decision logic without I/O: what is read, planned, retained and committed. docs/why-it-holds.md explains why it is correct."""

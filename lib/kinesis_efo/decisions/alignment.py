@@ -29,13 +29,13 @@ _WARN_SECONDS: Final = 10.0
 
 
 class ShardEvents(Protocol):
-    """The events of a shard: an `EventIndex` or a part of it."""
+    """The buffered events of a shard: all of an `EventIndex`, or only those up to an arrival time."""
 
     def news_since(self, after: Position) -> float | None:
-        """Return the time of the first event after `after` that has records or ends the shard, to order the shards; or None."""
+        """Return a time to order shards by: that of the first event after `after` with records or the shard's end, if there is one."""
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return as many events after `after` as fit the limits. With `some`, include the first with records even if it is too large."""
+        """Return the events after `after` that fit the limits. With `some`, include the first event with records in any case."""
 
 
 class _Frontier(NamedTuple):
@@ -124,7 +124,8 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """Return the arrival time (epoch milliseconds) up to which any shard may be read once these portions have been read."""
+        """Return the arrival time (epoch milliseconds) up to which any shard may be read after these portions. `others` is from
+        `_slowest_but`."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
@@ -135,7 +136,7 @@ class Alignment:
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # All unread records are in the children, and arrived after the newest record of this shard.
+            # The unread records are all in the shard's children, and so arrived after the shard's newest record.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)
@@ -182,7 +183,7 @@ class Alignment:
 
 
 class _UpTo:
-    """The part of a buffer that arrived up to `horizon`, epoch milliseconds."""
+    """The records of a buffer that arrived up to `horizon`, epoch milliseconds."""
 
     def __init__(self, buffer: EventIndex, horizon: float) -> None:
         self._buffer = buffer
@@ -191,7 +192,7 @@ class _UpTo:
     def news_since(self, after: Position) -> float | None:
         """Return the arrival time of the first record after `after`: the shard with the oldest unread record is planned first."""
         arrived = self._buffer.arrival_after(after)
-        # Plan a shard first, regardless of the limits, if only its end is unread: it delays all others.
+        # If only the shard's end is unread, plan the shard first, even beyond the limits: it delays all other shards.
         return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:

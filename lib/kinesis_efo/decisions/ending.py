@@ -17,7 +17,7 @@ _CONFIRM_SECONDS: Final = 12.0
 
 
 class EndingState(msgspec.Struct, frozen=True):
-    """The state of `Ending`, from which the next run process continues if this one dies."""
+    """The state of `Ending`, from which the next run process continues if the current one dies."""
 
     wanted: bool
     in_one_batch: bool
@@ -49,13 +49,12 @@ class Ending:
         self._patience = patience
 
     def available_now(self) -> None:
-        """Switch to `Trigger.AvailableNow`. Further calls do nothing."""
+        """Switch to `Trigger.AvailableNow`. Calling it again has no effect."""
         if self.targets is None and (self.in_one_batch or not self.wanted):
             self.wanted = self.changed = True
             self.in_one_batch = False
 
     def once(self) -> None:
-        """Switch to `Trigger.Once`."""
         self.wanted = self.in_one_batch = True
 
     def state(self) -> EndingState:
@@ -80,13 +79,13 @@ class Ending:
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
-        """End shards without further records before their targets, because without new records, events may never reach the targets.
+        """End shards that have no more records up to their targets: without new records, their events may never reach the targets.
 
         Args:
             position: The query's positions.
-            quiet: Since when each shard seems to be at its tip, monotonic seconds.
+            quiet: When each shard apparently reached its tip, monotonic seconds.
 
-        Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds although a record that exists, or its end, is unread.
+        Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds even though an existing record or its end is unread.
         """
         targets = dict(self.targets or {})
         for key, since in quiet.items():
@@ -148,7 +147,7 @@ class Ending:
         )
 
     def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the single micro-batch that reads up to all targets. With `endingPosition`, the query ends with it."""
+        """Return the end of the single micro-batch up to all targets. With `endingPosition`, the query ends after this micro-batch."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

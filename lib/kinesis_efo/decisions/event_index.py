@@ -39,7 +39,7 @@ class EventIndex:
         self._origin: Position | None = start
         # When the oldest buffered records were received, monotonic seconds; None without records
         self.waiting_since: float | None = None
-        # The latest arrival of all records that were ever added, epoch milliseconds; `-inf` if unknown
+        # The latest arrival time of all records that were ever added, epoch milliseconds; `-inf` if unknown
         self.newest: float = -inf
         # Lists with one slot per event, for bisection. The cumulative sums have one more slot, and are not reset when events are dropped.
         self._ends: list[int] = []
@@ -163,7 +163,8 @@ class EventIndex:
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
-        A reader at `number` can then use the buffer. Otherwise it and another reader would endlessly move the subscription back and forth.
+        A reader at `number` can then use the buffer. Otherwise, this reader and another would endlessly move the subscription back and
+        forth.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
@@ -173,7 +174,7 @@ class EventIndex:
         return _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """Return the index of the first event after `position`, which must be covered. An event counts as read once its last record is."""
+        """Return the index of the first event after `position`, which must be covered. An event counts as read with its last record."""
         ends, number = self._ends, position.value
         if position.kind is not PositionKind.AFTER:
             return len(ends) if position.is_end else self.gone
@@ -182,7 +183,7 @@ class EventIndex:
         return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
-        """Return when the first event after `after` that has records or ends the shard was received (monotonic seconds), or None."""
+        """Return when the first event after `after` that has records or ends the shard was received (monotonic seconds), if any."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -201,8 +202,7 @@ class EventIndex:
         return self._behind[index] if index >= 0 and self._since[index] >= since else 0
 
     def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return as many whole events after `after` as fit the limits. With `some`, include the first event with records even if it is too
-        large."""
+        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records in any case."""
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -230,7 +230,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to `position`, if all events up to there were dropped; None if unknown."""
+        """Return the last record up to `position`, if all events up to this position were dropped; None if unknown."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
@@ -262,7 +262,8 @@ class EventIndex:
     ) -> Portion:
         """Return the records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 
-        The portion may end within an event. With `some`, its first group of arrivals may exceed the limits, but not `horizon`.
+        The portion may end within an event. With `some`, its first records (one group of `Arrivals`) may exceed the limits, but not
+        `horizon`.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)
@@ -304,7 +305,6 @@ class EventIndex:
         return index
 
     def sizes(self, index: int) -> tuple[int, int]:
-        """Return the bytes and records of an event."""
         return (
             self._bytes_through[index + 1] - self._bytes_through[index],
             self._records_through[index + 1] - self._records_through[index],
@@ -320,7 +320,7 @@ class EventIndex:
         if self.start.is_end:
             self.lowest = _BEHIND_ALL
         elif self.lowest is None or news:
-            # Cover all positions from the last dropped record on: no record lies between it and the new start.
+            # Cover all positions from the last dropped record on: no record lies between that record and the new start.
             self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
         self.gone = stop
         waiting = len(self._ends) if self.waiting_since is None else self._first_news(stop)

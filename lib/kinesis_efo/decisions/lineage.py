@@ -86,7 +86,7 @@ class Lineage:
         return sorted(self._children.get(shard_id, ()))
 
     def too_new(self, shard_ids: Iterable[str]) -> list[str]:
-        """Return those of `shard_ids` that ListShards does not list yet because they are too new."""
+        """Return the shards in `shard_ids` that ListShards does not list yet because they are too new."""
         return [shard_id for shard_id in shard_ids if shard_id > self._newest_listed and shard_id not in self._shards]
 
     def roots(self) -> list[str]:
@@ -102,7 +102,7 @@ class Lineage:
         the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new
         shards are roots.
         """
-        # With an outdated list, start only shards whose parents are in the offset: other shards may look unread although they are finished.
+        # With an outdated list, start only shards whose parents are in the offset: other shards may look unread but be finished.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
@@ -116,7 +116,7 @@ class Lineage:
         )
 
     def _waits(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether an unfinished shard of the offset is an ancestor of `child`, with trimmed shards in between.
+        """Whether `child` descends, through trimmed shards, from an unfinished shard of the offset.
 
         If a parent of `child` is unlisted, each older shard with overlapping hash keys counts as an ancestor. An unlisted older shard
         always counts, because its hash keys are unknown.
@@ -129,7 +129,7 @@ class Lineage:
         )
 
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
-        """Whether a finished shard of the offset is an ancestor of `child`, with unlisted parents of `child` in between.
+        """Whether `child` descends, through unlisted parents, from a finished shard of the offset.
 
         If so, these parents were trimmed after the query started. A finished shard counts as an ancestor if it is unlisted, or if its hash
         keys overlap those of `child` outside of the listed parents.
@@ -145,7 +145,7 @@ class Lineage:
 
     def vanished(self, positions: Mapping[str, Position]) -> list[str]:
         """Return shards of the offset that were not read to their end and are no longer listed."""
-        # Skip ids above all listed ones: shard ids grow and are never reused, so these shards are too new for ListShards.
+        # Skip ids that are higher than all listed ids: shard ids increase, so these shards are too new for ListShards.
         return sorted(
             shard_id
             for shard_id, position in positions.items()
@@ -212,7 +212,6 @@ class Lineage:
         return found
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
-        """Return all ancestors of the given shards."""
         found: set[str] = set()
         ahead = list(shard_ids)
         while ahead:
@@ -240,7 +239,7 @@ class Side:
     """The start or the end of a read of one stream."""
 
     everywhere: Position  # The position for all shards that are not in `named`
-    named: Mapping[str, Position]  # Positions of single shards
+    named: Mapping[str, Position]  # Positions of individual shards
     # The shards that were open at about the time of `everywhere`; None if any shard may have been open.
     # If `open_then` is empty, only the named shards and their descendants are read.
     open_then: Collection[str] | None = None
@@ -266,7 +265,7 @@ def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
 
 
 class Beginning(NamedTuple):
-    """A query's first `offset` in one stream, and the shards that it never reads although they may have records after the start."""
+    """A query's first `offset` in one stream, and the shards that it never reads even though they may have records after the start."""
 
     offset: dict[str, Position]
     left_out: list[str]
@@ -275,8 +274,8 @@ class Beginning(NamedTuple):
 def beginning(lineage: Lineage, start: Side) -> Beginning:
     """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
 
-    A closed shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, the child of a merge
-    with a shard of the offset would wait for it.
+    A closed shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, the child of its
+    merge with a shard of the offset would wait for the closed shard.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -294,12 +293,12 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # Leave out shards between a named ancestor and a named descendant: a query skips the ancestors of its shards.
+    # Leave out shards between a named ancestor and a named descendant: a query skips the ancestors of named shards.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # Leave out open shards. Closed ones ended before the start, unless only named shards have a start: then leave them out, too.
+            # Open shards are left out. So are closed shards if only named shards have a start; otherwise, they ended before the start.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END
@@ -317,7 +316,7 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """Return shards whose lease rows are not at the end although descendants have begun. The values are these descendants.
+    """Return shards whose lease rows are not at the end even though descendants have begun, each with these descendants.
 
     Such shards count as read to their end: after a crash, the row may lack the parent's last checkpoint.
 

@@ -36,7 +36,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     horizon: float | None = None
     # A loss of records directly after this or any earlier position is accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
-    # At `TRIM_HORIZON`, `read_until` covers only records that arrived after this time; earlier ones may be trimmed. None: it covers all
+    # At `TRIM_HORIZON`: the arrival time of the oldest records that `read_until` covers, as earlier ones may be trimmed. None: no limit
     read_since: float | None = None
 
     def accepts_loss(self, position: Position) -> bool:
@@ -57,12 +57,12 @@ class Gap(NamedTuple):
 
     since: float  # The low watermark of the position
     horizon: float  # The trim horizon when the shard is read
-    # A warning is enough: the query starts at the trim horizon, which moved before the first records were read
+    # Whether to warn instead of failing: the query starts at the trim horizon, which moved on before the first records were read
     tolerated: bool
 
 
 class ReadUntil:
-    """Finds a low watermark from server responses. One response may be wrong: the lowest of at least three in two seconds counts."""
+    """Finds a low watermark from server responses. A single one may be wrong, so the lowest of three or more in two seconds counts."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -87,8 +87,8 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     Args:
         shard: The shard as ListShards returns it; None if unlisted.
         position: How far the shard has been read.
-        known: What else is known about the position.
-        latest: The latest possible time in a sequence number, epoch seconds.
+        known: Low watermarks and trim horizons recorded for the position by lease rows and queries.
+        latest: Sequence numbers with a later time (epoch seconds) are treated as having another layout.
     """
     if position.is_end:
         return inf
@@ -96,7 +96,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Only for listed shards: an unlisted one may be younger than the query's start, and would seem to have lost records.
+            # Only for listed shards: an unlisted shard may be newer than the query's start, and would seem to have lost records.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -127,14 +127,14 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return `known` for a read that begins at `TRIM_HORIZON`: `read_since` becomes the horizon of that start."""
+    """Return `known` for a read that begins at `TRIM_HORIZON`: `read_since` becomes the trim horizon at that start."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)
 
 
 def start_horizon(shard: Shard | None, known: Facts) -> float | None:
-    """Return the trim horizon at the time when a query chose it as its start; None if it did not, or if the shard was created later."""
+    """Return the trim horizon as of the time when a query started there; None if no query did, or if the shard was created later."""
     created = None if shard is None else created_at(shard)
     return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None
 
@@ -176,7 +176,7 @@ def names_another(position: Position, shard: Shard) -> bool:
     if number is None or not (_is_version_2(number) and _is_version_2(shard.first)):
         return False
     own = _index(shard.first)
-    # Compare indexes only if the shard's first sequence number contains the shard's index: other servers do not encode indexes.
+    # Compare indexes only if the shard's first sequence number contains its index: servers other than Kinesis may not encode it.
     return index.isdecimal() and own == int(index) and _index(number) != own
 
 

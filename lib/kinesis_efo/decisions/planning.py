@@ -28,8 +28,8 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     # For how many seconds the shard has apparently been read to its tip; 0 if it may have more records, or if unknown
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
-    more: bool = False  # More events are buffered than the limits allow
-    left: int | None = None  # The age in milliseconds of the oldest event that exceeds the limits
+    more: bool = False  # Whether the limits of the micro-batch exclude buffered events
+    left: int | None = None  # Age of the oldest event that these limits exclude, milliseconds; None without one
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +83,7 @@ def plan(
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
     portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
     if others:
-        # Reduce the other shares if the first shard's first event is larger than its share.
+        # Reduce the other shards' shares if the first shard's first event is larger than the first shard's share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:

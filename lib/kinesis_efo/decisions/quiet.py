@@ -37,8 +37,8 @@ _STEP_SECONDS: Final = QUIET_SECONDS / 16
 class Quiet:
     """Counts successive empty responses or events of a shard.
 
-    The reader is at the tip if they report a zero lag, or a lag that does not shrink although the iterator moves. A shrinking lag restarts
-    the count: the reader passes a period without records.
+    The reader is at the tip if these report a zero lag, or a lag that does not shrink while the iterator moves. A shrinking lag restarts
+    the count: the reader is passing a period without records.
 
     >>> quiet = Quiet()
     >>> for second in range(3):
@@ -51,13 +51,13 @@ class Quiet:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.since = self.latest_at = 0.0  # When the count started and when the latest response came, monotonic seconds
+        self.since = self.latest_at = 0.0  # When the count started and the last response came, monotonic seconds
         self._behind = self._least = 0
         self._counted: deque[float] = deque(maxlen=_REMEMBERED)
         self._needed = QUIET_ANSWERS
 
     def observe(self, head: EventHead, now: float) -> None:
-        """Process the head of an event or response that came at `now` (monotonic seconds)."""
+        """Process an event or response (its `EventHead`) that was received at `now` (monotonic seconds)."""
         behind = head.millis_behind
         if not head.brings_nothing or not self.answers or behind < self._least:
             self.answers = 0
@@ -74,7 +74,8 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Restart a subscription's count when its event waits for buffer space. GetRecords is only called once there is space."""
+        """Restart a subscription's count when its event waits for buffer space. GetRecords is not affected: it is called only once there is
+        space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()

@@ -15,11 +15,11 @@ from kinesis_efo.positions import Position, lowest, rank
 # A subscription moves to another position at most once in this time, because Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# A shared buffer that is idle and in use moves back for another query only after this time: at the next event, the query may join it.
+# A shared buffer that is idle and in use moves back for another query only after this time: the query may join it at the next event.
 IDLE_SECONDS: Final = 60.0
 # A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# An event without records may be wrong about the lag, so the lag of records that came up to so long before it counts as well.
+# An event without records may report a wrong lag, so the lag of records received up to this long before it counts, too.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this long, the query that retains the most events catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
@@ -30,11 +30,11 @@ class Demand(NamedTuple):
 
     lowest: Position  # The query has finished everything up to here
     reach: Position  # The query has planned up to here
-    requested: Position | None = None  # Where a task's request waits for a buffer that can serve it
+    requested: Position | None = None  # Position from which a task waits to read; None without one
 
     @property
     def restart_at(self) -> Position:
-        """Where a new buffer for the query begins: at the request, or else at `lowest`, where a repeated micro-batch would begin."""
+        """Where a new buffer for the query begins: at `requested`, or else at `lowest`, where a repeated micro-batch would begin."""
         return self.lowest if self.requested is None else self.requested
 
     @property
@@ -50,7 +50,7 @@ class BufferView(NamedTuple):
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # There is no space for the next event
-    quiet: bool = False  # The buffer seems to be at the shard's tip: the event that shows its first sequence number may never come
+    quiet: bool = False  # Seems to be at the tip: the first event, which shows what the buffer covers, may never come
     retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
@@ -88,7 +88,7 @@ def decide(
     hold: bool,
     may_poll: bool,
 ) -> Decision:
-    """Decide for a shard that `queries` read. `hold`: keep them all on the shared buffer. `may_poll`: Kinesis allows GetRecords."""
+    """Decide about the buffers of one shard. `hold` keeps all queries on the shared buffer, `may_poll` allows separate buffers."""
     restart_at, rule = None, ""
     if shared is None:
         ends = [each.lowest for each in queries.values()]
@@ -147,18 +147,18 @@ def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
 
 
 def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Position | None:
-    """Return from which position the shared buffer retains events for a query; None if it retains no events."""
+    """Return from which position the shared buffer retains events for a query; None if it retains none for this query."""
     if shared.has(demand.lowest):
         return demand.lowest
     if not shared.has(demand.reach):
         return None
-    # The shared buffer begins within the (at most two) planned micro-batches. The separate buffer may have their first part.
+    # The shared buffer begins within the planned micro-batches (at most two). The separate buffer may have the earlier events.
     first = shared.events.start if own is None or not own.has(demand.lowest) else lowest((demand.reach, own.events.end))
     return max(shared.events.start, first, key=rank)
 
 
 def _starves(queries: Mapping[str, Demand], shared: BufferView) -> bool:
-    """Whether the query that is furthest ahead has planned all events of a full buffer and waits for the next."""
+    """Whether the query that is furthest ahead has planned all events of a full buffer and is waiting for the next event."""
     furthest = max((each.reach for each in queries.values()), key=rank)
     return shared.waits and shared.silent >= STARVING_SECONDS and shared.events.news_since(furthest) is None
 

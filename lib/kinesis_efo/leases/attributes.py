@@ -30,7 +30,7 @@ class CheckpointMark(NamedTuple):
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    """Return an attribute of the DynamoDB type `kind`, such as `S`. If missing, return `default` or, without one, raise `ValueError`."""
+    """Return an attribute of the DynamoDB type `kind`, such as `S`. If missing, return `default` or raise `ValueError`."""
     attribute = item.get(name)
     if attribute is None or "NULL" in attribute:
         if default is _REQUIRED:
@@ -71,7 +71,6 @@ def seconds(item: Attributes, name: str) -> float | None:
 
 
 def fault(item: Attributes, what: str) -> ValueError:
-    """Create the error for an invalid attribute."""
     return ValueError(f"lease row {item.get('leaseKey', {}).get('S', '?')!r} {what}")
 
 

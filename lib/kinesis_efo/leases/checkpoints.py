@@ -79,7 +79,7 @@ class Schedule:
 
 
 class Checkpoints:
-    """Maintains the lease rows of the shards that a run reads. One per run, on one asyncio loop."""
+    """Maintains the lease rows of the shards that a run reads. A run has one instance, in its event loop."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Checkpoints:
         rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
-        read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark, or None if unknown
+        read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
         failure: Failure,  # Receives the error that ends the run
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns a shard's fetcher, for tools
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
@@ -112,7 +112,7 @@ class Checkpoints:
         self._troubled = False
         self._task: asyncio.Task[None] | None = None
 
-    # -- called by the reader
+    # -- called by the run
 
     def load(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Set the current rows of a stream's shards, after the run has acquired the stream's lease."""
@@ -169,7 +169,6 @@ class Checkpoints:
     # -- start and stop
 
     def start(self) -> None:
-        """Start writing."""
         self._task = asyncio.create_task(self._run(), name="checkpoints")
 
     async def stop(self, at_most: float = 4.0) -> None:
@@ -268,7 +267,7 @@ class Checkpoints:
                 return True
             self._check_owner(outcome.current)
             if row is None and outcome.current is None:
-                # The write conflicts with a row that is not a lease: retrying would never end.
+                # The write conflicts with a row that is not a lease, so retrying would never succeed.
                 raise LeaseTableError(f"{self._table.label}: row {each.key} exists and is not a lease; delete it")
             each.load(outcome.current, stream)
         return wrote

@@ -138,6 +138,6 @@ class HostTable(LeaseStore):
 
 
 def _write(file: int, item: Item) -> None:
-    # Truncate first, so that a process that is killed in between does not leave a partial row.
+    # Truncate first, so that a process that is killed before the write does not leave a mixture of two rows.
     os.ftruncate(file, 0)
     os.pwrite(file, msgspec.json.encode(item), 0)

@@ -53,7 +53,7 @@ class LeaseKeys:
         return None
 
     def stream(self, key: str) -> str | None:
-        """Return the stream of a run's or a shard's row; None if this application does not read the stream."""
+        """Return the logical name of the stream of a run's or a shard's row; None if this application does not read the stream."""
         if key.startswith(RUN_PREFIX):
             name = key.removeprefix(RUN_PREFIX)
             return name if name in self._names else None

@@ -30,7 +30,6 @@ class Lag(NamedTuple):
 
 
 def attribute_of(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Convert a lag to the attribute `lag`."""
     numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
     fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
     if lag.millis_behind is not None and lag.shard is not None:

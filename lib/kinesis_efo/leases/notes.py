@@ -1,8 +1,8 @@
 """What a run stores for later runs in its lease rows: whether Kinesis ignores a stream's partition keys, and each checkpoint's newest mark.
 
-This is written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
-checkpoint was reset, for example from a backup. Marks are certain evidence. Checkpoints of early library versions have no marks; for
-these, the lease rows of the shards are the evidence, unless another query has moved them.
+These notes are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
+checkpoint was reset, for example from a backup. Marks are certain evidence. Checkpoints of early library versions have no marks; for these,
+the lease rows of the shards are the evidence, unless another query has moved them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunNotes:
         return stream in self._distributed
 
     def record_distributed(self, stream: str) -> None:
-        """Record that Kinesis distributes a stream's records regardless of their keys; it is written with the next lease renewal."""
+        """Record that Kinesis distributes a stream's records regardless of their keys; this is written with the next lease renewal."""
         self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
@@ -78,7 +78,7 @@ class RunNotes:
 
 
 def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Return `known` with a mark recorded at `at` (epoch milliseconds), unless it has a newer one of this checkpoint. Latest first."""
+    """Add a mark recorded at `at` (epoch milliseconds) to `known`, unless the checkpoint has a newer one. Returns the latest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -159,7 +159,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 
 
 def is_ahead(row: Lease, position: Position) -> bool:
-    """Whether a shard's lease row is certainly further than a position. False if one of them is only a start position."""
+    """Whether a shard's lease row is certainly ahead of a position. False if either is only a start position."""
     reached = row.reached
     if reached is None or not row.has_begun or position.kind not in (PositionKind.AFTER, PositionKind.SHARD_END):
         return False

@@ -31,7 +31,7 @@ class Timing:
 
     @property
     def renewal(self) -> float:
-        """Seconds between two renewals: a third of the timeout, so that two renewals may fail, and at most 10, to update the lag."""
+        """Seconds between two renewals: a third of the timeout, so that two renewals may fail, and at most 10 s, for an up-to-date lag."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -90,7 +90,7 @@ class Renewal:
 
     @property
     def why_late(self) -> str:
-        """A text for messages that explains why the lease was not renewed in time."""
+        """Why the lease was not renewed in time, for messages."""
         if self._stopped >= self._timing.renewal:
             return (
                 f"this process did not run for {self._stopped:.1f} s (stopped, swapped out, or short of CPU) and lease_timeout is "
@@ -132,11 +132,11 @@ class Renewal:
         self._record_pause(due)
 
     def _record_pause(self, due: float) -> None:
-        """Record how long this process was suspended: it continues now instead of at `due`."""
+        """Record how long this process was suspended, if it should have continued at `due` (monotonic seconds)."""
         self._stopped = max(self._stopped, self._clock.monotonic() - due)
 
     async def release(self) -> bool:
-        """Remove the owner from the row, with retries for up to one lease timeout. Returns whether the row has no owner now.
+        """Remove the owner from the row, with retries for up to one lease timeout. Returns whether the row has no owner afterwards.
 
         This is safe even after the deadline: the run does not use the lease anymore, and the write fails if another run has acquired it.
         """

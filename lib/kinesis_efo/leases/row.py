@@ -68,7 +68,7 @@ class Lease:
         continuation: Sequence number up to which the shard was read. It may be higher than that of the last record: Kinesis also sends
             continuations for idle shards. None in rows of a KCL application, whose checkpoint may be inside an aggregate.
         epoch: Increases with every run that acquires the lease. In a shard's row, the epoch of the run that wrote the row.
-        stream: The stream that the row is about. None in rows of a KCL application, and in rows that were moved by hand.
+        stream: The identity of the row's stream. None in rows of a KCL application, and in rows that were moved by hand.
         written: When a run wrote a shard's row, in epoch seconds of the run's clock; None if unknown.
         also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
@@ -110,7 +110,7 @@ class Lease:
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
-        """Return the row with the shard's parents and hash keys, if known. They replace the row's, which may be of an earlier stream."""
+        """Return the row with the shard's parents and hash keys, if known. They replace values that may belong to an earlier stream."""
         if not info.is_known:
             return replace(self, parents=self.parents | info.parents)
         return replace(
@@ -220,7 +220,6 @@ class Lease:
         return self.reached is not None and self.reached.kind in (PositionKind.AFTER, PositionKind.SHARD_END)
 
     def to_item(self) -> Item:
-        """Convert the row to DynamoDB attributes."""
         at, until, written = self.checkpoint, self.read_until, self.written
         numbers = {
             "leaseCounter": self.counter,
@@ -283,7 +282,7 @@ class Lease:
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
     """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
 
-    Shard ids start anew in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
+    Shard ids start at 0 in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

@@ -40,7 +40,7 @@ class LeaseStats:
 
 
 class LeaseListener:
-    """Starts and stops reading streams when `RunLease` acquires and loses leases. Called on its event loop. The base class does nothing."""
+    """Starts and stops reading streams when `RunLease` acquires and loses leases, in its event loop. The base class does nothing."""
 
     def __init__(self) -> None:
         self.failure = Failure()
@@ -49,14 +49,14 @@ class LeaseListener:
         """Start reading a stream after its lease was acquired. `rows` are the current rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream, before returning, because its lease was lost. `owner` is the new owner; None if unknown."""
+        """Stop reading a stream whose lease was lost, before this method returns. `owner` is the new owner; None if unknown."""
 
     def lag(self, stream: str) -> Lag | None:
         """Return the run's lag in a stream. Called before each renewal, so it must return immediately."""
 
 
 class RunLease:
-    """The leases of a run on the streams that it reads. One per run, on one asyncio loop. Streams are named by their logical names."""
+    """The leases of a run on the streams that it reads. One per run, in its event loop. Streams are identified by their logical names."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RunLease:
         application: str | None = None,  # The application's name, for messages; None: messages name the table instead
         # Returns whether an owner has certainly ended, so that its leases can be acquired before they expire
         gone: Callable[[str], bool] = provably_gone,
-        is_sibling: Callable[[str], bool] = of_this_program,  # Returns whether an owner is of the same Spark program
+        is_sibling: Callable[[str], bool] = of_this_program,  # Returns whether an owner is in the same Spark program
     ) -> None:
         self.stats = LeaseStats()
         self.notes = RunNotes(clock)
@@ -157,7 +157,7 @@ class RunLease:
     # -- start and stop
 
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
-        """Check the table and start to acquire leases. `endpoint` and `status` are written to the lease rows.
+        """Check the table and start acquiring leases. `endpoint` and `status` are written to the lease rows.
 
         Raises `LeaseTableError` if the table is not a lease table or denies access, and `TableUnavailableError` if it is unavailable for
         `Timing.patience` seconds.
@@ -214,7 +214,7 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # Stop waiting after the lease timeout. If a write arrives even later, this run owns the row, and acquires it again.
+            # Stop waiting after the lease timeout. If a write succeeds even later, this run owns the row, and acquires the lease again.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
@@ -223,7 +223,7 @@ class RunLease:
         except TableUnavailableError as error:
             return self._unavailable(error)
         self._outage = None
-        # After acquiring a lease, scan again at once, as more may be free; otherwise, at the latest when another run's lease expires.
+        # After acquiring a lease, scan again at once: more leases may be free. Otherwise, wait at most until another lease may expire.
         return 0.0 if True in results else min(timeout / 10, expires_at - self._clock.monotonic())
 
     def _unavailable(self, error: TableUnavailableError) -> float:
@@ -246,7 +246,7 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write arrived late
+            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write was late
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.load(stream, outcome)
@@ -288,7 +288,7 @@ class RunLease:
         except Exception as error:
             self._fail(error)
         finally:
-            # Remove the renewal only after the release, so that this run does not acquire the row again before.
+            # Remove the renewal only after the release, so that this run does not acquire the row again before then.
             del self._renewals[stream]
             self._wake.set()
             self._news.set()

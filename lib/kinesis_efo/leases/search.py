@@ -80,7 +80,7 @@ class Search:
                 case seen:
                     expiring.append(self._observer.expires_at(seen))
         if not held:
-            # Acquire a single lease first. Otherwise, two runs that start together could each get some of the leases, and wait forever.
+            # Acquire a single lease first. Otherwise, two runs that start together could each get some of the leases, and deadlock.
             free = dict([] if expiring else [*free.items()][:1])
         return free, min(expiring, default=inf)
 

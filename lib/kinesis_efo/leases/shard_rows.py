@@ -24,7 +24,6 @@ class PendingCheckpoint:
         return row.advances(self.position) or not self.children <= row.children
 
     def stored_in(self, row: Lease) -> Lease:
-        """Return the row with this position."""
         return row.checkpointed(self.position, self.children, self.record)
 
 
@@ -67,7 +66,7 @@ class ShardRow:
     def leave(self) -> None:
         """Record that no query reads the shard anymore."""
         self.wanted = False
-        # Retain the contents if the shard was read to its end before its row was created: without a row, it would look unread.
+        # Keep the contents of the new row if the shard ended before its row was created: without a row, the shard would look unread.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 
@@ -86,8 +85,10 @@ class ShardRow:
     ) -> Lease | None:
         """Return the row to write; None if a write is not needed.
 
-        If only `read_until` has changed, the row is written once it is outdated by `outdated_by` seconds. `horizon` is the trim horizon at
-        which the first query began to read the shard; None if no query began at the horizon.
+        If only `read_until` has changed, the row is written once it is outdated by `outdated_by` seconds.
+
+        Args:
+            horizon: The trim horizon at which the first query began to read the shard; None if no query began at the horizon.
         """
         row, pending = self.row, self.pending
         if row is None:
@@ -110,7 +111,7 @@ class ShardRow:
         since = changed.read_since if changed.position == TRIM_HORIZON else None
         if changed.position == TRIM_HORIZON and horizon is not None:
             if until is None:
-                # Write the horizon at which the first query began, even before it reads: a later start detects what was trimmed since.
+                # Write the trim horizon at which the first query began even before it reads: a later start then detects what was trimmed.
                 since = horizon if since is None and changed.read_until is None else since
             elif (changed.read_until or 0.0) < horizon:
                 since = horizon
@@ -126,11 +127,14 @@ class ShardRow:
 def passed_parents(
     leases: Mapping[str, Lease], candidates: Collection[str], wanted: Collection[str]
 ) -> list[tuple[Lease, frozenset[str]]]:
-    """Return rows of shards that were read to their end although their checkpoint is earlier, each with the ids of its children.
+    """Return rows of shards that were read to their end but have an earlier checkpoint, each with the ids of its children.
 
     Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. A parent was read to
-    its end if queries read one of its children, but neither the parent nor one of its ancestors. `wanted` are the keys of shards that
-    queries read, `candidates` the keys of other shards.
+    its end if queries read one of its children, but neither the parent nor one of its ancestors.
+
+    Args:
+        candidates: The keys of shards that no query reads.
+        wanted: The keys of shards that queries read.
     """
 
     def is_ahead(key: str) -> bool:

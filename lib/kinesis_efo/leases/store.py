@@ -61,4 +61,4 @@ class LeaseStore(ABC):
 
     @abstractmethod
     async def delete(self, seen: Lease) -> Outcome:
-        """Delete a row if it still has the owner and the counter with which it was seen."""
+        """Delete a row if it still has the owner and the counter of `seen`."""

@@ -24,14 +24,14 @@ def client_config(lease_timeout: float) -> AioConfig:
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=34,  # a run that stops has up to 32 concurrent writes
+        max_pool_connections=34,  # enough for a run that stops, with up to 32 concurrent writes
     )
 
 
 class LeaseTable(LeaseStore):
     """The lease table of one application. `client` is an aiobotocore DynamoDB client, `name` the table's name or ARN.
 
-    This class does not create the table. `declared_by` says for messages which manifest and infrastructure declare the table.
+    This class does not create the table. `declared_by` names, for messages, the manifest and infrastructure that declare the table.
     """
 
     def __init__(self, client: Any, name: str, *, declared_by: str) -> None:
@@ -95,7 +95,7 @@ class LeaseTable(LeaseStore):
         request |= {"TableName": self._name, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             answer = await self._call(action, send(**request))
-        except ClientError as error:  # a failed condition; all other errors were translated
+        except ClientError as error:  # a failed condition: `_call` has translated all other errors
             item = error.response.get("Item")
             return Conflict(self._lease(item) if item else None)
         return (self._lease(answer["Attributes"]) if "Attributes" in answer else None) or lease

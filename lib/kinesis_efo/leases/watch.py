@@ -40,8 +40,12 @@ async def watch(
 ) -> WatchResult:
     """Watch the table until every owned lease was renewed, for at most `at_most` seconds.
 
-    Live owners renew at least every third of the lease timeout. If `at_most` is the lease timeout, an owner without renewals is certainly
-    dead; if 0, the table is scanned once. `of_interest` selects the leases to wait for. `waiting` is called once before the second scan.
+    Live owners renew at least every third of the lease timeout. So an owner without renewals during a whole lease timeout is dead.
+
+    Args:
+        at_most: Usually the lease timeout; 0 to scan the table once.
+        of_interest: Selects the leases to wait for.
+        waiting: Called once, before the second scan.
     """
     began = clock.monotonic()
     first = scan = await table.scan()

@@ -35,7 +35,7 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 
 
 class SparkJvm(NamedTuple):
-    """What is known about Spark's JVM; the defaults if no JVM is visible. `local`: it runs all tasks itself, on this host."""
+    """The inspected properties of Spark's JVM; the defaults if no JVM is visible. `local`: the JVM runs all tasks itself, on this host."""
 
     local: bool = False
     hosts: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ def where_to_listen(
     if bind is None and options.fetcher_host and options.fetcher_host in own():
         bind = options.fetcher_host
     told = (options.driver_host,) if options.driver_host else spark.hosts
-    # Count tasks as local if the driver's address is a loopback address: all executors are then in its network namespace.
+    # Count tasks as local if the driver's address is a loopback address: all executors are then in the driver's network namespace.
     local = spark.local or (options.driver_host is not None and is_loopback(options.driver_host))
     hosts: tuple[str, ...]
     if options.fetcher_host:
@@ -63,14 +63,14 @@ def where_to_listen(
     else:
         hosts = (*told, *own())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # Leave out loopback: a client in this network namespace tries it anyway, and for other clients, it is another host.
+        # Leave out loopback: clients in this network namespace try it anyway, and for all others it is a different host.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 
 
 def own_addresses() -> list[str]:
     """Return the addresses at which other hosts can reach this host, IPv4 before IPv6."""
-    # Import lazily: not needed in local mode and in tasks.
+    # Import lazily, because local mode and tasks do not need psutil.
     import psutil
 
     up = {name for name, state in psutil.net_if_stats().items() if state.isup and not name.startswith(_BRIDGES)}

@@ -1,7 +1,8 @@
 """Makes the process that Spark starts for a stream reader end with its connection to Spark, not on a signal.
 
-When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()` has released the
-leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver still finishes its micro-batch.
+When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()` has
+released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver is still
+finishing its micro-batch.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
 
-        # Read from the wakeup descriptor, to which Python writes immediately: while the main thread waits for Spark, Python's handler does
-        # not run if another thread gets the signal.
+        # Python may not run its signal handlers while the main thread waits for Spark. So read signals from the wakeup descriptor.
         receiver, sender = socket.socketpair()
         sender.setblocking(False)
         signal.set_wakeup_fd(sender.detach(), warn_on_full_buffer=False)

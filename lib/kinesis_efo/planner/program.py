@@ -1,8 +1,8 @@
 """Finds the runs of this Spark program: the process of a run writes a small file, and locks it until the process ends.
 
-The driver's JVM identifies a program: Spark starts one process for each source of a query, as a child of this JVM. The kernel frees the locks of
-an ended process, so an unlocked file is that of an ended run. Under a second lock, one process at a time decides whether to join a run or to
-start one; the file of this lock has the secret of all runs of the program.
+The driver's JVM identifies a program: Spark starts one process for each source of a query, as a child of this JVM. The kernel frees the
+locks of an ended process, so an unlocked file belongs to an ended run. Under a second lock, one process at a time decides whether to join a
+run or to start one; the file of the second lock contains the secret of all runs of the program.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 class RunEntry(msgspec.Struct, frozen=True):
     """The content of a run's file."""
 
-    address: FetcherAddress  # The address of its service
+    address: FetcherAddress  # The address of the run's service
     secret: str
     streams: dict[str, str]  # ARNs by logical name
-    pid: int = 0  # The id of its process; 0 if unknown
+    pid: int = 0  # The id of the run's process; 0 if unknown
 
     def overlaps(self, streams: dict[str, str]) -> bool:
         """Whether the run reads at least one of `streams` (ARNs by logical name)."""
@@ -59,7 +59,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # Guard the descriptor: one thread may close the file while another one uses it, and its number could then be another file's.
+        # Guard the descriptor: if one thread closed the file while another uses it, the descriptor could refer to another file.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()
@@ -81,7 +81,6 @@ class RunFile:
             return self._file >= 0 and not _is_free(self._file)
 
     def close(self) -> None:
-        """Close the file."""
         with self._guard:
             if self._file >= 0:
                 os.close(self._file)
@@ -92,12 +91,12 @@ class RunFile:
 
 
 class OwnFile:
-    """The file of the run of this process. Clients find the run until the file is closed. Raises OSError if the file exists."""
+    """This process's run file. Clients find the run until the file is closed. Raises OSError if the file exists."""
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # Several if the file was removed and written again: clients that opened the removed file still read it and test its lock.
+        # Several descriptors if the file was removed and written again: clients that opened the removed file still read and lock it.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -117,7 +116,7 @@ class OwnFile:
             os.utime(file)
 
     def restore(self) -> None:
-        """Write the file again if it was removed, so that further queries find this run."""
+        """Write the file again if it was removed, so that new queries find this run."""
         if self._files and not self.path.exists():
             logger.warning(
                 "%s was removed; writing it again. Exclude it from the cleaning of temporary files", self.path
@@ -150,7 +149,7 @@ class OwnFile:
 class Program:
     """The runs of one Spark program that use the same lease table.
 
-    `jvm` is the JVM that has started this process; `about` is a text that is equal for all queries that may share a run.
+    `jvm` is the JVM that has started this process; `about` is a string that is equal for all queries that may share a run.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -182,7 +181,7 @@ class Program:
     def deciding(self, check: Callable[[], None], sleep: Callable[[float], Any] = time.sleep) -> Iterator[None]:
         """Acquire the lock under which a process decides whether to join a run or to start one.
 
-        While another process owns the lock, `check` is called repeatedly, and raises to give up.
+        While another process owns the lock, this calls `check` repeatedly, which raises an error to give up.
         """
         while True:
             with self._lock_file() as file:
@@ -216,7 +215,7 @@ class Program:
     def secret(self, known: str) -> str:
         """Return the secret of all runs of the program, which stays valid for tasks when a run is replaced. Call this only within `deciding`.
 
-        `known` is the secret of this process's last run; empty before the first.
+        `known` is the secret of this process's last run; empty before the first run.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode(errors="replace"):
@@ -230,7 +229,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write the file of the run of this process. The planner that has started this process must be within `deciding`."""
+        """Write this process's run file. The planner that started this process must own the lock of `deciding` meanwhile."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager
@@ -248,7 +247,7 @@ class Program:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]
                 if pid.isdecimal() and not Process(int(pid), started).lives():
-                    # Ignore errors: it may not be a file of this library.
+                    # Ignore errors: the file may not belong to this library.
                     with contextlib.suppress(OSError):
                         there.remove(name)
 
@@ -281,7 +280,7 @@ def _is_free(file: int) -> bool:
 
 
 def _pid_namespace() -> str:
-    """Return the id of this process's pid namespace. Containers that share the directory have different ones."""
+    """Return the id of this process's pid namespace. Containers that share a directory of run files have different ids."""
     try:
         return Path("/proc/self/ns/pid").readlink().name.removeprefix("pid:[").removesuffix("]")
     except OSError:

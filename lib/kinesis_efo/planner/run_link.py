@@ -1,4 +1,4 @@
-"""A client's connection to its run, which is another process."""
+"""A client's connection to its run in another process."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class RunLostError(Exception):
 class Silence:
     """Measures for how long the process of a run has not replied. Warns, and lets calls fail after another `patience` seconds.
 
-    `tick` is called about every half second. At most a second counts between two calls: if it took longer, this process was suspended, and
-    probably the whole machine was.
+    `tick` is called about every half second. Between two calls, at most a second is counted: if more time passed, this process was
+    suspended, probably with the whole machine.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:
@@ -122,7 +122,7 @@ class RunConnection(Connection):
         return self.action(JOIN, request, JoinReply, _TRANSPORT_SECONDS)
 
     def ask(self, request: QueryCall) -> CallReply:
-        """Make a call, or request the result of a long one again."""
+        """Make a call, or request the result of a running call again."""
         return self.action(CALL, request, CallReply, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
     def leave(self, request: Leave) -> CallReply:
@@ -138,7 +138,7 @@ class RunLink:
     """Makes the calls of one client to its run, one after another. Thread-safe.
 
     Args:
-        check: Called while there is no reply; raises to give up.
+        check: Called while there is no reply; raises an error to give up.
         silence: Measures how long replies take.
 
     `joined` is the reply to `join`.
@@ -206,7 +206,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Report that the query has ended, and wait if that ends the run; gives up soon, since the run also notices when this process ends."""
+        """Report that the query has ended. If this ends the run, wait briefly: the run also notices the end of this process."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
@@ -216,7 +216,7 @@ class RunLink:
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
-            pass  # the run has ended too
+            pass  # the run has also ended
         finally:
             self._close()
             self._lock.release()

@@ -1,6 +1,6 @@
 """The process of a run: a planner starts it, and it ends with its last query, or with the JVM.
 
-It does not import PySpark. It receives its settings only through standard input: they contain secrets.
+It does not import PySpark. It receives its settings only through standard input, because they contain secrets.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     listening = where_to_listen(options)
     # A reader in a process that Spark did not start, such as a test, counts as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Leave out the application's name: queries of one stream and lease table need the same lease.
+    # Leave out the application's name: queries with the same stream and lease table need the same lease under any name.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.locate(notes_directory(), jvm, "\n".join(about))
 
@@ -145,7 +145,7 @@ class RunProcess:
     def start(self, check: Callable[[], None]) -> None:
         """Wait until queries can join the run, or its process has ended. Raises the error if the run could not start.
 
-        `check` is called repeatedly meanwhile, and raises to give up.
+        While waiting, this calls `check` repeatedly, which raises an error to give up.
         """
         self._silence.expect(self._process.pid)
         self._thread.start()
@@ -198,7 +198,7 @@ class RunProcess:
 def main(order_from: BinaryIO) -> None:
     """Read the `RunOrder`, start the run, and return when the run has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        # Ignore signals to the whole process group, which may come while the driver still finishes a micro-batch.
+        # Ignore signals to the whole process group, which may arrive while the driver is still finishing a micro-batch.
         signal.signal(number, signal.SIG_IGN)
     _lift_memory_limit()
     gc.disable()
@@ -209,7 +209,7 @@ def main(order_from: BinaryIO) -> None:
     try:
         order: RunOrder = pickle.load(order_from)
     except EOFError:
-        return  # started ahead, and not needed
+        return  # this process was started ahead, and is not needed
     order_from.close()
     options = order.options
     runtime = RunThread(
@@ -271,7 +271,7 @@ class FetcherJob:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            # Check the directory before sending the plan, which has the run's secret: temporary directories may be removed and recreated.
+            # Check the directory before sending the plan, which has the run's secret: another user may have replaced the directory.
             with PrivateDirectory(Path(path).parent, create=False) as directory:
                 directory.connect(self._socket, Path(path).name)
             if not is_own(self._socket):
@@ -290,7 +290,6 @@ class FetcherJob:
         return self._problem
 
     def stop(self) -> None:
-        """End the job."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

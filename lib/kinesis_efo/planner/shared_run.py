@@ -57,10 +57,12 @@ StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 class SharedRun:
     """The run of one query, whichever process it is in. Thread-safe.
 
-    `start_process` starts the process of a run and waits until the run can be joined. Its arguments are the secret, and a function that is
-    called meanwhile and raises to give up. It returns a function that describes how the process ended, or returns "" while it runs.
+    Args:
+        start_process: Starts the process of a run, and waits until the run can be joined. Receives the run's secret, and a function to
+            call while waiting, which raises an error to give up. Returns a function that describes how the process has ended, or "" while
+            it runs.
 
-    The attribute `secret`, for tasks, is empty before there is a run. `query_name` is the same in each run: tasks outlive a run.
+    `secret`, which tasks need, is empty before there is a run. `query_name` is the same in each run, because tasks outlive a run.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class SharedRun:
         return self._where.address
 
     def stop(self) -> None:
-        """End the query, and the run with its last query. May be called again."""
+        """Leave the run, which ends with its last query. Calling it again has no effect."""
         self.left.set()
         with self._stopping:
             with self._attaching:  # wait for a run that is being started
@@ -160,7 +162,7 @@ class SharedRun:
                 return
             link.leave()
             if self._where is not None:
-                # Use a thread: a task's long call must not block the end.
+                # Use a thread, so that a task's long call does not delay the end of the query.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)
                 closing.start()
                 closing.join(_CLOSING_SECONDS)
@@ -176,7 +178,7 @@ class SharedRun:
             with self._program.deciding(self._check):
                 if (link := self._decided(streams)) is not None:
                     return link
-            # The run is ending or suspended. Raise if that has lasted too long or the query has ended.
+            # The run is ending or suspended. Raise an error if this has lasted too long or the query has ended.
             self._check()
             time.sleep(_AGAIN_SECONDS)
 
@@ -185,7 +187,7 @@ class SharedRun:
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
-                return None  # one of the two is ending: the planner that started it has died
+                return None  # one of these two runs is ending: the planner that started it has died
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
@@ -244,7 +246,7 @@ class SharedRun:
             "can share one run only. Start the query that reads the most streams first, or let each query read its streams alone"
         )
 
-    # -- the run may die
+    # -- replace a dead run
 
     @property
     def _last_end(self) -> str:
@@ -284,19 +286,19 @@ class SharedRun:
                     f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
                     "option 'bufferBytes' lower. Nothing was lost: start the query again"
                 )
-            # Request all streams of the lost run: a query that reads several streams could not join two runs.
+            # Request all streams of the lost run: if two runs replaced it, a query that reads streams of both could join neither.
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            # Log this only after another process has taken over: none does at the end of the query or of Spark.
+            # Log this only after another process has taken over: when the query or Spark ends, no process does.
             logger.warning("the process that fetched for this query has ended: another takes over")
-            with contextlib.suppress(RunLostError):  # if this run is lost too, the next one gets the call
+            with contextlib.suppress(RunLostError):  # if this run is lost too, the next run gets the call
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even if only tasks need it, and report to the run what `planned` has recorded.
+        """Replace a dead run even while the query makes no call, since tasks need the run; report marks that `planned` has recorded.
 
-        If a task's request was unanswered, call the run: if the run is suspended, this call times out with a clear message.
+        If a task's request was unanswered, call the run: this call times out with a clear error if the run is suspended.
         """
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
@@ -324,13 +326,13 @@ class SharedRun:
                     logger.exception("the run could not be taken over")
                     return
 
-    # -- where its tasks read
+    # -- serve tasks
 
     def _serve_tasks(self, link: RunLink) -> None:
         """Start the service that returns the fetcher of a shard to tasks of this query."""
         listening = self._listening
         if listening.loopback_only:
-            # Ignore the configured ports on the loopback address: they are for firewalls.
+            # On loopback, ignore the configured ports, which only matter to firewalls.
             listening = dataclasses.replace(listening, ports=range(1))
         self._where = WhereService(self._place, self._doubt, self.secret, listening, link.joined.certificate)
 
@@ -350,8 +352,9 @@ class SharedRun:
 class WhereService(Service):
     """Returns the fetchers of shards to tasks of one query. It runs in the planner, so it survives if the process of the run is replaced.
 
-    `place` returns the current run's reply to `Join`, or None without a run. It raises the error that has ended the query. `doubt` is called if
-    the run did not answer.
+    Args:
+        place: Returns the current run's reply to `Join`, or None without a run. Raises the error that has ended the query.
+        doubt: Called if the run did not answer.
     """
 
     what = "planner"

@@ -30,7 +30,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads: all streams of `manifest`.
 
-    `drop`: continue without streams that only the checkpoint has. If the checkpoint has no other streams, the query fails anyway.
+    `drop` continues without streams that only the checkpoint has. If the checkpoint has no other streams, the query fails anyway.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -57,8 +57,8 @@ class StreamSet:
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
         """Parse an offset from plain data, dropping streams that are gone. `finished`: everything up to the offset is processed.
 
-        Raises ConfigurationError for invalid data, if a stream was renamed, and if one is gone, unless `drop` and `finished` are set. Raises
-        StreamReplacedError if a logical name stands for another stream now.
+        Raises ConfigurationError for invalid data, if a stream was renamed, and if a stream is gone, unless `drop` and `finished` are set.
+        Raises StreamReplacedError if a logical name stands for another stream now.
         """
         try:
             offset = Offset.from_dict(data)
@@ -91,7 +91,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        # If all are gone, the checkpoint may be another source's.
+        # If all streams are gone, the checkpoint may belong to another source: fail even with `drop`.
         if gone and not (self._drop and finished and gone != known):
             found.append(ConfigurationError(self._removed(gone, others=gone == known, finished=finished)))
         return found

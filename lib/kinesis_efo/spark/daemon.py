@@ -42,7 +42,6 @@ def preload() -> bool:
 
 
 def main() -> None:
-    """Run the daemon."""
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").keep_freed_memory()

@@ -1,7 +1,7 @@
 """Passes the lag of each shard, and the size of the micro-batch, from the planner to the listener in the driver.
 
-With Spark 4.2+, the query's progress includes the result of `reportLatestOffset`. Before, the progress only has offsets, so the planner
-writes a small file, named after the end offset, for the driver on the same host.
+With Spark 4.2+, the query's progress includes the result of `reportLatestOffset`. In earlier versions, the progress only has offsets, so
+the planner writes a small file, named after the end offset, for the driver on the same host.
 """
 
 from __future__ import annotations

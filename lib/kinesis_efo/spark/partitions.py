@@ -27,13 +27,13 @@ class KinesisPartition(InputPartition):
 
     def __init__(
         self,
-        address: FetcherAddress | None,  # The fetcher of all the ranges; None: the task asks `planner` for the fetchers
+        address: FetcherAddress | None,  # The fetcher of all the ranges; None: request it from `planner`
         secret: str,  # The run's secret, which must not be logged
         ranges: Sequence[ShardRange],
         *,
         planner: FetcherAddress,
         deaggregate: bool,  # Whether the task unpacks KPL aggregates
-        # The first and last hash key of shards in which tasks drop aggregated records whose keys belong to other shards
+        # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
         hash_ranges: Mapping[ShardKey, tuple[int, int]] | None = None,
         query: str = "",  # The name of the query in its run
     ) -> None:
@@ -61,7 +61,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. If there are several, streams in `together`, each read by a single task, are grouped under None."""
+    """Group ranges by fetcher. If there are several fetchers, streams in `together` (read by one task each) are grouped under None."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):

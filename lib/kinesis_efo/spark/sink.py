@@ -101,7 +101,7 @@ _TABLE: Final = OptionTable(
     "kinesis-efo sink",
     SinkOptions,
     (*SINK_OPTIONS, *OBSOLETE_OPTIONS),
-    # Spark passes these options to the sink of each streaming query.
+    # Ignore these options, which Spark passes to the sink of each streaming query.
     ignored=("checkpointlocation", "queryname"),
     removed=("stallWarning", "backoffBase", "backoffMax", "backoff.baseMs", "backoff.maxMs"),
 )
@@ -142,7 +142,7 @@ class Targets:
     def target_of(self, name: str | None) -> str:
         """Return the name or ARN of the stream for rows with `name` in column `stream`. If `name` is None or empty, this is the default.
 
-        Raises RecordRefusedError if there is no such stream. Callers must prepend the row to its message, as in "row 7 of this task ...".
+        Raises RecordRefusedError if there is no such stream. Callers prepend the row to the error's message, as in "row 7 ...".
         """
         wanted = name or self.default
         if wanted is None:
@@ -323,7 +323,7 @@ class Producers:
         )
         # Group rows by producer, not by stream name, to preserve the order of rows with null and rows that name the default stream.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
-        # The positions of rows in the task, for messages: a producer only receives the rows of one stream.
+        # Each row's number in the task, for messages: a producer only receives the rows of one stream, so it cannot count them all.
         positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)

@@ -59,7 +59,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark creates this object at `load()`. Store the time, at which reads by all actions on the DataFrame end.
+        # Spark creates this object at `load()`. Store the time: the reads of all actions on the DataFrame end at this time.
         self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
@@ -88,7 +88,7 @@ class KinesisEfoSource(DataSource):
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def kinesis_time(self) -> int:
-        """Return a time in epoch milliseconds that is not before Kinesis' time."""
+        """Return a time in epoch milliseconds that is at or after Kinesis' current time."""
         import asyncio
 
         from kinesis_efo.batch.planning import kinesis_time
@@ -115,7 +115,7 @@ class KinesisEfoSource(DataSource):
         return self.writer(schema, overwrite)
 
     def writer(self, schema: StructType, overwrite: bool) -> KinesisWriter:
-        """Return the writer of a batch."""
+        """Return the writer of a batch DataFrame."""
         from kinesis_efo.spark.sink import KinesisWriter
 
         return KinesisWriter.of(self.options, schema, overwrite)
@@ -129,10 +129,12 @@ class StretchPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads streams as a batch. `manifest` contains only the streams to read.
+    """Reads streams as a batch.
 
-    `loaded` is the time of `load()` in epoch seconds, by this machine's clock if `here`, else by Kinesis' clock. Without `endingPosition`,
-    the read ends at the tips at that time.
+    Args:
+        manifest: Contains only the streams to read.
+        loaded: The time of `load()` in epoch seconds. Without `endingPosition`, the read ends at the tips as of this time.
+        here: Whether `loaded` is by this machine's clock; otherwise, it is by Kinesis' clock.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -164,7 +166,6 @@ class KinesisBatchReader(DataSourceReader):
         return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the rows of one task."""
         assert isinstance(partition, StretchPartition)
         if not partition.stretches:
             return
@@ -188,11 +189,9 @@ class KinesisTimeReader(DataSourceReader):
         self._source = source
 
     def partitions(self) -> list[InputPartition]:
-        """Request Kinesis' time."""
         return [InputPartition(self._source.kinesis_time())]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Return the row."""
         yield None, None, None, partition.value, None, None, None
 
 
@@ -202,7 +201,7 @@ def _clock_offset() -> float:
 
 
 def _check_columns(schema: StructType) -> None:
-    # Reject another schema, which Spark would accept: Spark 4.0 maps its columns by position.
+    # Reject any other schema, which Spark would accept: Spark 4.0 maps its columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "

@@ -1,7 +1,7 @@
 """Plans the micro-batches of a query, in the query's Python process on the driver.
 
-Spark versions differ in the order of their calls. Spark 4.0 requests the latest offset before the initial one. After a crash, it first
-calls `tasks(end, end)` with the end of the uncommitted micro-batch.
+Spark versions differ in the order of their calls. Spark 4.0 requests the latest offset before the initial one. After a crash, Spark 4.0
+first calls `tasks(end, end)` with the end of the uncommitted micro-batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ or within half a second for the first micro-batch of a session."""
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0 ends before it would begin, after an upgrade from a version that did not log its begin."""
+    """Raise ConfigurationError if micro-batch 0 ends before it would begin, after an upgrade from a version that only logged the end."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -66,7 +66,7 @@ class StreamPlanner:
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
         self.lag = Lag(notes_directory)
-        # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips at the first call of `latest`
+        # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips as of the first call of `latest`
         self.available_now = False
         self._options = options
         self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
@@ -76,7 +76,7 @@ class StreamPlanner:
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
         if options.max_bytes_per_trigger is not None:
-            # A changed option is announced in the log for one minor version; see docs/versioning.md.
+            # For one minor version, announce the changed meaning of the option in the log; see docs/versioning.md.
             logger.warning(
                 "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, and not JSON with base64 any more: with the "
                 "same limit, micro-batches are 1.4 (records of 10 KB) to 11 times (20 B) as large; divide it by that to keep their size"
@@ -109,7 +109,7 @@ class StreamPlanner:
         if start == end:
             return []
         planned = self._offsets.read(end, finished=False)
-        # The end of micro-batch 0 also contains its begin, since Spark's log only has the ends of micro-batches.
+        # The end of micro-batch 0 also contains where it begins, since Spark's log only has the ends of micro-batches.
         begin = self._offsets.read_begin(end)
         if begin is None:
             begin = self._begin(start)
@@ -122,7 +122,7 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Use the plan that the run has returned with the end, if any. Each scan of the micro-batch calls this method.
+        # Reuse the plan that the run returned with this end, if any, because each scan of the micro-batch calls this method.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
@@ -266,7 +266,7 @@ class QueryRun:
         """After a signal, leave the run once no task has read for `leaseTimeout`.
 
         The run must not be left at once: if all processes received the signal, the driver may still finish its micro-batch, and tasks may
-        read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader before.
+        read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader before then.
         """
         read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
@@ -304,7 +304,7 @@ class SparkOffsets(StreamSet):
 
 
 class Triggers:
-    """Counts the triggers of a query, to warn if Spark has ended the query after one trigger although records may be unread."""
+    """Counts the triggers of a query, to warn if Spark has ended the query after one trigger while records may be unread."""
 
     def __init__(self) -> None:
         self.had_nothing = False  # Whether the last trigger found nothing to read
@@ -313,7 +313,7 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Record the start of a trigger. Returns whether it must not wait for records, as the last one only had rows of other sources."""
+        """Record the start of a trigger. Returns whether it must not wait: the last trigger only had rows of other sources."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False

@@ -51,7 +51,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Tasks import this module, too, but do not need these modules.
+        # Import these modules here: tasks also import this module, but do not need them.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -97,7 +97,6 @@ class KinesisStreamReader(StreamReaderBase):
         self._planner.commit()
 
     def stop(self) -> None:
-        """Leave the run."""
         self._planner.stop()
 
     def getDefaultReadLimit(self) -> Any:
@@ -119,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # A call may last as long as the reader's patience: if it ended earlier, the next call would start to wait anew.
+        # A call may last as long as the reader's patience: if it ended earlier, the next call would restart the wait.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

@@ -60,8 +60,8 @@ class FetcherClient(Connection):
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
         """Yield the raw event payloads that contain some ranges, range by range, in order. Ranges without payloads may be missing.
 
-        Read all payloads of a range before the next range: unread ones are dropped. Raises the fetcher's error, or FetcherUnreachableError
-        if the fetcher is unreachable or sends nothing, or if the call takes too long: then call again for the rest.
+        Read all payloads of a range before the next range: unread payloads are dropped. Raises the fetcher's error, or
+        FetcherUnreachableError if the fetcher is unreachable or sends nothing, or if the call takes too long: then call again for the rest.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))

@@ -42,7 +42,7 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 def in_pipeline() -> bool:
     """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code must not register data sources.
 
-    A function that registers one fails; if an import does, the pipeline fails after its rows are written.
+    A function that registers a data source fails; if an import registers one, the pipeline fails after its rows are written.
     """
     # A process that runs a pipeline has imported this PySpark module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")

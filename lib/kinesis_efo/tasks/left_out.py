@@ -1,6 +1,6 @@
 """Reports the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-Like the KCL, tasks drop aggregates with records whose keys belong to other shards. The KPL sends such records again; others may not.
+Like the KCL, tasks drop aggregates with records whose keys belong to other shards. The KPL resends such records; other producers may not.
 """
 
 from __future__ import annotations

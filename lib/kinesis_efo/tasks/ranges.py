@@ -29,7 +29,9 @@ _WARN_SECONDS: Final = 30.0
 class RangeReader:
     """Reads the ranges of one task. Fails after `patience` seconds without progress.
 
-    `planner` is the address of the service that returns the current fetcher of a shard. `query` is the name of the query in its run.
+    Args:
+        planner: The address of the service that returns the current fetcher of a shard.
+        query: The name of the query in its run.
     """
 
     def __init__(
@@ -60,8 +62,8 @@ class RangeReader:
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """Yield the raw event payloads that contain some ranges, in order. A range may be yielded in several parts, as smaller ranges.
 
-        `fetcher` is the fetcher of all the ranges when they were planned. If it is None or fails, the planner returns another. Raises
-        FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
+        `fetcher` is the fetcher of all the ranges when they were planned. If it is None or fails, the planner returns another fetcher.
+        Raises FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
         progress_at = warned_at = self._now()
@@ -124,7 +126,7 @@ class RangeReader:
                 self._record(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield payloads. An error ends this without being raised: it is recorded, and the range then begins after the last payload."""
+        """Yield payloads. An error is recorded instead of raised, and the range then begins after the last payload."""
         last: memoryview | None = None
         try:
             for payload in payloads:

@@ -63,7 +63,6 @@ class ConnectionCache:
             each.close()
 
     def close(self) -> None:
-        """Close all connections."""
         with self._lock:
             wires = list(self._wires.values())
             self._wires.clear()
@@ -72,7 +71,7 @@ class ConnectionCache:
 
     def forked(self) -> None:
         """Close all connections in this process, which was just forked. They stay open in the parent process."""
-        # If a thread of the parent owned the old lock during the fork, nothing releases it here.
+        # Replace the lock: if a thread of the parent owned it during the fork, nothing would release it in this process.
         self._lock = threading.Lock()
         self.close()
 
@@ -80,7 +79,7 @@ class ConnectionCache:
 CONNECTIONS: Final = ConnectionCache()
 """The connection cache of this process."""
 atexit.register(CONNECTIONS.close)
-if hasattr(os, "register_at_fork"):  # Windows does not have it, and does not fork
+if hasattr(os, "register_at_fork"):  # missing on Windows, which does not fork
     os.register_at_fork(after_in_child=CONNECTIONS.forked)
 
 
@@ -92,7 +91,7 @@ class Connection:
         namespace: This process's network namespace.
         connect_seconds: Timeout for connecting to each host except the last.
         last_connect_seconds: Timeout for connecting to the last host.
-        kept: Where `close` puts connections within the machine for reuse; None to close all connections.
+        kept: The cache for connections to services on this machine; None to close all connections.
         allocate: Allocates memory for a frame's body of the given number of bytes.
     """
 
@@ -230,7 +229,6 @@ class Connection:
         )
 
     def drop(self) -> None:
-        """Close the connection."""
         if self._wire is not None:
             self._wire.close()
             self._wire = None
@@ -249,7 +247,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate errors inside the context to errors of this library, and close the connection after any error."""
+        """Translate errors inside the context to this library's errors, and close the connection after any error."""
         try:
             yield
         except Exception as error:

@@ -148,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Further calls are harmless."""
+        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Calling it again has no effect."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -294,7 +294,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel this if the caller is gone: it may have lost the connection, and repeat the call.
+            # Do not cancel the call if the caller is gone: a caller that has lost its connection may repeat the call.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer

@@ -98,7 +98,7 @@ class Wire:
     # -- proofs
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Authenticate the caller, and this service to the caller. Return the index of the caller's secret, or None if it has none of them.
+        """Authenticate the caller, and this service to the caller. Return the index of the caller's secret; None if it has none.
 
         Proofs are bound to `channel`, the certificate's fingerprint. Raises `LostError` if the connection is lost, and `TimeoutError` after
         `give_up_at` (monotonic seconds).
@@ -192,7 +192,7 @@ class Wire:
         except OSError as error:
             raise LostError(error_text(error)) from None
 
-    # -- the other side
+    # -- state of the other end
 
     @property
     def speaks(self) -> bool:
@@ -203,7 +203,7 @@ class Wire:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the other host is unreachable: it has not acknowledged data for `UNACKNOWLEDGED_SECONDS`, as even a busy host would."""
+        """Whether the other host is unreachable: even a busy host acknowledges data within `UNACKNOWLEDGED_SECONDS`."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
@@ -213,13 +213,12 @@ class Wire:
     # -- the end
 
     def cut(self) -> None:
-        """Shut down the connection for both ends. A thread that uses it at the moment gets an error."""
+        """Shut down the connection for both ends. A thread that is using the connection gets an error."""
         with contextlib.suppress(OSError):
             # Do not call a TLS socket's own `shutdown`, which would drop TLS and leave the connection open to cleartext.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this process's end."""
         self._socket.close()
 
 

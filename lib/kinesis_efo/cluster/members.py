@@ -1,6 +1,6 @@
 """Decides which fetcher of a run reads which shard. Does no I/O; the time is passed in.
 
-A shard is assigned to another fetcher only after its previous one is gone or has confirmed that it closed the subscription.
+A shard is assigned to another fetcher only after its previous fetcher is gone or has confirmed that it closed the subscription.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Member:
         self.request: WorkRequest  # The fetcher's last request
         self.requested_at: float  # When the last request was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
-        self.revision = 1  # Grows whenever `shards` changes
+        self.revision = 1  # Increases whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
         self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
-        # When the fetcher's last report was answered, monotonic seconds; it creates the next one only after that
+        # When the fetcher's last report was answered, monotonic seconds; the fetcher creates its next report only after this reply
         self.replied_at = -inf
         self._reports = 0
 
@@ -42,7 +42,7 @@ class Member:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return each `Order` for the fetcher's shards that was not in a reply yet."""
+        """Return each `Order` for the fetcher's shards that no reply has contained yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
@@ -73,7 +73,7 @@ class Member:
 
 
 class Members:
-    """The fetchers of a run. One that sends no request for `timeout` seconds counts as dead; it must have stopped reading by then."""
+    """The fetchers of a run. A fetcher that sends no request for `timeout` seconds counts as dead; by then, it has stopped reading."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -119,12 +119,12 @@ class Members:
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
-        """Return the fetchers that have sent no request for `seconds` (default: those considered dead)."""
+        """Return the fetchers that have sent no request for `seconds` (by default, those that count as dead)."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.requested_at >= limit]
 
     def distribute(self, weights: Mapping[ShardKey, float]) -> None:
-        """Distribute the shards by their cost in `weights`, moving as few as possible."""
+        """Distribute the shards by their cost in `weights`, moving as few shards as possible."""
         self._wanted = dict(share_out(weights, self._members.keys(), self._wanted))
         for name, member in self._members.items():
             if away := {shard for shard in member.shards if self._wanted.get(shard) != name}:

@@ -88,9 +88,9 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with one thread and connection for each of the two concurrent calls.
+    """Calls the run from an event loop, with a separate thread and connection for each kind of call: `work` and `report`.
 
-    A call that follows a cancelled one therefore waits until the connection is free.
+    A call that follows a cancelled call therefore waits until the connection is free.
     """
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
@@ -115,7 +115,6 @@ class PlannerLink:
             raise
 
     def close(self) -> None:
-        """Close both connections."""
         for client, thread in zip(self._clients, self._threads, strict=True):
             thread.shutdown(wait=False, cancel_futures=True)
             client.close()

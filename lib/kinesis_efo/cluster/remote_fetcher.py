@@ -57,17 +57,19 @@ class FetcherIdentity:
 class Assignment:
     """The shards that the run has assigned to this fetcher, and until when it may read them; implements `Coordinator`.
 
-    The time limit counts from before the fetcher sent its request, on the fetcher's own clock. So the fetcher stops before another run can
-    acquire the lease, however long the reply took, and even if the fetcher's process was suspended. `ask` sends a report immediately, to
-    check whether the run still counts this fetcher as alive; see `renew`. `failure` is the error that ended the fetcher.
+    The time limit starts when the fetcher sends a request, and is measured with the fetcher's clock. So the fetcher stops before another
+    run can acquire the lease, even if the reply took long or the process was suspended. `failure` is the error that ended the fetcher.
+
+    Args:
+        request_report: Makes the fetcher send a report, whose reply shows whether the run still counts the fetcher as alive; see `renew`.
     """
 
-    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, request_report: Callable[[], None]) -> None:
         self.failure = Failure()
-        self.failures: dict[str, bytes] = {}  # Serialized errors of single queries, by the query's name
+        self.failures: dict[str, bytes] = {}  # Serialized errors of individual queries, by the query's name
         self.revision = 0
         self._clock = clock
-        self._ask = ask
+        self._request_report = request_report
         self._shards: frozenset[ShardKey] = frozenset()
         self._orders: dict[ShardKey, Order] = {}
         self._until: dict[str, float] = {}
@@ -95,7 +97,7 @@ class Assignment:
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def renew(self, asked_at: float) -> None:
-        """Record that at `asked_at` or later, the run considered this fetcher alive and its shard list was current."""
+        """Record that at `asked_at` or later, the run considered this fetcher alive, and the fetcher's shard list was current."""
         self._renewed_at = max(self._renewed_at, asked_at)
         self._renewed.notify()
 
@@ -124,7 +126,7 @@ class Assignment:
         """Wait for the reply to a new request: a fetcher that was disconnected or suspended may have lost the shard."""
         now = self._clock.monotonic()
         while self._renewed_at < now or not self.may_read(shard):
-            self._ask()
+            self._request_report()
             await self._renewed.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
@@ -138,18 +140,20 @@ class Assignment:
         return order.known if order.start == position else Facts(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report an error of one query if `row` names it, otherwise of this fetcher."""
+        """Report an error. It fails one query if `row` names a query, otherwise this fetcher."""
         if row.query is None:
             self.failure.set(error)
         else:
             self.failures.setdefault(row.query, pack_error(error))
-            self._ask()
+            self._request_report()
 
 
 class RemoteFetcher:
     """Fetches the shards that the run assigns to it, until the run has ended or has not replied for `give_up` seconds.
 
-    `open_stream` opens a stream that a client has added to the run, without listing its shards. `ends` is the option `endingPosition`.
+    Args:
+        open_stream: Opens a stream that a client has added to the run, without listing its shards.
+        ends: The option `endingPosition`.
     """
 
     def __init__(
@@ -185,7 +189,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # When one task ends, end all: a fetcher that no longer reports, for example, would only keep its shards from others.
+            # When one task ends, end all tasks: a fetcher that no longer reports, for example, would only keep its shards from others.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -217,7 +221,7 @@ class RemoteFetcher:
         done = 0
         while True:
             asked_at = self._clock.monotonic()
-            # Ask several times before a lease expires: only the reply shows that the run has renewed it.
+            # Send several requests before a lease expires: only a reply shows that the run has renewed the lease.
             wait = min(_WAIT_SECONDS, max(_LEAST_WAIT_SECONDS, (self._assignment.next_expiry - asked_at) / 3))
             request = self._request(revision=self._assignment.revision, done=done, wait=wait)
             try:
@@ -289,7 +293,7 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Positions of idle shards need not be reported immediately.
+                # Wait for news or a timeout: positions of idle shards need not be reported immediately.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)

@@ -1,4 +1,4 @@
-"""Distributes the shards evenly over the fetchers by measured bytes per second, with few moves."""
+"""Distributes the shards evenly over the fetchers by measured bytes per second, moving few shards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def share_out(
 ) -> dict[ShardKey, M]:
     """Return the fetcher of each shard in `weights`; empty without fetchers.
 
-    A weight is the shard's cost, such as its bytes per second, above 0. `now` is the current assignment, which may name dead fetchers.
+    A weight is the shard's cost (above 0), such as its bytes per second. `now` is the current assignment, which may name dead fetchers.
 
     >>> a, b, c = (ShardKey("orders", name) for name in "abc")
     >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
@@ -105,7 +105,6 @@ class Rates:
         self._rates: dict[ShardKey, float] = {}
 
     def add(self, shard: ShardKey, size: int) -> None:
-        """Count received bytes of a shard."""
         if size:
             self._bytes[shard] += size
 
@@ -123,7 +122,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """Return the cost of each shard: its bytes per second plus a part of the mean, since idle shards cost, too. Forgets the others."""
+        """Return the cost of each shard: its bytes per second plus an overhead. Drops the rates of shards that are not in `shards`."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

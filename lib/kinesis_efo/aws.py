@@ -123,7 +123,7 @@ _HTML: Final = (b"<!doctype html", b"<html")
 
 
 def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
-    """Raise an error about an HTML page, which the SDK would treat as an empty response."""
+    """Raise an error if the response is an HTML page, which the SDK would treat as an empty response."""
     if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
         return  # an object in S3 may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
@@ -136,7 +136,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
         response_dict["body"] = b""  # the SDK then retries, and its error has the status without the page
         return
     if hasattr(body, "close"):
-        body.close()  # this stream is not passed to the caller
+        body.close()  # the caller does not receive this stream
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -146,7 +146,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error if another service's request would go to a Kinesis endpoint, whose response would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Match `kinesis` only before a region: a bucket may have this name, too.
+    # Match `kinesis` only before a region, because a bucket may have this name, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -166,7 +166,7 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
 
 
 def _authorities(session: botocore.session.Session) -> tuple[str, str]:
-    """Return the setting that selects the CA bundle (empty for the SDK's own), and the bundle's path."""
+    """Return the setting that selects the CA bundle (empty for the SDK's own bundle), and the bundle's path."""
     if path := session.get_config_variable("ca_bundle"):
         return "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}", path
     if path := os.environ.get("REQUESTS_CA_BUNDLE"):
@@ -242,7 +242,7 @@ class _Limit:
             operation, seconds = self._of(client, name)
             if not operation:
                 return method(client, *args, **more)
-            with deadline(inf if seconds is None else seconds):  # also limits a credential_process
+            with deadline(inf if seconds is None else seconds):  # this also limits a `credential_process`
                 calling = in_thread(method, client, *args, **more)
             with self._explaining(client):
                 try:
@@ -310,7 +310,7 @@ def refuse_old_sdk(version: str) -> None:
 
 
 class SyncClients:
-    """Creates botocore clients (boto3's are the same), for single calls such as loading the manifest.
+    """Creates botocore clients (boto3's are the same), for individual calls such as loading the manifest.
 
     Configuration and credentials are loaded with the first client: a manifest in a file does not need them.
     """
@@ -318,7 +318,7 @@ class SyncClients:
     def __init__(
         self,
         settings: AwsSettings,
-        region: str | None = None,  # The region if the settings lack one; by default, that of the SDK's configuration
+        region: str | None = None,  # The region if the settings lack one; None: that of the SDK configuration
         config: Mapping[str, Any] | None = None,  # Timeouts and retries
         clock: Clock | None = None,
         seconds: float = CONTROL_SECONDS,  # Maximum duration of a call
@@ -363,7 +363,7 @@ class SyncClients:
             fetcher = _assuming(AssumeRoleCredentialFetcher, client, base.get_credentials(), self._settings)
             credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
             provide(self._core, lambda: credentials)
-        if _asks(self._core) and (found := self._core.get_credentials()) is not None:
+        if _needs_mfa_code(self._core) and (found := self._core.get_credentials()) is not None:
             found.get_frozen_credentials()
         return self._core
 
@@ -405,7 +405,7 @@ class AsyncClients:
                     return credentials
 
                 provide(session, assumed)
-            if _asks(session) and (found := await session.get_credentials()) is not None:
+            if _needs_mfa_code(session) and (found := await session.get_credentials()) is not None:
                 await found.get_frozen_credentials()
             self._session = session
         return self._session
@@ -414,7 +414,7 @@ class AsyncClients:
         if self._given is None:
             return _watched(AioSession(), self._settings, self._clock, self._seconds, self._region)
         session = AioSession()
-        # boto3 returns `default` if the profile is not set.
+        # boto3 returns `default` if the profile is not set, so treat it as unset.
         if (profile := setting_of(self._given, "profile")) not in (None, "default"):
             session.set_config_variable("profile", profile)
         borrow(prepared(session, self._seconds), self._given, self._seconds)
@@ -453,16 +453,16 @@ def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: fl
     return session
 
 
-def _asks(session: botocore.session.Session) -> bool:
-    """Whether the sign-in requires typing a code (MFA). Such a sign-in precedes the first call, whose time limit is too short for it."""
+def _needs_mfa_code(session: botocore.session.Session) -> bool:
+    """Whether signing in requires an MFA code. If so, sign in before the first call, whose time limit is too short for typing."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:
-        return False  # the sign-in reports it
+        return False  # signing in then reports the error
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
-    """Return a fetcher of credentials that assumes the settings' role. `fetcher` is the class of botocore or aiobotocore."""
+    """Return a fetcher of credentials that assumes the settings' role. `fetcher` is the fetcher class of botocore or aiobotocore."""
     if credentials is None:
         raise ConfigurationError(
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "

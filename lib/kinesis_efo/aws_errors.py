@@ -1,4 +1,4 @@
-"""Classifies errors of AWS calls by cause, with one table of error codes and one of exceptions.
+"""Classifies errors of AWS calls by cause, with a table of error codes and a table of exception types.
 
 Callers decide what to do about a cause: readers, writers and the lease table differ. The codes are from the API references of Kinesis and
 DynamoDB, their pages "Common Errors", and botocore's lists of retryable errors.
@@ -45,7 +45,7 @@ class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
 
 
 class NoAnswerError(HTTPClientError):  # type: ignore[misc]  # botocore has no types
-    """A call did not receive a response before its deadline, although a connection may be open."""
+    """A call did not receive a response before its deadline, even though a connection may be open."""
 
     fmt = "{operation}: no answer from {endpoint_url} within {seconds:.3g} s"
 
@@ -155,7 +155,7 @@ _BY_CODE: Final = {
     ),
 }
 
-# In order: special types before general ones.
+# The order matters: special types come before general types.
 _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
     (
@@ -171,7 +171,7 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
         ),
         Cause.NO_CREDENTIALS,
     ),
-    # botocore's ConnectionError (refused, unresolved, timed out) is neither an HTTPClientError nor an OSError.
+    # List botocore's ConnectionError (refused, unresolved, timed out) too: it is neither an HTTPClientError nor an OSError.
     ((HTTPClientError, BotoConnectionError, ResponseParserError, ParserError), Cause.PASSING),
     ((aiohttp.ClientError, OSError, EOFError, FrameError), Cause.PASSING),
     ((ParamValidationError, ValueError, BotoCoreError), Cause.UNSENT),
@@ -228,9 +228,9 @@ def message_of(error: Exception) -> str:
 
 
 def skew_of(error: Exception) -> float | None:
-    """Return the seconds by which this machine's clock is ahead of AWS' clock, if AWS rejected a signature for its time; else None.
+    """Return the seconds by which this machine's clock is ahead of AWS' clock, if AWS rejected a signature because of its time; else None.
 
-    The times are from AWS' message. AWS also rejects the signature of a request that was in transit for minutes.
+    The times are from AWS' message. The clock may be right, since AWS also rejects requests that were in transit for minutes.
     """
     if code_of(error) not in _SIGNATURE_CODES or (times := _SIGNED.search(message_of(error))) is None:
         return None
@@ -242,7 +242,7 @@ def is_foreign(error: Exception) -> bool:
     """Whether the response seems to come from a proxy or another server: AWS always sends an error code with the HTTP status."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
-    code, heads = code_of(error), error.operation_name.startswith("Head")  # responses to HEAD requests lack a body
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # these responses lack a body with a code
     return not code or (code.isdigit() and not heads)
 
 

@@ -78,7 +78,7 @@ def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
 
 
 async def _borrowed(load: Callable[[], Any]) -> Any:
-    """Load credentials for aiobotocore, in a thread because `load` may block."""
+    """Load credentials for aiobotocore, in a thread, because `load` may block."""
     found = await asyncio.wrap_future(in_thread(load))
     if isawaitable(found):
         return await found
@@ -110,7 +110,7 @@ def _files_of(session: Any) -> list[Path]:
 
 
 def profile_of(session: Any) -> str:
-    """Describe the profile of a session and its files."""
+    """Describe the profile of a session and its files, for messages."""
     there = " and ".join(str(file) for file in _files_of(session) if file.exists())
     profile = session.get_config_variable("profile") or "default"
     return f"AWS profile {profile!r} ({f'of {there}' if there else 'without files'})"
@@ -130,9 +130,9 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
         usual = partial(_borrowed, usual)
 
     def anew() -> Any:
-        # Create a new session: a session caches the contents of the files.
+        # Create a new session, because a session caches the contents of the credentials and config files.
         session_anew = type(session)()
-        # Only set a profile that was set: an explicit profile overrides keys in the environment.
+        # Set the profile only if the session has one: an explicit profile overrides keys in the environment.
         if profile := session.instance_variables().get("profile"):
             session_anew.set_config_variable("profile", profile)
         session_anew.set_config_variable("region", session.get_config_variable("region"))
@@ -163,7 +163,7 @@ def _ending_helpers(session: Any) -> Any:
     """Make each `credential_process` of a session, including that of a `source_profile`, end with the call that waits for it.
 
     Returns the session's chain of credential providers. The SDK's providers would leave the program running. Only the program is killed,
-    not its child processes: in a separate process group, it could not prompt for a password on the terminal.
+    not its child processes: that would need a separate process group, which cannot prompt on the terminal.
     """
     awaits = isinstance(session, AioSession)
     popen = _process if awaits else _blocking_process
@@ -190,7 +190,7 @@ def _ending_helpers(session: Any) -> Any:
     )  # fmt: skip
     for provider in (roles, process(profile)):
         chain.insert_after(provider.METHOD, provider)
-        chain.remove(provider.METHOD)  # two providers share this METHOD; removes the first, the SDK's
+        chain.remove(provider.METHOD)  # removes the first of two providers with this METHOD: the SDK's
     return chain
 
 
@@ -261,9 +261,7 @@ class _RefreshState:
                 if self._worked or cause_of(error) in _MAY_PASS:
                     raise CredentialRetrievalError(provider=self._sign_in, error_msg=why) from None
                 raise SignInError(reason=f"{self._sign_in} fails: {why}") from error
-            if self._worked and isinstance(
-                error, ValueError
-            ):  # for example, a program prints an error about the network
+            if self._worked and isinstance(error, ValueError):  # for example, a program that prints a network error
                 raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
             if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
                 raise
@@ -303,7 +301,7 @@ class _RefreshState:
         self._expired = False
         if not fits:
             return kept
-        # These stamps are from before loading, so that changes during loading are detected.
+        # Use the files' stamps from before loading, so that changes during loading are detected.
         self._stamps = self._seen
         logger.info("credentials were read again (%s)", found.method)
         return found
@@ -378,7 +376,7 @@ class _AsyncCredentials(_Watched):
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # not a coroutine for all kinds of credentials
+            found = self._found.get_account_id()  # only some kinds of credentials return a coroutine
             return await found if isawaitable(found) else found
 
 
@@ -405,7 +403,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process` that is killed shortly before the waiting call times out: this program may end right after that."""
+    """Start a `credential_process` that is killed just before the waiting call times out, because this process may end right after."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 

@@ -15,10 +15,10 @@ NOTE: Final = "kinesis-efo: "
 
 
 def visible(text: str, keep: str = "", most: int = 10_000) -> str:
-    """Return a text from outside the library in a form that is safe to log or show on a terminal.
+    """Return text from outside the library in a form that is safe to log or show on a terminal.
 
-    Control and formatting characters, which could forge lines, reorder text or control a terminal, are escaped, except those in `keep`. A
-    text of more than `most` characters is truncated.
+    Control and formatting characters, which could forge lines, reorder text or control a terminal, are escaped, except those in `keep`.
+    Text of more than `most` characters is truncated.
 
     >>> visible("a\\x1b[2J\\nb\\u202ec"), visible("abc", most=2)
     ('a\\\\x1b[2J\\\\nb\\\\u202ec', 'ab... (3 characters)')
@@ -148,7 +148,7 @@ class KeyUnusableError(StreamError):
 
 
 class RetriesExhaustedError(StreamError):
-    """Transient errors persisted: there were too many in a row (reading), or they lasted longer than the retry timeout.
+    """Transient errors persisted: too many in a row while a shard was read, or for longer than the retry timeout.
 
     The message contains the first error.
     """
@@ -206,8 +206,8 @@ class DataLossError(KinesisEfoError):
     """Records that should be read are gone: they, or their whole shard, are older than the stream's retention.
 
     Attributes:
-        causes: A text for each shard that describes the loss; empty if another process raised the error.
-        lost: The positions after which records are gone, as texts, by stream and shard; empty if another process raised the error.
+        causes: A description of the loss for each shard; empty if another process raised the error.
+        lost: The positions after which records are gone, as strings, by stream and shard; empty if another process raised the error.
     """
 
     exit_code = 6
@@ -310,7 +310,7 @@ class FrameError(KinesisEfoError):
 
 
 def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to raise for a failed task group: this library's, if there is one. Logs the other errors."""
+    """Return the error to raise for a failed task group, preferably one of this library's errors. Logs all other errors."""
     first = next((error for error in errors.exceptions if isinstance(error, KinesisEfoError)), errors.exceptions[0])
     for error in errors.exceptions:
         if error is not first and str(error) != str(first):

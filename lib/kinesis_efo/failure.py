@@ -1,4 +1,4 @@
-"""Stores the error that ends a run or a fetcher. All parts of the run or fetcher share the object."""
+"""Stores the error that ends a run or a fetcher. All parts of the run or fetcher share one `Failure`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def parse_host(text: str) -> str:
         if getattr(address, "scope_id", None):
             raise ValueError(text)
         return str(address)
-    # The last label of a name cannot be a number, so such a text is an invalid address.
+    # The last label of a name cannot be a number, so this is an invalid address.
     if not _NAME.fullmatch(host) or host.rstrip(".").rpartition(".")[2].isdecimal():
         raise ValueError(text)
     return host

@@ -25,8 +25,8 @@ _MOST_BYTES = 1 << 20
 class StreamRef:
     """One stream that an application reads."""
 
-    name: str  # Its logical name, the key in the manifest
-    stream_name: str  # Its name in Kinesis
+    name: str  # The stream's logical name, its key in the manifest
+    stream_name: str  # The stream's name in Kinesis
     stream_arn: str
     consumer_arn: str | None  # The registered consumer; None if the stream is read with GetRecords
 
@@ -61,7 +61,8 @@ class Manifest:
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only these streams, or with all if `names` is None or `*`. Raises ManifestError for unknown streams."""
+        """Return the manifest with only these streams, or all streams if `names` is None or `*`. Raises ManifestError for unknown
+        streams."""
         if names is None or tuple(names) == ("*",):
             return self
         unknown = [name for name in names if name not in self.streams]
@@ -217,7 +218,7 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # Report a missing lease table once, without the error that follows from it.
+        # If the lease table is missing, do not also report that its name is missing.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
             if "key 'leaseTable' is missing" in faults:

@@ -64,10 +64,10 @@ class Patience:
         self._clock = clock
         self._random = random or Random().random
 
-    async def call(self, what: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` until it succeeds or fails for good. After expired credentials, retry once: files may have newer ones.
+    async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Call `attempt` until it succeeds or fails for good. If credentials have expired, retry once: files may have newer ones.
 
-        Raises an error of `ask` that is not transient, or the first of the transient ones if they last too long.
+        Raises an error of `attempt` that is not transient, or the first transient error if such errors last too long.
         """
         wait = _Wait(what, self._clock)
         word = asyncio.ensure_future(wait.warn())
@@ -75,7 +75,7 @@ class Patience:
             while True:
                 try:
                     with deadline(self._settings.timeout - wait.seconds):
-                        return await ask()
+                        return await attempt()
                 except Exception as error:
                     delay = self._delay(wait, error)
                     if delay is None:

@@ -38,7 +38,7 @@ class PositionKind(Enum):
 
 
 class Position(NamedTuple):
-    """How far a shard has been read: all records up to this position are done.
+    """How far a shard has been read: all records up to this position have been read.
 
     >>> str(Position.after("49590338271490256608559692538361571095921575989136588898"))
     'AFTER:49590338271490256608559692538361571095921575989136588898'
@@ -50,7 +50,7 @@ class Position(NamedTuple):
 
     kind: PositionKind
     value: int = 0  # For `AT_TIMESTAMP`, epoch milliseconds; for `AFTER` and `INSIDE`, a sequence number
-    sub: int = 0  # For `INSIDE`, the sub-sequence number of the last user record that is done
+    sub: int = 0  # For `INSIDE`, the sub-sequence number of the last user record that was read
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
@@ -64,7 +64,7 @@ class Position(NamedTuple):
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """Return the position after user record `sub` of an aggregate. If the record is not an aggregate, all of it is done."""
+        """Return the position after user record `sub` of an aggregate. A record that is not an aggregate counts as read completely."""
         return cls(PositionKind.INSIDE, sequence_number, sub)
 
     @classmethod
@@ -80,7 +80,7 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:  # faster for the usual kind, with thousands of shards
+        if self.kind is PositionKind.AFTER:  # fast path for the usual kind: there may be thousands
             return f"AFTER:{self.value}"
         return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
@@ -107,7 +107,7 @@ class Position(NamedTuple):
         >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
         (True, False)
         """
-        if self.kind is other.kind is PositionKind.AFTER:  # faster for the usual kind, with thousands of shards
+        if self.kind is other.kind is PositionKind.AFTER:  # fast path for the usual kind: there may be thousands
             return self.value >= other.value
         if self == other or self.is_end:
             return True
@@ -184,8 +184,8 @@ class LastRecord(NamedTuple):
 class ShardRange(NamedTuple):
     """The records of one shard in `(after, through]`; with `SHARD_END`, everything up to the shard's end.
 
-    `last` is the sequence number of the last record in the range when it was planned; the range is over after that record. If None
-    (unknown, or no record), the range is over at `through`.
+    `last` is the sequence number of the last record in the range when it was planned; the range ends with that record. If None (unknown, or
+    no record), the range ends at `through`.
     """
 
     key: ShardKey
@@ -200,26 +200,26 @@ class ShardRange(NamedTuple):
 
 
 class OffsetDocument(msgspec.Struct):
-    """An offset in Spark's offset log, as plain data. Earlier versions ignore keys of later ones."""
+    """An offset in Spark's offset log, as plain data. Earlier versions ignore keys that later versions have added."""
 
     version: int
     streams: dict[str, dict[str, str]]  # Positions, by stream and shard id
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
-    mark: str = ""  # The checkpoint's mark; empty from earlier versions
-    # Where micro-batch 0 begins, which Spark's log lacks; only in the offset of its end. Like `streams`; empty if it begins at `streams`.
+    mark: str = ""  # The checkpoint's mark; empty in offsets of earlier versions
+    # Only in the end of micro-batch 0: where micro-batch 0 begins, which Spark's log lacks. Like `streams`; empty if equal to it.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
-    created: dict[str, int] = {}  # When each stream was created, epoch seconds, if available when the query started it
+    created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start
 
 
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard that has
-    records in its micro-batch. While shards are still at the trim horizon where the query started, `horizons` has the time of the horizon
-    (epoch seconds) by stream. `created` has the times at which the streams were created, to detect a stream that was created again. Offsets of
-    earlier versions lack all of these, and such versions ignore them.
+    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard that
+    has records in its micro-batch. While shards are still at the trim horizon where the query started, `horizons` has the time of the
+    horizon (epoch seconds) by stream. `created` has the times at which the streams were created, to detect a stream that was created again.
+    Offsets of earlier versions lack these values, and earlier versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -279,15 +279,12 @@ class Offset(Mapping[ShardKey, Position]):
         return self._positions.get(key, default)
 
     def keys(self) -> KeysView[ShardKey]:
-        """Return the shards."""
         return self._positions.keys()
 
     def values(self) -> ValuesView[Position]:
-        """Return the positions."""
         return self._positions.values()
 
     def items(self) -> ItemsView[ShardKey, Position]:
-        """Return the shards with their positions."""
         return self._positions.items()
 
     def __repr__(self) -> str:
@@ -314,7 +311,7 @@ class Offset(Mapping[ShardKey, Position]):
     ) -> Offset:
         """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
 
-        Spark treats a different text as a new micro-batch, so last records and marks alone must not change the text.
+        Spark treats an offset with different JSON as a new micro-batch, so last records and marks alone must not change the JSON.
 
         Args:
             lasts: The sequence numbers of the last records read, by shard.
@@ -337,7 +334,7 @@ class Offset(Mapping[ShardKey, Position]):
         """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order."""
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
-        # Sort the keys: Spark compares offsets as texts.
+        # Sort the keys: Spark compares offsets as strings.
         for key in sorted(self._positions):
             position = self._positions[key]
             streams.setdefault(key.stream, {})[key.shard] = str(position)
@@ -427,7 +424,7 @@ def sources_of(data: Mapping[str, object]) -> dict[str, str]:
 
 def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position]) -> Mapping[str, float]:
     """Return the trim horizons of streams with a shard that is still at `TRIM_HORIZON`."""
-    if not horizons:  # the usual case, with thousands of shards
+    if not horizons:  # a fast path: there may be thousands of shards
         return horizons
     begin = {key.stream for key, position in positions.items() if position == TRIM_HORIZON}
     return {stream: horizon for stream, horizon in horizons.items() if stream in begin}
@@ -436,7 +433,7 @@ def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position
 def _beside(position: Position, last: int) -> str:
     """Encode the sequence number of a last record as its distance to the position, which is usually 0 or short.
 
-    Sequence numbers have 56 digits, and there may be thousands of shards.
+    This keeps offsets short: sequence numbers have 56 digits, and there may be thousands of shards.
     """
     return str(position.value - last if position.kind is PositionKind.AFTER else last)
 

@@ -102,8 +102,8 @@ def notes_directory() -> Path:
 class PrivateDirectory:
     """A directory that only this user can enter. All access goes through its handle, so later changes of the path are harmless.
 
-    It is created if missing, unless `create` is false. Raises OSError if that fails, or if the directory is not `user`'s, or others may enter
-    it.
+    It is created if missing, unless `create` is false. Raises OSError if that fails, if the directory does not belong to `user`, or if
+    others may enter it.
     """
 
     def __init__(self, path: Path, *, create: bool = True, user: int = _USER) -> None:
@@ -114,7 +114,7 @@ class PrivateDirectory:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
         try:
-            # Do not follow links: another user may have created one with this name in the directory for temporary files.
+            # Do not follow links: another user may have created a link with this name in the directory for temporary files.
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except NotADirectoryError:
             raise _refused(path, "it is a link or a file") from None
@@ -163,12 +163,10 @@ class PrivateDirectory:
         return sorted(fnmatch.filter(os.listdir(self._handle), pattern))  # noqa: PTH208 - of a handle
 
     def write(self, name: str, data: bytes = b"") -> None:
-        """Write a file."""
         with os.fdopen(self.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a file."""
         os.rename(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
 
     def remove(self, *names: str) -> None:

@@ -70,7 +70,7 @@ class HttpSession:
         await self._closing.aclose()
 
     async def close(self) -> None:
-        """Close all connections. Further calls do nothing."""
+        """Close all connections. Calling it again has no effect."""
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
@@ -185,7 +185,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 @contextmanager
 def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the block of the `with` fails: the SDK does not close streams that it cannot parse."""
+    """Close the responses of an operation if the `with` block fails: the SDK does not close streams that it cannot parse."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)
@@ -241,7 +241,7 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 def _send_whole(request: Any, **_: Any) -> None:
     """Let aiohttp send the body in one piece. It would otherwise warn of more than 1 MiB of bytes, or read a file piecemeal in threads.
 
-    The request is already signed, including its Content-Length.
+    This does not change the Content-Length header, which is already signed.
     """
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:

@@ -61,7 +61,7 @@ def parse_duration(text: str) -> int:
 
 
 def lacks_unit(text: str, most: int) -> bool:
-    """Whether a text is only a number from 1 to `most`, which could mean seconds or milliseconds.
+    """Whether `text` is only a number from 1 to `most`, which could mean seconds or milliseconds.
 
     >>> lacks_unit("10", 99), lacks_unit("200", 99), lacks_unit("10s", 99), lacks_unit("0", 99)
     (True, False, False, False)
@@ -101,7 +101,7 @@ def parse_number(text: str) -> int | None:
 
 
 def time_meant(text: str) -> int | None:
-    """Guess the time of this century that a number in any unit means. Returns epoch milliseconds, or None.
+    """Guess which time of this century a number in an unknown unit or format stands for. Returns epoch milliseconds, or None.
 
     >>> time_meant("1704067200.5"), time_meant("20240101"), time_meant("42"), time_meant("soon")
     (1704067200500, 1704067200000, None, None)

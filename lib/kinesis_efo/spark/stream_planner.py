@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.losses import time_of
-from kinesis_efo.errors import ConfigurationError, KinesisEfoError
+from kinesis_efo.errors import ConfigurationError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.marks import Mark
@@ -43,6 +43,9 @@ the start, too. Spark does not log the placeholder, and requests it again to rep
 _REPORT_SECONDS = 2.0
 """Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report arrives within milliseconds,
 or within half a second for the first micro-batch of a session."""
+
+_STOP_SECONDS: Final = 3.0
+_STALL_SECONDS: Final = 60.0
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
@@ -101,6 +104,8 @@ class StreamPlanner:
             if not step.again:
                 break
         self._triggers.had_nothing = True
+        if self._run.ending.is_set():
+            self._run.check_stopping(ends=once or self.available_now or self._options.catch_up)
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
@@ -215,6 +220,7 @@ class QueryRun:
         # The mark to use if the checkpoint has none. It is chosen once, as Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._begun = False
+        self._signaled_at = inf
         self._shared: SharedRun | None = None
 
     @property
@@ -268,7 +274,7 @@ class QueryRun:
         The run must not be left at once: if all processes received the signal, the driver may still finish its micro-batch, and tasks may
         read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader before then.
         """
-        read_at = time.monotonic()
+        self._signaled_at = read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
             time.sleep(0.1)
             with contextlib.suppress(KinesisEfoError):  # the run has ended, so no task reads from it
@@ -277,6 +283,18 @@ class QueryRun:
         if (run := self._shared) is not None:
             self._before_leaving()
             run.stop()
+
+    def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
+        """After a signal, raise `FetcherUnreachableError` if Spark continues the query: without records, a query that `ends` would seem complete.
+
+        Spark usually stops the query, and with it this call.
+        """
+        if ends:
+            time.sleep(wait)
+        if ends or time.monotonic() - self._signaled_at > stall:
+            raise FetcherUnreachableError(
+                "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"
+            )
 
 
 class SparkOffsets(StreamSet):

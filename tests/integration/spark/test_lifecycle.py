@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.tasks.client import FetcherClient
-from tests.support.played_spark import PlayedSpark
+from tests.support.played_spark import PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
 MakeWorld = Callable[..., World]
@@ -52,6 +52,17 @@ def test_sigterm_releases_leases_with_the_connection_open(world: MakeWorld, play
     assert spark.latest_offset(end) == end
     spark.commit(end)
     assert spark.process.poll() is None
+
+
+@pytest.mark.spark40
+def test_sigterm_to_it_alone_fails_a_query_that_ends(world: MakeWorld, play: Callable[..., PlayedSpark]) -> None:
+    w = world()
+    w.put([("k", b"1")])
+    spark = play(w, catchUp="true")
+    end = read_to_the_end(spark)
+    spark.process.send_signal(signal.SIGTERM)
+    with pytest.raises(ReaderFailed, match="received SIGTERM, but Spark did not stop the query"):
+        wait_until(lambda: spark.latest_offset(end) != end, what="an error")
 
 
 # Shows process group signaled.

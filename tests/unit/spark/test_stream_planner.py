@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.errors import ConfigurationError, FetcherError
+from kinesis_efo.errors import ConfigurationError, FetcherError, FetcherUnreachableError
 from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
@@ -248,3 +249,15 @@ def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:
         "'startingPosition' to the time at which the query was first started, or delete the checkpoint",
     ):
         _check_first(Offset({shard: Position.at_timestamp(1_700_000_002_000)}), Offset({shard: through}))
+
+
+def test_query_that_goes_on_after_a_signal_fails() -> None:
+    run = QueryRun(OPTIONS, Mock(), Mock())
+    run.leave_when_quiet()
+    run.check_stopping(ends=False)
+    for options in ({"ends": True}, {"ends": False, "stall": -1.0}):
+        with raises(
+            FetcherUnreachableError,
+            "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again",
+        ):
+            run.check_stopping(wait=0.0, **options)

@@ -23,9 +23,9 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError for an impossible end: of an unlisted shard, `SHARD_END` of an open shard, or a time in the future.
+    """Raise ConfigurationError for an end in an unlisted shard, `SHARD_END` of an open shard, or an end in the future.
 
-    `where` names the stream, and `name` the option or argument, in messages. `now` is the latest possible time of Kinesis, epoch seconds.
+    `where` names the stream, and `name` the option or argument, in messages. `now` is an upper bound of Kinesis' time, epoch seconds.
     """
     known = {shard.shard_id: shard for shard in shards}
     named = ends.named(stream)
@@ -44,7 +44,7 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 
 
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
-    """Create the error for a position whose time `when` is after `now` (epoch seconds). A read that ends does not wait for new records."""
+    """Create the error for an end whose time `when` is after `now` (epoch seconds): a read with an end does not wait for new records."""
     return ConfigurationError(
         f"{where}: {name} must not lie in the future: {position} is {instant(when)}, and for Kinesis it is {instant(now)}. "
         "A read that ends does not wait for records; spark.readStream without an end does"
@@ -63,5 +63,5 @@ def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) ->
 
 def instant(epoch: float) -> str:
     """Format a time (epoch seconds) for a message."""
-    # This cannot overflow: options were validated, and sequence numbers have 36 bits for the seconds.
+    # Cannot overflow: times from options were validated, and a sequence number has only 36 bits for the seconds.
     return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

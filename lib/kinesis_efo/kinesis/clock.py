@@ -1,6 +1,7 @@
 """Reads Kinesis' clock from the `Date` header of its responses. All times that are compared with times in a stream use this clock.
 
-This machine's clock cannot be trusted: AWS accepts requests signed with a clock up to five minutes off. The header has whole seconds.
+This machine's clock may be up to five minutes off before AWS rejects its requests. The header is rounded down to seconds, so Kinesis' time
+is known only within bounds.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    Until the first response with a time, it returns the time of `clock`, this machine's. With `warns`, it logs one warning if that is off.
     `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if behind.
+
+    Args:
+        clock: This machine's clock, used until the first response that has a time.
+        warns: Log one warning if this machine's clock is more than `MOST_SKEW_SECONDS` off.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -37,7 +41,7 @@ class KinesisClock:
     def watch(self, client: Any, service: str = "kinesis") -> None:
         """Read the time from all responses of a botocore or aiobotocore client, including errors.
 
-        The clock of another `service` may differ from Kinesis' clock: use its time to display ages, but not for positions.
+        The clock of another AWS `service` may differ from Kinesis' clock, so use its time only to display ages, never for positions.
         """
         client.meta.events.register(f"request-created.{service}", self._on_request)
         client.meta.events.register(f"after-call.{service}", self._on_response)
@@ -73,7 +77,7 @@ class KinesisClock:
         return self._clock.time() if self._answered is None else self._answered
 
     def _on_request(self, request: Any, **_: Any) -> None:
-        # Each attempt overwrites the time, so that `after-call` reads when the last attempt was sent.
+        # Each retry overwrites the time, so that the response is compared with the time when its own attempt was sent.
         request.context[_SENT] = self._clock.monotonic()
 
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

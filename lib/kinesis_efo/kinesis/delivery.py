@@ -53,7 +53,7 @@ class ShardDelivery:
         self.shard_id = shard_id
         self.position = start
         self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Further facts about `position`
-        # Records after `position` were trimmed, and options accept that. `known.read_until` ignores them, so other readers must not use it
+        # Records after `position` were trimmed and the loss is accepted. `known.read_until` is then wrong for readers that do not accept it
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
@@ -79,7 +79,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # Discard a low watermark given for `TRIM_HORIZON`, such as the start of a batch read: the first records may be older.
+            # Discard a low watermark that the caller gave for `TRIM_HORIZON`: the first records may have arrived earlier.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -92,7 +92,7 @@ class ShardDelivery:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """If the shard is known to be closed and all its records were delivered, deliver its end. Return whether it was delivered."""
+        """Deliver the shard's end if the shard is known to be closed and all its records were delivered. Return whether that was so."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing
@@ -102,7 +102,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Called when a subscription ended without an event. If ListShards shows the shard as closed, continue as `deliver_known_end`."""
+        """Called when a subscription ended without an event. If ListShards shows the shard as closed, call `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -112,12 +112,12 @@ class ShardDelivery:
         return await self.deliver_known_end()
 
     async def is_passed(self) -> bool:
-        """Whether the trim horizon has passed the position, so that records are lost. Raises `DataLossError` unless options accept that."""
+        """Whether the trim horizon has passed the position, so that records are lost. Raises `DataLossError` for an unaccepted loss."""
         if self._retention is None:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # The event may have waited this long in the socket while the sink was full, so its lag was measured that much earlier.
+            # The event may have waited up to `full` seconds in the socket while the sink was full, so its lag may be that old.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
@@ -125,7 +125,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # Continue like a reader that starts at the current horizon: the loss up to here was reported, and later ones count from here.
+            # The loss up to the current horizon was reported. Count further losses from there, as for a reader that starts at the horizon.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._first, self._least = True, None, 0.0

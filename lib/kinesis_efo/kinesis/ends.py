@@ -1,6 +1,6 @@
 """Finds a shard's tip, or the position just before its first record that arrived at or after a given time.
 
-All queries with an end use this module. A single response never proves that reading is at the tip (see `Quiet`).
+Used for queries and batch reads with an end. A single response never proves that the tip was reached (see `Quiet`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class LookResult(NamedTuple):
     """What one subscription found."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
-    # Whether everything before the time was read. If not, continue at `position`; if that is None, the search was given up
-    complete: bool
+    complete: bool  # Whether the tip or the given time was reached; False with no `position` if the search was given up
     record: int | None = None  # The sequence number of the last record found, if available
 
 
@@ -43,7 +42,9 @@ class End(NamedTuple):
 
 
 def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> list[Position]:
-    """Return the positions from which to search for the last record before a time, nearest first; empty if none lies before that time.
+    """Return the positions from which to search for the last record before a time, nearest to that time first, `position` last.
+
+    Returns an empty list if `position` is not before the time. `polled`: the search uses GetRecords.
 
     >>> [str(each) for each in look_from(1_000_000, Position.after(42))]
     ['AT_TIMESTAMP:970000', 'AT_TIMESTAMP:400000', 'AFTER:42']
@@ -61,12 +62,12 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 
 
 def is_far(head: EventHead) -> bool:
-    """Whether the lag is too large to search all records from the query's position to the tip."""
+    """Whether the event's lag is too large to read all records from the query's position to the tip."""
     return head.millis_behind > _FAR_MILLIS
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether an event has no records and a zero lag. For GetRecords this may be wrong, so the search continues from an earlier time."""
+    """Whether an event has no records and a zero lag. GetRecords may return this before the tip, so the next search begins earlier."""
     return head.still and not head.millis_behind
 
 
@@ -85,10 +86,10 @@ async def last_before(
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
         timed: Raise `FrameError` for a record without an arrival time. If False, such records count as earlier than `epoch_ms`.
-        gives_up: Called for each event; True ends the search, unless records were found and the lag is zero.
-        patience: Raise `TimeoutError` after this many seconds of empty responses that do not prove the end.
+        gives_up: Called for each event; True gives the search up, unless records were found and the lag is zero.
+        patience: Raise `TimeoutError` after this many seconds of empty responses that do not prove that the tip was reached.
 
-    Raises `FrameError` if the events end and reading did not advance.
+    Raises `FrameError` if the subscription ends before its first record.
     """
     last: Position | None = None
     record: int | None = None
@@ -123,6 +124,6 @@ async def last_before(
     finally:
         events.close()
     if last is None:
-        # Fail, so that the search is repeated: an iterator that expires before its first record does not prove that there are no records.
+        # An iterator that expires before its first record does not prove that there are no records, so fail: the caller then retries.
         raise FrameError("a subscription or an iterator ended before its first record")
     return LookResult(last, complete=False, record=record)

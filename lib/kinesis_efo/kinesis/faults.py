@@ -91,7 +91,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # Writers fail in this case; a reader can safely wait until the key or its policy is repaired.
+    # Retry an unusable KMS key: unlike a producer, a reader can safely wait until the key or its policy is repaired.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,
@@ -119,10 +119,10 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one error code for both cases; only the message differs. Both are retried for up to 5 minutes.
+        # Kinesis has one error code for a consumer that is in use and one that is not ACTIVE yet; only the message differs.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
-        # An unknown service error may be transient, and retries are bounded. Any other unknown error is a bug and must be noticed.
+        # An unknown service error may be transient, so retry it. Any other unknown error is a bug, so let it fail the query.
         return Verdict.RETRY if isinstance(error, ClientError) else Verdict.UNEXPECTED
     return _VERDICTS[cause]
 
@@ -160,7 +160,6 @@ class Backoff:
         return delay
 
     def reset(self) -> None:
-        """Restart the count after progress."""
         self.failures = 0
         self.first = None
 
@@ -168,7 +167,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `retries` has counted the failures up to this error; None if the error is fatal at once. `source` is where the ARNs came from.
+    `source` is where the ARNs came from. `retries` has counted the failures up to this error; None if it was not retried.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -218,7 +217,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Create the exception for a checkpoint of an earlier stream with the same name. `what` is the evidence."""
+    """Create the exception for a checkpoint of an earlier stream with the same name. `what` describes the evidence, for the message."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
         remedy="start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
@@ -261,7 +260,7 @@ def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> 
 
 
 class LossErrors:
-    """Collects the data losses of many shards into one error: accepting them one by one would take a restart for each shard."""
+    """Collects the data losses of many shards into one error, so that a user can accept all of them with a single restart."""
 
     def __init__(self) -> None:
         self._errors: list[DataLossError] = []
@@ -275,7 +274,7 @@ class LossErrors:
             self._errors.append(error)
 
     def raise_if_any(self) -> None:
-        """Raise one DataLossError for all collected ones."""
+        """Raise one DataLossError that contains all collected losses."""
         if len(self._errors) == 1:
             raise self._errors[0]
         if self._errors:

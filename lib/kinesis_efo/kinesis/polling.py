@@ -54,7 +54,7 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Return an iterator at a position of a shard; at the tip if None."""
+    """Return a shard iterator that starts at a position; at the tip if None."""
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
@@ -62,9 +62,9 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 
 
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
-    """Return the limits for polling: a shard may be reopened as soon as the five calls per second allow.
+    """Return the limits for polling, where Kinesis allows five calls per second and shard.
 
-    `rate` is the bytes per second to read, if below Kinesis' limit. The pause after a large response is not counted as silence.
+    `rate` is the bytes per second to read, if below Kinesis' limit. The pause after a large response then extends the limit for silence.
     """
     return replace(
         limits,
@@ -97,12 +97,12 @@ class Pace:
         """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # If no response comes, the next call requests fewer records: the network may be too slow. A response sets the limit again.
+        # If the call fails, the next one requests fewer records, in case the network is slow. `answered` sets the limit anew.
         self.limit = max(1, asked // 4)
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Process a response that came at `now`. At the shard's tip, the next call waits for `interval` seconds."""
+        """Process a response received at `now`. At the shard's tip, the next call waits for `interval` seconds."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of a separate catch-up read: `rate` bytes per second, if possible in one call per second, since others may poll too.
+    """Create the pace of one catching-up query: `rate` bytes per second, preferably in one call, to leave calls for other programs.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -124,7 +124,7 @@ class PollingTransport:
 
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
-        interval: Minimum seconds between calls to a shard that was read to its tip. Grows with the number of shards (`CALLS_FOR_NOTHING`).
+        interval: Minimum seconds between calls to a shard that was read to its tip. Longer for many shards (see `CALLS_FOR_NOTHING`).
         pace: Creates the pace of a new shard.
     """
 
@@ -134,7 +134,7 @@ class PollingTransport:
         self._least_interval = interval
         self._pace = pace
         self._open_events: WeakSet[PolledEvents] = WeakSet()
-        # The paces by shard, so that a new subscription does not call too soon after the previous one.
+        # Each shard's pace outlives its subscriptions, so that a new subscription does not call too soon after the previous one.
         self._paces: dict[tuple[str, str], Pace] = {}
         keep_answers(client, "GetRecords")
 
@@ -150,10 +150,10 @@ class PollingTransport:
 
 
 class PolledEvents:
-    """The events of one shard from an iterator on; implements `EventStream`.
+    """The events of one shard from a shard iterator on; implements `EventStream`.
 
-    They end at the shard's end, or when the iterator expires after five minutes without a call. The reader then subscribes again after the last
-    event, as with SubscribeToShard. `interval` returns the seconds between two calls at the shard's tip.
+    Iteration ends at the shard's end, or when the shard iterator has expired. The reader then subscribes again, as after the end of a
+    SubscribeToShard call. `interval` returns the seconds between two calls at the shard's tip.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ LOG_SECONDS: Final = 10.0
 
 
 class FailureLog:
-    """Logs the first failure of each kind in a stream's shards, then one per `LOG_SECONDS`, with the number of failures in between."""
+    """Logs a stream's failures: of each kind at most one per `LOG_SECONDS`, with the number of failures that were left out since."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -88,8 +88,10 @@ class FailureLog:
 class ReadContext:
     """The settings and services shared by all subscriptions to one stream.
 
-    `source` is where the consumer's ARN came from, for messages. `random` returns numbers in `[0, 1)`, for jitter. `presence` looks up
-    shards and consumer through `topology`, and shares the responses among the subscriptions.
+    Attributes:
+        source: Where the consumer's ARN came from, for messages.
+        random: Returns numbers in `[0, 1)`, for jitter.
+        presence: Looks up the shards and the consumer through `topology`. Concurrent lookups share one call.
     """
 
     stream: StreamRef
@@ -114,7 +116,7 @@ class ReadContext:
 
 
 class Recovery:
-    """Handles the errors of all subscriptions to a shard. It outlives them, so it never references a sink, which would retain its records.
+    """Handles the errors of all successive subscriptions to a shard. Does not reference their sinks, so that their records can be freed.
 
     `next_call` is when Kinesis allows the next call for this shard, monotonic seconds.
     """
@@ -153,7 +155,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Retry soon: an earlier run may have opened the last subscription, so that part of the 5 s has already passed.
+                # Retry soon: an earlier run may have opened the last subscription, so the wait of 5 s may be almost over.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -180,7 +182,7 @@ class Recovery:
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()
         if self._refusals and now - self._refusals[-1] > 2 * self._limits.opening:
-            # The last attempt was long ago, for example because the lease was lost meanwhile, so restart the timeout.
+            # The previous attempt was long ago, for example because the lease was lost meanwhile, so restart the timeout.
             self._refusals.clear()
         self._refusals.append(now)
         if now - self._refusals[0] >= self._limits.patience:
@@ -188,7 +190,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached: a fast clock may have chosen it for `LATEST`."""
+        """Whether a position is a time that Kinesis' clock may not have reached: with a fast clock, this machine may have chosen it."""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 
@@ -234,7 +236,7 @@ class Recovery:
             cause = f"{where}: the shard does not exist any more and was read up to {position} only: its later records are gone (retention)"
             raise lost_after(cause, self._stream.name, self._shard_id, position) from fault.error
         if self._stream.polled:
-            # Polling needs no consumer, and stream and shard exist, so the error may be transient.
+            # Stream and shard exist, and polling does not use a consumer, so the error may be transient.
             return self._count(fault)
         return await self._find_consumer(fault, where)
 

@@ -56,7 +56,7 @@ class _Loss(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A check that found no loss. `at`: when, epoch seconds. `retention`: seconds, as then known; it may already have been shortened."""
+    """A check at the time `at` that found no loss, based on a `retention` (seconds) that may have been outdated."""
 
     since: float
     at: float
@@ -124,8 +124,7 @@ class Retention:
     shard that was always idle: Kinesis does not reveal whether there were records. It reads the stream's retention only if a position is
     older than `shortest` seconds, the minimum retention of any stream.
 
-    `shard` looks up a shard; None if it is too new to be listed. Losses that do not fail the query are added to `log`, which the caller
-    writes.
+    Losses that do not fail the query are added to `log`, which the caller writes. `shard` looks up a shard; it returns None if not listed.
     """
 
     def __init__(
@@ -145,9 +144,9 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position where a shard was idle: the low watermark, and since when it holds. A restart there does not lose records.
+        # Where shards were idle: the arguments of the last `was_idle`, so that a restart at such a position does not report a loss.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
-        # By shard: the span of arrival times whose loss was logged recently, and need not be logged again.
+        # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
         # By shard, if its position is older than the minimum retention: the last check, to repeat in case the retention was shortened
@@ -166,19 +165,19 @@ class Retention:
 
         Args:
             position: How far the shard has been read.
-            known: What else is known about the position.
+            known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: After a start at the trim horizon, the horizon may move this many seconds before that counts as a loss.
+            least: With `begins`, the trim horizon may have moved this many seconds since the start before that counts as a loss.
 
         Raises:
-            DataLossError: Records may be gone, and neither `failOnDataLoss` nor `acceptDataLoss` allows that.
+            DataLossError: Records may be gone, and the options do not accept the loss.
             ClientError: The stream's retention cannot be read.
         """
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
         last = self._checks.get(shard_id)
         if until is not None and now - until <= self._shortest and last is None:
-            return None  # the fast path: this runs for every event
+            return None  # a fast path, since this is called for every event
         shard = None
         since = self._low_watermark(shard_id, shard, position, known)
         if position.sequence_number is None and (since is None or now - since > self._shortest):
@@ -203,7 +202,7 @@ class Retention:
                 self._checks[shard_id] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # The start may be in parents that are no longer listed. The message then mentions older shards.
+        # A start time may lie in parents that are no longer listed. Then the message says that records of older shards are lost, too.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
@@ -211,7 +210,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, shard_id: str, last: _Check, *, is_last: bool) -> None:
-        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: this shard needs no more checks."""
+        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: do not leave this to a later check."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
@@ -235,7 +234,7 @@ class Retention:
         return max((time for time in times if time is not None), default=None)
 
     def was_idle(self, shard_id: str, position: Position, read_until: float, since: float | None) -> None:
-        """Record that a shard was idle after a position, from `since` (None: from the beginning) to `read_until`."""
+        """Record that no record after a position arrived from `since` (None: the shard's beginning) to `read_until`, epoch seconds."""
         if len(self._idle) >= _MOST_IDLE:
             self._idle.clear()
         if (before := self._idle.get((shard_id, position))) is not None:
@@ -264,7 +263,7 @@ class Retention:
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
         """Report that a shard was trimmed with all its records after `position` (None: with all its records)."""
         read = "was not read" if position is None else f"was read up to {position} only"
-        # If the shard was never read, its parents may be unread, too. They are unknown, since the shard is no longer listed.
+        # If the shard was never read, records of its parents may be lost, too. A trimmed shard's parents cannot be looked up.
         older = _OLDER if position is None else ""
         self._handle(
             shard_id,
@@ -311,7 +310,7 @@ class Retention:
         since = min(since, found.since) if until >= found.since else found.since
         if not _AGAIN_SECONDS / 2 <= self._covers_until - found.horizon <= _AGAIN_SECONDS:
             self._covers_until = found.horizon + _AGAIN_SECONDS
-        # All entries expire together, so that the next warnings share one line again.
+        # Let the entries of all shards expire together, so that the next warnings share one log line again.
         self._covered[shard_id] = since, self._covers_until
         further = "While shards are read at the horizon, further records may go; there is another warning in a minute"
         self.log.add(shard_id, cause, f"{remark}. {further}", found)

@@ -32,9 +32,9 @@ class SubscriptionStats:
     renewed: int = 0  # Number of normal ends
     paused: int = 0  # How often a subscription was closed because the sink was full
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
-    events: int = 0  # Number of delivered events; `records` and `bytes` count their Kinesis records and payload bytes
-    records: int = 0
-    bytes: int = 0
+    events: int = 0  # Number of delivered events
+    records: int = 0  # Number of Kinesis records in these events
+    bytes: int = 0  # Total size of the events' payloads
     millis_behind: int | None = None
     last_event: float | None = None  # Time of the last event, monotonic seconds
 
@@ -58,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return the lag behind the shard's tip in milliseconds, plus the silence if that is unusually long; None before an event."""
+        """Return the lag behind the shard's tip in milliseconds; None before the first event. Includes an unusually long `silence`."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -1,4 +1,4 @@
-"""Lists the shards of one stream, tracks their lineage, checks for lost records, and creates subscriptions."""
+"""One stream: lists its shards, tracks their lineage, checks for lost records, and creates subscriptions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SEARCH_SECONDS: Final = 60.0
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that are not errors."""
+    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that do not fail the query."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Stream:
         self._clock = clock
         context = ReadContext(ref, source, transport, lister, retry, limits, clock)
         self._patience = Patience(retry, clock, context.random)
-        # Limited in time but not in the number of retries: an outdated list is not a failure.
+        # Do not limit the number of retries, only their time: an outdated list of shards is not a failure.
         self._lists = Patience(replace(retry, max_retries=None), clock, context.random)
         self._presence = context.presence
         self._retention = Retention(
@@ -82,21 +82,23 @@ class Stream:
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._hash_ranges: dict[str, tuple[int, int]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
-        self.separate: Subscriptions | None = None  # GetRecords for queries that catch up; None if not allowed
+        self.separate: Subscriptions | None = (
+            None  # Uses GetRecords, for queries that are catching up; None if disabled
+        )
 
     def allow_separate(self, transport: Transport, limits: Limits) -> None:
-        """Let queries catch up through a GetRecords transport."""
+        """Let queries that are catching up use a GetRecords transport."""
         context = replace(
             self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
         )
         self.separate = Subscriptions(context, self._retention)
 
     async def refresh(self, *, patient: bool = False) -> None:
-        """List the stream's shards again, with retries if `patient`. Raises `StreamError` if that fails."""
+        """List the stream's shards again, with retries if `patient`. Raises `StreamError` if they cannot be listed."""
         ask = partial(self._lister.shards, self.ref.stream_arn)
-        listed = await (self._waited("ListShards", ask) if patient else self._listed(ask()))
+        listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Detect a re-created stream by its shards' first sequence numbers: a position that is a time would stay valid in it.
+        # Detect a re-created stream by its shards' first sequence numbers: a position that is a time does not reveal it.
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
@@ -107,7 +109,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read when the stream was created, which distinguishes it from an earlier one of the same name. On failure, that stays unknown."""
+        """Read the stream's creation time, which tells it from an earlier stream of the same name. If this fails, the time stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
@@ -132,27 +134,27 @@ class Stream:
         Raises the errors of `refresh`.
         """
         listed = start
-        if start.kind is PositionKind.AT_TIMESTAMP and not await self._waited(
+        if start.kind is PositionKind.AT_TIMESTAMP and not await self._retried(
             "DescribeStreamSummary", partial(self._retention.reaches_back_to, start.value)
         ):
             listed = TRIM_HORIZON
         ask = partial(starting_positions, self._lister, self.ref.stream_arn, listed)
-        return dict.fromkeys(await self._waited("ListShards", ask), start)
+        return dict.fromkeys(await self._retried("ListShards", ask), start)
 
     def shard(self, shard_id: str) -> Shard | None:
         """Return a shard from the last list; None if it is too new or was trimmed."""
         return self._shards.get(shard_id)
 
     async def hash_ranges(self, shard_ids: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Return the first and last hash key of each shard that was ever listed or announced. Waits until new shards are listed.
+        """Return the first and last hash key of each shard that was ever listed or announced by a parent's last event.
 
-        This way, the result is the same when a range is planned again. Raises the same errors as `refresh`.
+        Waits until new shards are listed, so that planning a range again gives the same hash keys. Raises the same errors as `refresh`.
         """
         await self._list_until(lambda: self.lineage.too_new(shard_ids), "is not listed yet")
         return {shard_id: self._hash_ranges[shard_id] for shard_id in shard_ids if shard_id in self._hash_ranges}
 
     async def list_shards(self, shard_ids: Collection[str]) -> None:
-        """Wait until these shards are listed, unless they were trimmed: ListShards may lag a minute behind the last event of a parent."""
+        """Wait until these shards are listed or trimmed. ListShards may return a shard up to a minute after its parent's last event."""
         await self._list_until(lambda: [each for each in shard_ids if each > max(self._shards)], "is not listed yet")
 
     async def list_children(self, ended: Collection[str]) -> None:
@@ -186,7 +188,7 @@ class Stream:
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return a shard's children, listed or announced, as its last event announces them."""
+        """Return a shard's children, whether ListShards or the shard's last event has named them."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
@@ -195,9 +197,9 @@ class Stream:
         """Check for shards that were trimmed before they were read to their end, and for positions of an earlier stream.
 
         Args:
-            positions: The offset of this stream.
-            known: Returns what else is known about the position of a shard.
-            reported: Trimmed shards that were already reported; newly reported ones are added.
+            positions: The query's offset, for this stream.
+            known: Returns a position's low watermark, and which losses are accepted.
+            reported: Trimmed shards that were already reported; this call adds those that it reports.
 
         Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
         read.
@@ -205,7 +207,7 @@ class Stream:
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - reported:
-            await self.refresh()  # a shard may have been missing only because it was too new
+            await self.refresh()  # a shard may be missing from the last list only because it is too new
             losses = LossErrors()
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
@@ -217,12 +219,12 @@ class Stream:
             self._check_number(shard_id, position)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
-        """Reject a position of an earlier stream, and another shard's position past the end of a closed shard."""
+        """Raise an error if a position belongs to an earlier stream, or belongs to another shard and is past this shard's end."""
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # Kinesis rejects another shard's number, but past a closed shard's end no request is made. (Continuations are never past it.)
+        # A reader past a closed shard's end does not call Kinesis, which would reject the number of a record from another shard.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -232,7 +234,7 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        Until a micro-batch from here is `planned`, the horizon may move `START_SECONDS`. Raises the same errors as `check_loss`.
+        Without a micro-batch `planned` from there, the horizon may have moved `START_SECONDS`. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -242,7 +244,7 @@ class Stream:
             begins=position == TRIM_HORIZON,
             least=0.0 if planned else START_SECONDS,
         )
-        passed = await self._waited("DescribeStreamSummary", check)
+        passed = await self._retried("DescribeStreamSummary", check)
         if passed is None and known.read_until is not None:
             self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
 
@@ -255,7 +257,7 @@ class Stream:
             return None
 
     async def is_past(self, shard_id: str, number: int) -> bool:
-        """Whether the record with this sequence number is older than the retention; False if that cannot be read."""
+        """Whether the record with this sequence number is older than the retention; False if the retention cannot be read."""
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
@@ -267,7 +269,7 @@ class Stream:
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     async def _find(self, shard_id: str) -> Shard | None:
-        """Return a shard from the last list, else from a new list."""
+        """Return a shard from the last list, or else from a new list."""
         if (shard := self.shard(shard_id)) is not None:
             return shard
         return (await self._presence.shards(shard_id)).get(shard_id)
@@ -289,9 +291,9 @@ class Stream:
         Args:
             start: Where to start.
             sink: Receives the events.
-            known: What else is known about `start`.
+            known: The low watermark at `start`, and which losses are accepted.
             may_open: Awaited before each SubscribeToShard call.
-            separate: Read with GetRecords, for a query that catches up.
+            separate: Read with GetRecords, for a query that is catching up.
 
         Raises `StreamReplacedError` or `InvalidRequestError` if `start` belongs to an earlier stream or another shard.
         """
@@ -309,8 +311,8 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, separate: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        All records acknowledged before the call are at or before the tip. The last one's number is found if it arrived in the last few
-        seconds, or with GetRecords. `separate` uses GetRecords if possible: a new subscription would end that of the run.
+        All records that Kinesis acknowledged before the call are at or before the tip. The result names the last record if it arrived in
+        the last few seconds, or if GetRecords is used. `separate`: prefer GetRecords, since a new subscription would end the run's own one.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), separate=separate)
@@ -319,7 +321,7 @@ class Stream:
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
-            # The search covers only records after the trim horizon; earlier ones after the position may have been trimmed.
+            # Records after the position may have been trimmed before the search, so the shard counts as idle only from the trim horizon on.
             since = await self.horizon() if position == TRIM_HORIZON else None
             if since is None or since >= read_until:
                 return end
@@ -327,7 +329,7 @@ class Stream:
         return end
 
     def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
-        """Return the low watermark of a shard that is idle at a position, and since when it counts (None: always); None if unknown."""
+        """Return the `read_until` and `since` of `Retention.was_idle` for a position; None if the shard was not idle there."""
         return self._retention.idle(shard_id, position)
 
     async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
@@ -347,7 +349,7 @@ class Stream:
             except InvalidRequestError:
                 if start == position:
                     raise
-                continue  # this machine's clock is so fast that the time is in Kinesis' future
+                continue  # this machine's clock is so fast that `start` is in Kinesis' future
             if end is not None and end.position != start:
                 return end
         return End(position)
@@ -355,8 +357,8 @@ class Stream:
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, separate: bool = False) -> End:
         """Find the position just before the first record that arrived at `epoch_ms` or later; `SHARD_END` if the shard ends before.
 
-        Waits until `epoch_ms` has passed. Returns `position`, how far the shard was read, if no record in between arrived before
-        `epoch_ms`. The other arguments and errors are those of `tip`.
+        Waits until `epoch_ms` has passed. Returns `position`, up to which the shard was read, if no record after `position` arrived
+        before `epoch_ms`. `separate` and the errors are those of `tip`.
         """
         by = self._by(separate)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
@@ -376,7 +378,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Search from `start` for the last position before `epoch_ms`. Returns `start` if there is none, None if `gives_up` ended it."""
+        """Call `last_before` from `start` on until the search is complete. Returns `start` if it found no record, None if it was given up."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,
@@ -387,7 +389,7 @@ class Stream:
         )
         end = End(start)
         while True:
-            found = await self._ask(by, shard_id, end.position, look)
+            found = await self._subscribe_and_read(by, shard_id, end.position, look)
             if found.position is not None:
                 end = End(found.position, end.record if found.record is None else found.record)
             elif not found.complete:
@@ -395,14 +397,14 @@ class Stream:
             if found.complete:
                 return end
 
-    async def _ask(
+    async def _subscribe_and_read(
         self,
         by: Subscriptions,
         shard_id: str,
         start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
-        """Subscribe, and call `read`, which reads and closes the events. On failure, both are repeated, with warnings."""
+        """Subscribe and return the result of `read`, which reads the events and closes them. Repeat both steps after a transient error."""
         context, recovery = by.context, by.recovery(shard_id)
         backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
         while True:
@@ -415,7 +417,7 @@ class Stream:
             except Exception as error:
                 fault = classify(error)
                 if fault.verdict is Verdict.MISSING:
-                    # Retry: right after a reshard, Kinesis may not find an existing shard.
+                    # Retry: right after a reshard, Kinesis may report an existing shard as missing.
                     await self._clock.sleep(await recovery.delay(fault, start))
                     continue
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
@@ -427,8 +429,8 @@ class Stream:
                     context.failures.warn(fault.code, shard_id, text)
                 await self._clock.sleep(delay)
 
-    async def _waited(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask`, translate errors as `_listed` does, and retry transient ones. Used only while a query starts, which can wait."""
+    async def _retried(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """Call `ask` with retries, and translate its errors to `StreamError`. Used only while a query starts, which can wait."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

@@ -43,10 +43,11 @@ _CLOSED: Final = _Outcome("the shard is closed")
 
 
 class ShardSubscription:
-    """Reads one shard from a position on. The arguments are those of `Stream.subscribe`, plus two:
+    """Reads one shard from a position on; see `Stream.subscribe` for the other arguments.
 
-    `retention` checks whether records after a position may be gone; None skips the check. `recovery` is shared with the shard's former
-    subscriptions, which have ended.
+    Args:
+        retention: Checks whether records after a position may be gone; None skips the check.
+        recovery: Shared with the shard's former subscriptions, which have ended.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ShardSubscription:
 
     @property
     def lost(self) -> bool:
-        """Whether records after `position` were trimmed, as options accept. `read_until` ignores them, so other queries must not use it."""
+        """Whether records after `position` were trimmed and the loss is accepted. `read_until` is then wrong for other queries."""
         return self._delivery.lost
 
     @property
@@ -111,7 +112,7 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
-                self._place.release()  # other shards can use the space until the next attempt
+                self._place.release()  # let other shards use the space until the next attempt
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -129,7 +130,7 @@ class ShardSubscription:
             self.stats.state = State.PAUSED
             await self._place.wait_granted()
         while (ahead := self._delivery.seconds_ahead) > 0:
-            # Kinesis rejects a start time in its future.
+            # Wait: Kinesis rejects a start time in its future.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
         if (delay := self._recovery.next_call - clock.monotonic()) > 0:
@@ -139,7 +140,7 @@ class ShardSubscription:
             await self._may_open()
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Raises sink errors and DataLossError; other errors are part of the outcome."""
+        """Open a subscription and read until it ends. Returns errors as part of the outcome, except those of the sink and DataLossError."""
         delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
         if await delivery.deliver_known_end():
             return _CLOSED
@@ -202,7 +203,7 @@ class ShardSubscription:
             except Exception as error:
                 return _Outcome(describe(error), error)
             if events.outdated:
-                # Subscribe again: this data may have been sent long ago, so that its lag does not reveal records trimmed since then.
+                # Subscribe again: Kinesis may have sent this event long ago, so its lag does not reveal records trimmed since then.
                 return _STOOD_STILL
             if event is None:
                 any_event = self.stats.events > first
@@ -221,7 +222,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
-            # Report a failure: if a proxy responds in place of Kinesis, resubscribing forever would be a silent stall.
+            # Report a failure: if a proxy responds in place of Kinesis, subscribing again without a limit would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -230,10 +231,10 @@ class ShardSubscription:
 
 
 class OpenSubscription:
-    """Reads events, with a time limit for the next event and one for the sink. If one expires, closes the connection.
+    """Reads events. Closes the connection if the next event or the sink exceeds its time limit.
 
-    One timer re-arms itself, which costs less than a timer for each event. Its interval never exceeds the shorter limit, so the timer is
-    late only if the process was suspended.
+    A single timer restarts itself, which costs less than a timer for each event. Its interval never exceeds the shorter time limit, so the
+    timer is late only if the process was suspended.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -250,11 +251,11 @@ class OpenSubscription:
 
     @property
     def outdated(self) -> bool:
-        """Whether the timer is so late that the process must have been suspended, so that the data it reads may be old."""
+        """Whether the timer is so late that the process must have been suspended. The data in the socket may then be old."""
         return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
-        """Return the next event; None after the last. Raises `TimeoutError` if none comes within `Limits.silence`."""
+        """Return the next event; None after the last. Raises `TimeoutError` if no event arrives within `Limits.silence`."""
         self.expect_event()
         try:
             event = await anext(self._events, None)
@@ -264,7 +265,7 @@ class OpenSubscription:
         else:
             if not self.timed_out:
                 return event
-        # The timer closed the connection; the connection's own error would be misleading.
+        # The timer closed the connection, so the error of the closed connection would be misleading.
         raise TimeoutError(f"no event for {self._limits.silence:g} s")
 
     def expect_event(self) -> None:
@@ -279,18 +280,16 @@ class OpenSubscription:
         self._deadline = self._clock.monotonic() + self._limits.full
 
     def pause(self) -> None:
-        """Suspend the time limits."""
         self._deadline = inf
 
     def close(self) -> None:
-        """Close the connection."""
         self._timer.cancel()
         self._stream.close()
 
     def _check(self) -> None:
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
-            # Bytes of a large event still arrive, so extend the limit.
+            # The bytes of a large event are still arriving, so extend the time limit.
             self._received = self._stream.received
             self._deadline += self._limits.silence
             left += self._limits.silence
@@ -305,9 +304,9 @@ class OpenSubscription:
 
 
 class QueuedRoom:
-    """Requests buffer space for a shard's transport; implements `Quota`. A request stays queued if its subscription is closed.
+    """Requests buffer space for a shard's transport; implements `Quota`.
 
-    The time limits of the open `subscription` are suspended while a request is queued.
+    While a request is queued, the time limits of the open `subscription` are suspended. Closing the subscription leaves the request queued.
     """
 
     def __init__(self, room: Room, clock: Clock, full: float) -> None:
@@ -339,7 +338,7 @@ class QueuedRoom:
         return self._waiting is not None
 
     async def wait_granted(self) -> None:
-        """Wait until a queued request for space is granted, if there is one."""
+        """Wait until the queued request for space, if any, is granted."""
         if self._waiting is not None:
             await self._waiting
             self._waiting = None
@@ -350,7 +349,6 @@ class QueuedRoom:
             self._room.release()
 
     def cancel(self) -> None:
-        """Stop waiting for space."""
         if self._waiting is not None:
             self._waiting.cancel()
 

@@ -65,7 +65,7 @@ class ShardLister(Protocol):
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
         """List the shards that were open at a time; None if the time is before retention or before the stream's creation.
 
-        Raises `ResponseParserError` if the list is empty although the stream existed at that time.
+        Raises `ResponseParserError` if the list is empty but the stream existed at that time.
         """
         ...
 
@@ -85,8 +85,10 @@ class ShardLister(Protocol):
 class Topology:
     """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
 
-    The client retries throttled calls; the caller closes it. `clock` decides whether a rejected start time is in the future or before
-    retention. `patience` retries transient errors, except those of `distribution`, which a read does not need.
+    Args:
+        client: Retries throttled calls; the caller closes it.
+        clock: Decides whether a rejected start time is in the future or before retention.
+        patience: Retries transient errors, except in `distribution`, which reading does not need. None: no retries.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -137,7 +139,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis returns the same error for a time before retention and for a time in its future, such as the current time of a fast clock.
+        # Kinesis returns the same error for a time before retention and for one in its future, such as a fast clock's current time.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -213,7 +215,7 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
 
 
 async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> Distribution:
-    """Return how Kinesis distributes new records over the shards; `UNKNOWN`, with a log line, if that cannot be read."""
+    """Return the result of a `ShardLister.distribution` call; on an error, log it and return `UNKNOWN`."""
     try:
         return await asking
     except CALL_ERRORS as error:
@@ -222,9 +224,9 @@ async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
 
 
 class Presence:
-    """Reads the shards and the consumer of one stream, at most `FRESH_SECONDS` old. Concurrent requests share a call, and its error.
+    """Reads the shards and the consumer of one stream, with results at most `FRESH_SECONDS` old. Concurrent requests share one call.
 
-    An error may hit a thousand shards at once, and Kinesis allows an account only a few such calls per second.
+    An error may concern a thousand shards at once, but Kinesis allows an account only a few ListShards and Describe calls per second.
     """
 
     def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
@@ -234,10 +236,10 @@ class Presence:
         self._identity = SharedCall(lambda: identified(lister, stream.stream_arn), clock, FRESH_SECONDS)
 
     async def shards(self, shard_id: str) -> dict[str, Shard]:
-        """Return the stream's shards by id. A list without `shard_id` is up to date: it was requested after this call began."""
+        """Return the stream's shards by id. If the last list lacks `shard_id`, request a new one."""
         now = self._clock.monotonic()
         listed = {shard.shard_id: shard for shard in await self._shards.get()}
-        # A shared response may be older than the shard, so list again if the shard is missing.
+        # A shared response may be older than the shard.
         return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:
@@ -269,11 +271,11 @@ class SharedCall(Generic[T]):
         """Return the response to a call that began at `since` (monotonic seconds) or later."""
         since = max(since, self._clock.monotonic() - self._seconds)
         while self._answered is None or self._answered[0] < since:
-            # Also replace a task that is done but whose callbacks have not run: awaiting it would not yield, so this would loop forever.
+            # Also replace a task that is done but whose callbacks have not run: awaiting it does not yield, so the loop would never end.
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._answer())
                 self._asking.add_done_callback(self._done)
-            # A cancelled caller must not cancel the call for the others.
+            # Shield the call: other callers still need it if this caller is cancelled.
             await asyncio.shield(self._asking)
         return self._answered[1]
 
@@ -287,7 +289,7 @@ class SharedCall(Generic[T]):
         if self._asking is task:
             self._asking = None
         if not task.cancelled():
-            task.exception()  # so that asyncio does not log the error, which the callers raise
+            task.exception()  # retrieve the error, so that asyncio does not log it; the callers raise it
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:

@@ -1,6 +1,6 @@
 """Defines the `Transport` protocol for subscribing to shards, and implements it with SubscribeToShard and aiobotocore.
 
-The client chooses HTTP/2 or HTTP/1.1. Events are parsed here: botocore's parser is ten times slower, and quadratic in an event's size.
+The client chooses HTTP/2 or HTTP/1.1. Events are not parsed by botocore, whose parser is ten times slower and quadratic in the event size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def subscription_config(
 ) -> dict[str, Any]:
     """Return the client configuration for subscriptions, except `max_pool_connections`.
 
-    `max_pool_connections` must exceed the number of shards: otherwise, a call would wait forever for a connection. Retries are up to the
-    subscription. Kinesis sends an event every 5 s even for an idle shard, so 35 s of silence mean a dead connection.
+    `max_pool_connections` must exceed the number of shards: otherwise, a call would wait forever for a connection. The client does not
+    retry, because `ShardSubscription` does.
 
     Args:
         transport: One of `kinesis_efo.http2.session.TRANSPORTS`.
-        share: Returns the bytes that a subscription may receive before buffer space is reserved. Limits HTTP/2's window or the socket's buffer.
-        silence: The maximum time in seconds without a byte.
+        share: Returns the bytes that a subscription may receive before it reserves buffer space. Limits the HTTP/2 window or socket buffer.
+        silence: Maximum seconds without a byte. Even for an idle shard, Kinesis sends an event every 5 s.
     """
 
     def make(address: tuple[Any, ...]) -> socket.socket:
@@ -77,7 +77,7 @@ class Quota(Protocol):
         ...
 
     async def reserve(self, size: int) -> None:
-        """Called after `try_reserve` has failed: wait for space and reserve it. Raises `NoRoom` if that takes too long."""
+        """Called after `try_reserve` has failed: wait for space and reserve it. Raises `NoRoom` after a timeout."""
         ...
 
 
@@ -130,8 +130,8 @@ class Transport(Protocol):
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
         """Subscribe to a shard after `position` (None: at the tip, by Kinesis' clock). Raises `ClientError` if Kinesis rejects the call.
 
-        `SHARD_END` raises ValueError. `room` reserves space before an event larger than its share is read, and before any other event with
-        records is returned. The caller then owns the reservation.
+        Space in `room` is reserved before an event above `room.share` bytes is read, and before a smaller event with records is returned.
+        The caller then owns the reservation. Raises `ValueError` for `SHARD_END`.
         """
         ...
 
@@ -145,7 +145,7 @@ class OpenedLater:
         self._opened: Transport | None = None
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        # Several shards may call this concurrently; they must share one client, and with it one pace per shard.
+        # Open only one transport for concurrent calls of several shards: its client and its pace for each shard must be shared.
         async with self._lock:
             if self._opened is None:
                 self._opened = await self._opening()
@@ -172,10 +172,10 @@ class BotoTransport:
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response, over HTTP/1.1 (aiohttp) or HTTP/2. Its headers were already received.
+    """The body of one SubscribeToShard response, over HTTP/1.1 (aiohttp) or HTTP/2, whose headers were already received.
 
-    Once the length of a large frame is known, the rest of the frame is read only when there is space for it. Until then, reading from the
-    socket pauses.
+    After the length of a large frame, the rest of the frame is read only when buffer space was reserved for it. Until then, reading from
+    the socket pauses.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:
@@ -194,7 +194,7 @@ class BotoEventStream:
         return self
 
     async def __anext__(self) -> Event:
-        # Return the events that arrived before an error, then raise the error.
+        # Raise an error only after the events that arrived before it were returned.
         while not self._payloads:
             if self._fault:
                 raise self._fault
@@ -236,7 +236,7 @@ class BotoEventStream:
             case "event", "SubscribeToShardEvent":
                 self._payloads.append(frame.payload)
             case "event", str():
-                # The initial response is empty; unknown event types are ignored.
+                # Ignore the initial response, which is empty, and unknown event types.
                 pass
             case "event", kind:
                 # An event whose type is not a string may contain records, which must not be skipped.
@@ -270,7 +270,7 @@ class _Connection:
         return HttpFacts("HTTP/1.1", tls_version(security))
 
     def pause(self) -> None:
-        """Stop receiving. With HTTP/2, the window stays closed anyway while nothing is read."""
+        """Stop receiving over HTTP/1.1. HTTP/2 needs no action: its window stays closed while nothing is read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -279,7 +279,7 @@ class _Connection:
             self._transport.resume_reading()
 
     def expect(self, size: int) -> None:
-        """Let the server send `size` more bytes, for which space was reserved. Has no effect with HTTP/1.1."""
+        """Let an HTTP/2 server send `size` more bytes, for which space was reserved. No effect with HTTP/1.1."""
         if self._body is not None:
             self._body.expect(size)
 
@@ -287,7 +287,7 @@ class _Connection:
 def starting_position(position: Position | None) -> dict[str, Any]:
     """Convert a position to SubscribeToShard's `StartingPosition`; None to `LATEST`.
 
-    Raises `ValueError` for `SHARD_END` and for a time outside of the years 1 to 9999.
+    Raises `ValueError` for `SHARD_END` and for a time outside the years 1 to 9999.
     """
     if position is None:
         return {"Type": "LATEST"}
@@ -304,7 +304,7 @@ def starting_position(position: Position | None) -> dict[str, Any]:
 
 
 def as_time(epoch_ms: int) -> datetime:
-    """Convert epoch milliseconds to botocore's form of a time. Raises `ValueError` outside of the years 1 to 9999."""
+    """Convert epoch milliseconds to a `datetime`, as botocore requires. Raises `ValueError` outside the years 1 to 9999."""
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

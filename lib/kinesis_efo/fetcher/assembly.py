@@ -51,14 +51,17 @@ async def stream_opener(
     clock: KinesisClock,
     limits: Limits,
 ) -> Callable[[StreamRef], Stream]:
-    """Open the clients for reading streams. Return a function that opens a stream.
+    """Open the clients for reading streams. Return a function that creates a `Stream`.
 
-    `stack` closes the clients. `source` is where the manifest came from, for messages. `clock` is set by the responses.
+    Args:
+        stack: Closes the clients.
+        source: Where the manifest came from, for messages.
+        clock: Is set by the clients' responses.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Enter this stack now, so that the clients that it opens later are closed only after the run has ended.
+    # Enter the stack for `OpenedLater` now, so that its clients are closed only after everything that is opened between now and then.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -99,18 +102,18 @@ async def _open_transport(
 async def _open_separate(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """Open the transport for queries that catch up; see `Stream.separate`."""
+    """Open the GetRecords transport for queries that are catching up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # Do not watch this client: the clock already watches the client that lists the shards every minute.
+    # The clock does not watch this client: the responses of the client that lists the shards every minute are enough to set it.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 
 
 def _separate_rate(options: SourceOptions) -> int:
-    """Return the bytes per second that a query may read from a shard with GetRecords while it catches up, at most Kinesis' limit."""
+    """Return the bytes per second that a query may read from a shard with GetRecords to catch up, at most Kinesis' limit."""
     return min(options.shard_rate, 2 << 20)
 
 
 def certificate_for(listening: Listening, clock: Clock) -> Certificate | None:
-    """Create the TLS certificate of a service, dated by `clock`; None if all of its connections stay within the host."""
+    """Create the TLS certificate of a service, with its validity based on `clock`; None if the service listens only on loopback."""
     return None if listening.loopback_only else make_certificate(datetime.fromtimestamp(clock.time(), UTC))

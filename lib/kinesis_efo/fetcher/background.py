@@ -17,7 +17,7 @@ T = TypeVar("T")
 def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
     """Start a task that runs until it is cancelled.
 
-    An error that ends the task is set as the failure. Errors of other libraries are wrapped, so that they also reach the query.
+    Sets `failure` to an error that ends the task. Errors of other libraries are wrapped in `FetcherError`.
     """
 
     async def guarded() -> None:

@@ -1,7 +1,7 @@
-"""One memory budget for all shards of a fetcher: for buffered events and for those being received.
+"""One memory budget for all shards of a fetcher, for buffered events and for events that are being received.
 
-A shard reserves space before its bytes are read, one event at a time, and queues if there is not enough. The budget lives in the fetcher's event
-loop and is not thread-safe; its counts may be read from any thread.
+A shard reserves space for one event at a time, before it reads the event, and queues if there is not enough space. The budget belongs to
+the fetcher's event loop and is not thread-safe; other threads may only read its attributes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Signal:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """Wake all waiters."""
         self._event.set()
         self._event = asyncio.Event()
 
@@ -49,7 +48,7 @@ class Budget:
     """At most `limit` bytes, shared by all shards of a fetcher. `now` returns the monotonic time in seconds.
 
     A shard that does not get space joins a queue. It requests space for one event at a time, so a busy shard goes to the end of the queue
-    after each event. Up to a quarter of the limit is reserved for shards that use little (`share`): they do not queue behind busy shards.
+    after each event. Up to a quarter of the limit is reserved for quiet shards: a shard that uses at most `share` bytes does not queue.
 
     The bytes in use stay within `limit`, with two exceptions that prevent deadlocks: one event at a time that is larger than all unreserved
     space, and one event per shard if a reader waits for this event while the budget is full.
@@ -96,7 +95,7 @@ class Budget:
         while self._queue:
             account, request = next(iter(self._queue.items()))
             if request.size > self._queue_limit and self._too_large is None:
-                self._too_large = account  # the request would otherwise wait forever
+                self._too_large = account  # grant it beyond the limit: it would otherwise wait forever
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -106,7 +105,7 @@ class Budget:
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
-        elif account is self._too_large:  # the task that requested it was just cancelled
+        elif account is self._too_large:  # the requesting task was just cancelled, so nothing exceeds the limit
             self._too_large = None
 
 
@@ -119,7 +118,7 @@ class _Request:
 
 
 class Account:
-    """One buffer's part of a budget."""
+    """The bytes that one buffer has reserved from a budget."""
 
     __slots__ = ("_budget", "closed", "held", "key")
 
@@ -178,12 +177,11 @@ class Account:
         return self in self._budget._queue
 
     def exceed(self) -> None:
-        """Grant the waiting request even if the budget is full, because a task waits for this event."""
+        """Grant the waiting request even if the budget is full. Called if a task is waiting for the event."""
         if self.waits:
             self._budget._grant(self)
 
     def release(self, size: int) -> None:
-        """Release `size` bytes."""
         budget = self._budget
         if self.closed:
             return
@@ -217,9 +215,9 @@ class Account:
 
 
 class ShardRoom:
-    """Space for a shard's next event, on top of what is buffered; implements `kinesis.transport.Room`.
+    """Space for a shard's next event, in addition to its buffered events; implements `kinesis.transport.Room`.
 
-    `waits` is a callback for when the shard has to queue.
+    `waits` is called when the shard begins to queue for space.
     """
 
     def __init__(self, account: Account, waits: Callable[[], None]) -> None:
@@ -229,7 +227,7 @@ class ShardRoom:
 
     @property
     def share(self) -> int:
-        """Bytes that may be received without waiting, since the budget reserves them for each shard."""
+        """Bytes that may be received without queueing; see `Budget.share`."""
         return self._account.share
 
     def try_reserve(self, size: int) -> bool:
@@ -245,11 +243,11 @@ class ShardRoom:
     async def reserve(self, size: int) -> None:
         """Queue for space after `try_reserve` has failed.
 
-        No reader waits forever for this event. If all readers of the shard wait for it, earlier events are dropped, and it gets space
-        whatever its size. If a reader is behind and another one has waited for `STARVING_SECONDS`, it gets space and earlier events stay,
-        for one event at a time. A reader that is behind and has not moved for `CLAIM_SECONDS` is ignored.
+        No task waits forever for the event. If all tasks that read the shard wait for it, earlier events are dropped and the event gets
+        space whatever its size. If only some have waited for `STARVING_SECONDS`, the event gets space and earlier events are retained for
+        the slower tasks; this is allowed for one event at a time. A slower task without progress for `CLAIM_SECONDS` is ignored.
         """
-        # Release reservations before waiting: otherwise, two shards could deadlock.
+        # Release reservations before waiting: two shards that keep theirs while waiting could deadlock.
         self.release()
         waiting = self._account.reserve(size + EVENT_OVERHEAD)
         if self._waits is not None:

@@ -1,7 +1,7 @@
 """Buffers the fetched, uncommitted events of one shard, in order and without gaps.
 
-A buffer lives in the fetcher's event loop and is not thread-safe. While it waits for space, the shard's socket is not read. Dropped events
-can be fetched from Kinesis again.
+A buffer belongs to the fetcher's event loop and is not thread-safe. While it waits for space, the shard's socket is not read. Dropped
+events can be fetched from Kinesis again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kinesis_efo.records.events import Event, first_number, has_record, last_rec
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""After this long without space, events that are retained for a query without a reader here are dropped."""
+"""After this many seconds without space, events are no longer retained for queries of which no task is reading from the buffer."""
 
 CLAIM_SECONDS: Final = 30.0
 """Events are no longer retained for a reader that does not read for this long while another one waits."""
 
 
 class NotCovered(Exception):
-    """A buffer does not contain `left`, the rest of a range. The run decides where to read the rest."""
+    """A buffer does not contain `left`, the unread rest of a range. The run decides where to read it."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -47,10 +47,10 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position at its end
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record; number 0 means that of `through`, which makes reports 10% smaller. `sub` is 0 once the payload was dropped
+    # The last record; with `sub` 0 if the payload was dropped. Number 0 stands for the number in `through`: reports are then 10% smaller
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
-    age: int = 0  # Milliseconds since the last of them arrived
+    age: int = 0  # Milliseconds since the last record arrived in the stream
 
     @classmethod
     def of(
@@ -62,7 +62,6 @@ class BufferedEvent(NamedTuple):
         arrivals: Sequence[Arrivals],
         age: int = 0,
     ) -> BufferedEvent:
-        """Describe an event."""
         is_at_end = last is not None and last == (through.value, 0) and through.kind is PositionKind.AFTER
         return cls(through, size, records, _AT_END if is_at_end else last, arrivals, age)
 
@@ -75,7 +74,7 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between `start` and `end`: their index and payloads.
 
-    `arrival_step` is the resolution of recorded arrival times in milliseconds; None to skip them.
+    `arrival_step` is the resolution in milliseconds at which arrival times are recorded; None disables recording.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ShardBuffer(EventIndex):
     ) -> None:
         super().__init__(start, compact_after)
         self.key = key
-        self.last_record: LastRecord | None = None  # The last record before `start` that was ever buffered
+        self.last_record: LastRecord | None = None  # The last record of the dropped events
         # Queries have committed everything up to here; None before the first commit
         self.committed: Position | None = None
         self._budget = budget
@@ -103,7 +102,7 @@ class ShardBuffer(EventIndex):
         self._payloads: list[bytes | None] = []
         self._cursors: set[Cursor] = set()
         self._retained: Mapping[str, Position] = {}
-        self.quiet = Quiet()  # Decides whether the shard has been read to its tip
+        self.quiet = Quiet()  # Detects whether the shard has been read to its tip
         self.drops = 0
         self.touched_at = budget.now()
         self._closed = False
@@ -126,7 +125,7 @@ class ShardBuffer(EventIndex):
     # -- filling
 
     async def admit(self, event: Event, now: float) -> None:
-        """Add the next event, received at `now` (monotonic seconds). A small event has no reservation yet, so it may wait for space."""
+        """Add the next event, received at `now` (monotonic seconds). May wait for space if none was reserved."""
         self.quiet.observe(event.head, now)
         if event.head.still:
             self.room.release()
@@ -149,7 +148,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # a repeated event, which no later commit would drop
+            self._evict(len(self))  # the event was fetched again after its commit, so no later commit would drop it
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -164,19 +163,19 @@ class ShardBuffer(EventIndex):
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # Do not wait for a first event, which may never come, if the shard seems to be at the tip.
+        # If the shard seems to be at its tip, do not wait for the buffer's first event, which may never arrive.
         return False if covered is None and self.quiet.is_at_tip() else covered
 
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
         """Return the events since the last call, and the number of all events so far.
 
-        `reported` is the number returned by the last call, or 0. A last event without records is returned again, with its new position.
+        `reported` is the number that the last call returned, or 0. A last event without records is returned again, with its new position.
         """
         first = max(0, min(reported - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
-            # Report the last record even if the event was read and dropped: a range must not end before it.
+            # Report the last record even if the event was already dropped: the run must not end a range before this record.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
                 BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))
@@ -191,7 +190,9 @@ class ShardBuffer(EventIndex):
     ) -> Iterator[Cursor]:
         """Open a cursor for the range `(after, through]` of a query. While it is open, events after its position are retained.
 
-        `last`: the sequence number of the range's last record, if available. `asked_at`: when the range was requested, monotonic seconds.
+        Args:
+            last: The sequence number of the range's last record, if available.
+            asked_at: When the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at, query)
         self._cursors.add(cursor)
@@ -203,14 +204,14 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop events before a position that all queries have committed. `retained`: the position from which each query needs events."""
+        """Drop events before `position`, up to which all queries have committed. `retained` has each query's own position, by its name."""
         self._retained = retained
         if self.covers(position):
             self.committed = position
             self._evict(self.index_after(position))
 
     def drop_unread(self, stop: int | None = None) -> None:
-        """Drop the events before an index (None: all) although they may be needed, and report that to the run."""
+        """Drop the events before an index (None: all) even if they are uncommitted, and report that to the run."""
         if (stop := len(self) if stop is None else stop) > self.gone:
             self.drops += 1
             self._evict(stop)
@@ -233,14 +234,14 @@ class ShardBuffer(EventIndex):
     def last_record_up_to(self, position: Position) -> LastRecord | None:
         """Return the last record up to a committed position; None if it is unknown or there are no records.
 
-        The position is the end of an event or, at a query's end, within an event.
+        The position is the end of an event or, if it is the end of a query, a record within an event.
         """
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # the buffer begins after the position, because another query reads further on
+            last = None  # the buffer begins after the position, because another query is further ahead
         between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
         if position == start or (last is not None and between):
-            return last  # between a dropped event's last record and its end there are no records
+            return last  # the position is between a dropped event's last record and the event's end
         index = self.index_after(position)
         if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None
@@ -262,7 +263,7 @@ class ShardBuffer(EventIndex):
     def _exceed_if_starving(self) -> None:
         if (waited := self.waits) is None:
             return
-        # Ignore finished readers, whose cursors may still be open.
+        # Ignore tasks that have read their whole range but whose cursors are still open.
         unfinished = [cursor for cursor in self._cursors if not cursor.done]
         waiting = [cursor for cursor in unfinished if self._is_at_end(cursor.position)]
         if not waiting:
@@ -270,7 +271,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # Retain events for queries without a reader here, even if all readers have passed these events.
+            # Retain events for queries of which no task is reading now, even if the other queries have read these events.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
@@ -289,7 +290,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Events that exceed the budget may block the next reader, so drop them once they are read.
+        # Drop events that exceed the budget once they were read: they could otherwise block the next task.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.drop_unread(self.index_after(read))
@@ -302,13 +303,13 @@ class ShardBuffer(EventIndex):
         if last is not None:
             self.last_record = last_record(last) or self.last_record
         self._account.release(self.drop(stop))
-        # Free the payloads now, but remove slots only in large groups: each removal moves all later slots.
+        # Free the payloads now, but remove list slots only in large groups, since each removal moves all later slots.
         self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 
 
 class Cursor:
-    """The position of one reader (a task of `query`) in a buffer: the end of the last event that it read."""
+    """The position of one reader (a task of `query`) in a buffer: the end of the last event that the task read."""
 
     __slots__ = (
         "_asked_at",
@@ -343,17 +344,17 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # Set if the event that should contain the range's last record lacks it: the event's payload, or [] without records
+        # If the range's last record is missing where it should be: the payload of the event read instead, [] if the event has no records
         self.beyond: list[bytes] | None = None
-        # The reader made no progress while another one waited, so events are no longer retained for it
+        # The task made no progress while another task waited, so events are no longer retained for it
         self.given_up = False
 
     def waited(self, now: float) -> float:
-        """Return for how many seconds the reader has found no new events."""
+        """Return for how many seconds the reader has been waiting for new events."""
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has made no progress for `CLAIM_SECONDS` while another one waits. Call this only while another one waits."""
+        """Whether the reader has made no progress for `CLAIM_SECONDS`. Call this only while another reader of the buffer is waiting."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -371,15 +372,15 @@ class Cursor:
     def done(self) -> bool:
         """Whether the reader has received all of its range.
 
-        A range with a known last record is complete once that record was read. Any other range is complete once its end position was
-        reached, or once the reader is at the tip: the end is in the past, and an event with just that position may never come, since
-        GetRecords returns positions only with records, and SubscribeToShard may choose other positions.
+        A range with a known last record is complete once this record was read. Any other range is complete once its end position or the
+        shard's tip was reached. The tip is sufficient: there are no more records up to the end position, which lies in the past, and an
+        event that ends exactly there may never arrive.
         """
         if self._last is not None:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # Do not end at the tip if the range ends with the shard, or if the buffer may lack records after the reader's position.
+        # The tip is not sufficient if the range ends at the shard's end, or if the buffer may lack records after the reader's position.
         buffer = self._buffer
         believed = not self._through.is_end and buffer.quiet.is_at_tip(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))
@@ -387,7 +388,7 @@ class Cursor:
     def read(self, max_bytes: int) -> list[bytes]:
         """Return the next payloads, up to the event that ends the range or exceeds `max_bytes`; empty if nothing has arrived yet.
 
-        The buffer must cover the position.
+        Raises `FetcherError` if the buffer does not cover the position.
         """
         buffer = self._buffer
         if buffer.covers(self.position) is False:

@@ -1,7 +1,7 @@
 """Collects a fetcher's counts as metric samples: for the fetcher, per stream, and optionally per shard.
 
-It runs in an exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive its feeds, so that totals
-never decrease.
+It runs in a metrics exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive the `ShardFeed`,
+so that totals never decrease.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FetcherCollector:
         about: Attributes of all samples.
         shards: How many shards may have separate samples.
         now: Returns the monotonic time in seconds.
-        queries: Returns the numbers of the run's queries and of those that catch up; None if the run is in another process.
+        queries: Returns how many queries the run has and how many are catching up; None if the run is in another process.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """Yield the samples of all current values. Each count of a stream has one sample per shard, to be summed."""
+        """Yield the samples of all current values. The samples of a stream's shards have to be added up."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         for name, stream in list(self._streams.items()):

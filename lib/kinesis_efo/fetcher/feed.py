@@ -1,4 +1,4 @@
-"""Fills the buffer of one shard from a subscription or with GetRecords. Only the run restarts it."""
+"""Fills the buffer of one shard from a subscription or with GetRecords, as the run orders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RowListener(Protocol):
     """Receives notifications about changed buffers, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Mark these buffers as changed, so that they are processed next time."""
+        """Mark these buffers as changed; the next `wake` processes them."""
 
     def wake(self) -> None:
         """Process the changed buffers now."""
@@ -55,13 +55,13 @@ class ShardFeed:
 
     Args:
         subscribe: Creates a subscription.
-        listener: Receives notifications about the buffer.
+        listener: Is notified when the buffer changes.
         ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard can no longer be read.
-        counts: Counts what is received.
-        fail_on_data_loss: If False, a shard that was trimmed counts as read to its end.
-        lost: Logs that loss.
-        arrival_step: The resolution of recorded arrival times in milliseconds; None to skip them.
+        counts: Counts the received events and bytes.
+        fail_on_data_loss: If False, a shard whose unread records were trimmed counts as read to its end.
+        lost: Logs the loss of these records.
+        arrival_step: The resolution in milliseconds at which arrival times are recorded; None disables recording.
         compact_after: See `EventIndex`.
     """
 
@@ -112,7 +112,7 @@ class ShardFeed:
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def apply_order(self, order: Order) -> None:
-        """Apply an `Order`: restart if its version has changed, and drop the events that it no longer retains."""
+        """Apply an `Order`: start over if its version has changed, and drop the events before its `keep` position."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None
@@ -129,7 +129,7 @@ class ShardFeed:
         self._announce()
 
     def news(self, buffer: ShardBuffer) -> ShardNews:
-        """Return what to report to the run, except for the events."""
+        """Return the report to the run about this shard, without the events."""
         return ShardNews(
             self.key,
             0 if self.order is None else self.order.version,
@@ -143,7 +143,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """An upper bound in seconds for the age of records that were not received yet, proven by several events; None if unknown."""
+        """An upper bound for the age, in seconds, of records that were not received yet; None before several events have confirmed it."""
         times = self._read_until
         return self._clock.monotonic() - min(times) if len(times) == times.maxlen else None
 
@@ -157,10 +157,10 @@ class ShardFeed:
             self._read_until[-1] = min(self._read_until[-1], came - event.head.millis_behind / 1000)
 
     def close(self) -> asyncio.Task[None] | None:
-        """Stop fetching and drop the buffer. Return a task that is done once the connection is closed."""
+        """Stop fetching and drop the buffer. Return a task that ends when the connection is closed; None without a connection."""
         task, self._task = self._task, None
         buffer, self.buffer = self.buffer, None
-        # Drop the reference to the subscription, which would keep the buffer's payloads in memory as long as the feed exists.
+        # Drop the reference to the subscription, which would otherwise keep the buffer's payloads in memory.
         self._subscription = None
         self.millis_behind = None
         self._read_until.clear()
@@ -205,14 +205,14 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.signal.notify()
-        # Notify readers of every new position. Wake the listener only for records: 256 idle shards report 50 positions per second.
+        # Wake the listener only for records: 256 idle shards have 50 new positions per second.
         self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
 
 class _Filling:
-    """The sink of one subscription, with a separate buffer: late events of an earlier subscription go into its closed buffer."""
+    """The sink of one subscription. It stays with that subscription's buffer, so that late events cannot get into a newer buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed
@@ -233,7 +233,7 @@ class _Filling:
         await self._buffer.admit(event, came)
         if feed.buffer is not self._buffer:
             return
-        # The lag is that of the time when the event came, not of the time when there was space for it.
+        # Use the time before `admit`, which may have waited for space: the event's lag refers to the time when the event was received.
         feed._record_lag(event, came)
         turns_quiet = not believed and self._buffer.quiet.is_at_tip()
         if event.head.still and (turns_quiet or came - feed._touched_at >= _STILL_SECONDS):

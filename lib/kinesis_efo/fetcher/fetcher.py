@@ -1,6 +1,6 @@
-"""The fetcher: fetches the events that the run requests, and serves ranges of shards to tasks.
+"""The fetcher: buffers events of the shards and positions that the run orders, and serves ranges of them to tasks.
 
-It runs in one event loop and is not thread-safe. Only the run decides which events are fetched from where.
+It runs in one event loop and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -44,51 +44,51 @@ _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries catch up, their separate buffers together get the budget divided by this number."""
 _STALE_SECONDS: Final = 7.0
-"""An empty buffer that waits this long for space gets the space of a buffer that was not read for as long."""
+"""If an empty buffer has waited for space this many seconds, a buffer that was not read for as many seconds is dropped."""
 _PAST_SECONDS: Final = 10.0
 """Maximum wait of a range whose last record is older than the retention, if `failOnDataLoss` is false."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
-    """Settings of a fetcher."""
-
     fail_on_data_loss: bool
-    patience: float  # Seconds that a read waits for permission to read its shard
-    arrival_step: int | None = None  # Resolution of recorded arrival times, milliseconds; None to skip them
-    timeout: float = 600.0  # A range fails after this many seconds without progress, although Kinesis responds
-    compact_after: int = COMPACT_AFTER  # This many slots of dropped events are removed together
+    patience: float  # Maximum seconds for which a task's read waits until the fetcher may read the shard
+    arrival_step: int | None = None  # Resolution of the recorded arrival times, milliseconds; None disables recording
+    timeout: float = 600.0  # A range fails after this many seconds of responses from Kinesis without new records
+    compact_after: int = COMPACT_AFTER  # See `EventIndex`
 
 
 class Coordinator(Protocol):
     """Decides which shards a fetcher may read. Called in the fetcher's event loop.
 
-    `failure` is the error that ends reading: the run's, or this fetcher's if the run is in another process.
+    `failure` is the error that ends reading: the run's failure, or this fetcher's if the run is in another process.
     """
 
     failure: Failure
 
     def may_read(self, shard: ShardKey) -> bool:
-        """Whether the fetcher may read a shard now. Reads the clock, so the result is right even after the process was suspended."""
+        """Whether the fetcher may read a shard now. Compares the clock with the lease's expiry, as the process may have been suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until a subscription to a shard may be opened: another fetcher or run may own the shard by now."""
+        """Wait until the fetcher may open a subscription to a shard. Meanwhile, the shard may have moved to another fetcher or run."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """Return the error of a read that has waited `seconds` in vain for permission to read its shard."""
+        """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
-        """Return what else is known about a position of a shard."""
+        """Return the low watermark at a position of a shard, and which losses are accepted there."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report that a buffer can no longer be filled, or that a query cannot read a range that it has planned."""
+        """Report an error. If `row` names a query, the error fails this query; otherwise, it ends all reading."""
 
 
 class Fetcher:
-    """Fills buffers as the run requests and serves ranges of them.
+    """Fills buffers as the run orders and serves ranges of them.
 
-    The buffers that all queries share use `budget`. Buffers of queries that catch up, if any, use a part of it (`separate`). `counts` has
-    the received events and bytes, by query name (None: all queries).
+    Attributes:
+        budget: Memory of the buffers that all queries share.
+        separate: Memory of the buffers of queries that are catching up. While there are any, it is taken from `budget`.
+        counts: Received events and bytes; by query name for queries that are catching up, and under None for the shared buffers.
     """
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
@@ -132,7 +132,7 @@ class Fetcher:
     # -- what the run orders
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Fill these buffers as ordered. None closes a buffer once no task reads from it."""
+        """Apply the run's orders to these buffers. None closes a buffer once no task reads from it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -140,7 +140,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Apply the order even if the shard may not be read yet: it is not sent again, and the subscription waits for permission.
+                # Apply the order even if the shard may not be read yet: the run does not send it again, and the subscription waits.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -159,7 +159,7 @@ class Fetcher:
         return iter(list(self._feeds.values()))
 
     def feed(self, row: RowKey) -> ShardFeed | None:
-        """Return the feed that fills a buffer; None if the run has not ordered it, or the shard may not be read now."""
+        """Return the feed that fills a buffer; None if the run has not ordered the buffer or the shard may not be read now."""
         return self._feeds.get(row) if self._coordinator.may_read(row.shard) else None
 
     def _close_unneeded(self, row: RowKey) -> None:
@@ -174,7 +174,7 @@ class Fetcher:
         self.separate.limit, self.budget.limit = max(1, part), self.room - part
 
     async def _make_room(self) -> None:
-        """Free the space of buffers that are not read, for buffers that would otherwise wait for space forever."""
+        """Periodically free the space of buffers that are not read if another buffer would wait for space forever."""
         while True:
             await self._clock.sleep(1.0)
             for budget in (self.budget, self.separate):
@@ -205,7 +205,7 @@ class Fetcher:
         return any(at is None or at >= long_ago for at in handed)
 
     def subscription(self, key: ShardKey) -> Subscription | None:
-        """Return the counts of a shard's subscriptions; None before the first."""
+        """Return the status of a shard's subscription; None before the first subscription."""
         stats = self._streams.stream(key.stream).subscriptions.stats.get(key.shard)
         return Subscription.of(stats, self._clock.monotonic()) if stats is not None else None
 
@@ -222,9 +222,9 @@ class Fetcher:
 
         `asked_at` is when the range was requested, monotonic seconds (None: now). Raises:
 
-        - `NotCovered` if the buffer lacks the rest of the range or does not get that far.
-        - `DataLossError` if the last record of the range is lost and losses fail the query.
-        - `RetriesExhaustedError` if the end is not reached in time.
+        - `NotCovered` if the rest of the range is not in this buffer and will not get there soon.
+        - `DataLossError` if the last record of the range is lost and the loss is not accepted.
+        - `RetriesExhaustedError` if the end of the range is not reached in time.
         """
         return _RangeReading(self, row, wanted, asked_at, query).payloads()
 
@@ -232,7 +232,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
-            # The record was trimmed, so give up soon: if each range waited long, more records would expire meanwhile.
+            # The record was trimmed, so give up soon: if each range waited long, more records would be trimmed meanwhile.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -283,7 +283,7 @@ class Fetcher:
         await losses.write_soon()
 
     def _listed(self, name: str) -> None:
-        """Called after a stream's shards were listed. Passes the ends of closed shards to their feeds."""
+        """Called after a stream's shards were listed. Informs the feeds of closed shards about the shards' last sequence numbers."""
         stream = self._streams.stream(name)
         for feed in self:
             key = feed.key
@@ -299,7 +299,7 @@ class Fetcher:
 
     @contextmanager
     def _retained(self, row: RowKey) -> Iterator[None]:
-        """Retain a buffer while a task reads from it, even if the run no longer orders it."""
+        """Retain a buffer while a task reads from it, even if the run's orders no longer include it."""
         self._readers[row] += 1
         try:
             yield
@@ -328,7 +328,7 @@ class FetcherSource:
 class _RangeReading:
     """Reads one range for a task from a buffer.
 
-    `handed_at` is when the task received its current payloads, monotonic seconds; None while it waits.
+    `handed_at` is when the task received the last payloads, monotonic seconds; None while it is waiting for the next ones.
     """
 
     def __init__(self, fetcher: Fetcher, row: RowKey, wanted: ShardRange, asked_at: float | None, query: str) -> None:
@@ -369,20 +369,20 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Restart the time limits only now: the task may have taken long to process these payloads.
+                            # Restart the time limits only now, because the task may have taken long to process these payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((self._row, wanted.through), None)
                 if self._shortfall.lost:
                     await fetcher._lost(wanted.key, self._shortfall.lost)
         except (DataLossError, RetriesExhaustedError) as error:
-            # Fail the query: another attempt of the task would wait just as long.
+            # Fail the query at once: if Spark retried the task, the new attempt would wait just as long.
             fetcher._coordinator.failed(RowKey(self._query, self._row.shard), error)
             raise
         finally:
             fetcher._readings.remove(self)
 
     async def _feed(self) -> ShardFeed:
-        """Wait for permission to read the shard, then return its feed. After a crash, the earlier run's lease has to expire first."""
+        """Wait until the shard may be read, then return its feed. After a crash, the earlier run's lease has to expire first."""
         fetcher = self._fetcher
         patience = fetcher.settings.patience
         allowed_at, give_up_at = inf, self._clock.monotonic() + patience
@@ -392,14 +392,14 @@ class _RangeReading:
             self._shortfall.check_progress(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
-                raise NotCovered(self._left)  # the run has not ordered this buffer, or no longer does
+                raise NotCovered(self._left)  # the run's orders do not include this buffer
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
             await fetcher._orders_changed.within(min(give_up_at - now, _AGAIN_SECONDS))
         return feed
 
     async def _buffered(self, feed: ShardFeed, buffer: ShardBuffer) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads of the range from a feed's buffer. Ends with the range, or if this buffer cannot supply the rest."""
+        """Yield the range's payloads from a feed's buffer, until the range ends or this buffer cannot supply the rest."""
         key, after, through, last = self._left
         if buffer.start == after and through.kind is PositionKind.AFTER:
             buffer.extend_coverage(through.value)
@@ -411,7 +411,7 @@ class _RangeReading:
                 self._over = cursor.done
                 if self._over or cursor.beyond is not None:
                     break
-                if not payloads and not await self._waited(feed, buffer, cursor):
+                if not payloads and not await self._wait_for_change(feed, buffer, cursor):
                     break
         self._left = ShardRange(key, cursor.settled, through, last)
         if cursor.beyond is None:
@@ -425,12 +425,12 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Drop the event that lacks the record: the run then has this part of the shard fetched again.
+            # Drop the event that should contain the record, so that the run has this range fetched again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
-    async def _waited(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
-        """Wait for a change in the buffer. Return whether to check it again."""
+    async def _wait_for_change(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
+        """Wait until the buffer changes, at most a second. Return whether to continue with this range."""
         await feed.signal.within(1.0)
         self._fetcher._coordinator.failure.raise_if_set()
         now = self._clock.monotonic()
@@ -441,7 +441,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Other queries still read far before this range, so do not wait until their shared buffer gets here.
+        # Other queries are still reading far before this range, so do not wait until the shared buffer reaches it.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

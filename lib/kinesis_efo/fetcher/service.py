@@ -29,17 +29,18 @@ class RangeSource(Protocol):
     """Reads ranges for the service. Every method runs in the fetcher's event loop."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Prepare for reading these ranges. Return the time of this call, monotonic seconds."""
+        """Prepare for reading these ranges. Return the current time in monotonic seconds, for `read`."""
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
         """Yield the payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
 
 
 class FetcherService(Service):
-    """Serves tasks; see `Service`.
+    """Serves tasks; see `Service` for the other arguments.
 
-    `source` returns the object that serves a query's ranges, by the query's name, or raises `FetcherUnreachableError`. A call that has no
-    data for `word_seconds` sends an empty part as a heartbeat.
+    Args:
+        source: Returns the ranges of a query, by the query's name, or raises `FetcherUnreachableError`.
+        word_seconds: A call without data for this many seconds sends an empty part as a heartbeat.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # Send a heartbeat to the waiting client through the event loop, which also shows that the loop runs.
+                    # Send a heartbeat to the waiting client. `so_far` runs in the event loop, so a stuck loop sends no heartbeats.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]
@@ -95,7 +96,7 @@ class _Getting:
         self._reading: asyncio.Task[Any] | None = None
 
     async def some(self) -> Chunks:
-        """Return the next payloads, of several ranges if they are small: a thread switch costs as much as copying kilobytes."""
+        """Return the next payloads, combined from several ranges if they are small, to save thread switches."""
         self._reading = asyncio.current_task()
         size = 0
         async for index, payloads in self._chunks:
@@ -106,7 +107,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return what a running `some()` call has read so far, in order; if nothing, an empty part for the range that it waits for."""
+        """Return the payloads that a running `some()` call has read so far. If there are none, return an empty part for its current range."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]
@@ -128,7 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # repeat it: reading may not have been allowed at the first call
+                fetcher.expect(ranges)  # repeat the call, which has no effect until the fetcher may read the shards
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -22,9 +22,9 @@ class Shortfall:
 
     Args:
         timeout: The time limit in seconds (option `retryTimeout`).
-        waits_for: Describes what the range waits for.
-        fail: Whether a lost record fails the query. If not, `lost` describes the loss.
-        beyond_since: When an earlier attempt at the range found its last record missing, monotonic seconds.
+        waits_for: Describes why the range has to wait, for log messages.
+        fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
+        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Shortfall:
             )
 
     def went_beyond(self, position: Position, now: float) -> bool:
-        """Called for an event that is past the last record of the range without containing it.
+        """Called if an event is past the range's last record but does not contain that record.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` allows. If not, the caller reads from Kinesis again. Raises
-        `DataLossError` if this lasts too long.
+        Returns False if the caller should read from Kinesis again. After `timeout` seconds, raises `DataLossError` or, if the loss is
+        accepted, returns True to end the range without the record.
         """
         self._beyond_since = now if self._beyond_since is None else self._beyond_since
         seconds = now - self._beyond_since
         return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
 
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
-        """Check for how long the newest events have been empty.
+        """Check for how many seconds the newest events have been empty.
 
-        Returns whether the range ends here, as `failOnDataLoss=false` allows. After too long, raises DataLossError for a range with a known
-        last record, else RetriesExhaustedError.
+        Returns False before `timeout`. Afterwards, raises `RetriesExhaustedError`; or, for a range with a known last record,
+        `DataLossError`. If the loss of that record is accepted, returns True instead, to end the range.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

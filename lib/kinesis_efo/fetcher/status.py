@@ -22,9 +22,9 @@ STATUS: Final = "status"
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):
-    """The counts of a shard's subscriptions."""
+    """The state of a shard's current subscription, and totals of all its subscriptions so far."""
 
-    state: str  # The `kinesis.stats.State` of the current subscription
+    state: str  # The value of a `kinesis.stats.State`
     opened: int
     failures: int
     arrived: int  # Received bytes
@@ -33,7 +33,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
-        """Create the message from a shard's counts, at `now` (monotonic seconds)."""
+        """Create the message from a shard's statistics, at `now` (monotonic seconds)."""
         failures = sum(stats.failures.values())
         return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now), stats.records)
 
@@ -42,19 +42,18 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
     """The status of one shard.
 
     Attributes:
-        stream: Logical name of its stream.
-        fetched: The position up to which it was fetched.
+        stream: Logical name of the shard's stream.
+        fetched: The position up to which the shard was fetched.
         buffered: Bytes fetched and not yet processed.
         records: Kinesis records in these bytes.
-        waiting: Seconds for which the oldest of these records has waited; None if all were processed.
-        behind: Milliseconds by which the last event was behind the tip, plus the silence since if that is longer than usual; None before the
-            first event.
+        waiting: Seconds since the oldest unprocessed record was fetched; None if all were processed.
+        behind: See `SubscriptionStats.lag`.
         fetcher: The shard's fetcher, as `<number> on <host>`; None in a run with a single fetcher.
-        subscription: The counts of its subscriptions; None if unknown.
-        done: The position up to which the slowest query has processed it; None if unknown.
-        query: The number of that query; None in a run with a single one.
-        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if everything was processed, or from an earlier
-            version.
+        subscription: None if unknown.
+        done: The position up to which the slowest query has processed the shard; None if unknown.
+        query: The slowest query's number; None in a run with a single query.
+        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed, or in the status of an
+            earlier version.
     """
 
     stream: str
@@ -72,7 +71,6 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def key(self) -> ShardKey:
-        """The shard."""
         return ShardKey(self.stream, self.shard)
 
     @property
@@ -91,33 +89,33 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryShard(msgspec.Struct, frozen=True, array_like=True):
-    """The status of one query in one shard."""
+    """The progress of one query in one shard."""
 
     stream: str
     shard: str
-    done: str  # The query has processed everything up to here
-    records: int  # Kinesis records fetched after `done`; while the query catches up, the shard may have more
-    bytes: int  # Bytes of their events
+    done: str  # The position up to which the query has processed the shard
+    records: int  # Kinesis records fetched after `done`. There may be more in the shard while the query is catching up
+    bytes: int  # Size of these records' events
     millis: int | None  # The query's lag behind the tip in milliseconds; None if unknown
     held: int = 0  # Bytes in the shared buffer that are retained only for this query
-    apart: bool = False  # The query catches up in this shard, with its own GetRecords calls
+    apart: bool = False  # Whether the query is catching up in this shard with separate GetRecords calls
 
 
 class QueryStatus(msgspec.Struct, frozen=True):
     """The status of one query of a run.
 
     Attributes:
-        number: The query's number in the run, in the order of joining.
-        streams: Logical names of its streams.
-        checkpoint: The id of Spark's checkpoint, from the marks of the query's offsets; None before the query has begun.
-        millis: Milliseconds by which it is behind the tip in its worst shard, `shard` of `stream`; None if unknown for all shards.
-        records: Kinesis records fetched for it and not yet processed; `bytes` are those of their events.
-        records_done: Kinesis records processed in micro-batches that were planned since the query joined; `bytes_done` likewise.
+        number: The query's number in the run, in the order in which queries joined the run.
+        streams: Logical names of the query's streams.
+        checkpoint: The id of the query's Spark checkpoint, taken from its offsets; None before the first micro-batch.
+        millis: The query's lag in milliseconds, in the shard with the largest lag (`shard` of `stream`); None if unknown for all shards.
+        records: Kinesis records fetched for the query and not yet processed; `bytes` is the size of their events.
+        records_done: Kinesis records in completed micro-batches that were planned since the query joined; `bytes_done` is their size.
         held: Bytes in shared buffers that are retained only for this query.
-        apart: The number of shards in which it catches up with GetRecords.
-        calls: The number of its GetRecords responses, of `arrived` bytes.
-        shards: Its shards, if requested.
-        name: Its name in Spark; None if unnamed or unknown.
+        apart: The number of shards in which the query is catching up with GetRecords.
+        calls: The number of the query's GetRecords responses; `arrived` is their total size in bytes.
+        shards: The progress in each shard, if requested.
+        name: The query's name in Spark; None if unnamed or unknown.
     """
 
     number: int
@@ -152,19 +150,17 @@ class QueryStatus(msgspec.Struct, frozen=True):
 
 
 class StatusRequest(msgspec.Struct, frozen=True):
-    """Requests the status of a run; with `query_shards`, also each query's shards if there are several queries."""
+    """Requests the status of a run. `query_shards`: include each query's progress by shard if there are several queries."""
 
     query_shards: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """The status of a run."""
-
     at: float  # The time of the status, epoch seconds by the run's clock
     shards: list[ShardStatus]
     room: int = 0  # Bytes that the run's fetchers may buffer
     cpu: float = 0.0  # CPU seconds of the run's process, including a fetcher that runs in it
-    queries: list[QueryStatus] = []  # Empty if there is only one query and it does not catch up
+    queries: list[QueryStatus] = []  # Empty if there is only one query and it is not catching up
 
 
 _MOST_ACCESS: Final = 64 << 10
@@ -174,7 +170,7 @@ _MOST_ACCESS: Final = 64 << 10
 class StatusAccess(msgspec.Struct, frozen=True):
     """How tools reach a run: the address of its service, and a secret for status requests only.
 
-    This is stored in the run's lease rows, so access to the table gives access to the status, but not to data.
+    Stored in the run's lease rows. Read access to the lease table therefore gives access to the run's status, but not to its data.
     """
 
     address: FetcherAddress

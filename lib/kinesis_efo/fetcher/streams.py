@@ -23,11 +23,11 @@ LIST_SHARDS_SECONDS: Final = 60.0
 """Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""Time between two listings while an announced child has an unknown parent."""
+"""Seconds between two listings while a child that was announced by one parent has another parent that is not listed yet."""
 
 
 class Streams:
-    """The streams of a run, by logical name. With `may_grow`, a missing stream may be added later."""
+    """The streams of a run, by logical name. `may_grow`: clients may add streams later."""
 
     def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
@@ -37,7 +37,7 @@ class Streams:
     def stream(self, name: str) -> Stream:
         """Return a stream by its logical name.
 
-        Raises `FetcherError` if only the checkpoint names it, and `FetcherUnreachableError` if a client may still add it to the run.
+        Raises `FetcherUnreachableError` for an unknown stream if clients may add streams, and `FetcherError` if not.
         """
         try:
             return self.streams[name]
@@ -50,7 +50,7 @@ class Streams:
             ) from None
 
     async def add(self, name: str, stream: Stream) -> None:
-        """List the shards of another stream, and add it. Raises `StreamError` if listing fails."""
+        """List the shards of a stream, and add the stream. Raises `StreamError` if listing fails."""
         await stream.refresh(patient=True)
         self.streams[name] = stream
 
@@ -92,7 +92,7 @@ class Streams:
                     listed(name)
 
     def learn(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
-        """Record the children that a shard's last event announced. If one has an unlisted parent, the shards are listed again soon."""
+        """Record the children that a shard's last event announced. If a child has an unlisted parent, list the shards again soon."""
         self.stream(key.stream).learn(key.shard, children)
         if self._is_outdated:
             self._outdated.notify()
@@ -102,15 +102,15 @@ class Streams:
         return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def identify(self) -> None:
-        """Read the streams' identities, if possible."""
+        """Read the creation times of the streams; see `Stream.identify`."""
         await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
-        """Return the identity of the current stream with this logical name."""
+        """Return the ARN and the creation time of a stream, by its logical name."""
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Return the shards that can begin: all their parents have been read to their end, or are before the start."""
+        """Return the shards that can be read next: all their parents were read to their end, or precede the query's start."""
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return the ends of these shards, of shards that can begin, and of all their descendants: `SHARD_END` if closed, None if open."""
+        """Return `SHARD_END` for closed and None for open shards: those in `reached`, those that can be read next, and all descendants."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
@@ -141,7 +141,7 @@ class Streams:
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
         """Return the content of a shard's new lease row."""
-        # Use the lineage, which already contains announced children that ListShards may not return yet.
+        # Use the lineage: ListShards may not return a child yet that its parent's last event has announced.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)
@@ -150,7 +150,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """How often shards were listed so far, counted over all streams."""
+        """The number of listings of shards so far, in all streams."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _of_lineage(

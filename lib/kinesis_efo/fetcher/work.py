@@ -1,6 +1,6 @@
-"""The messages of a run with remote fetchers, and the client with which fetchers and tasks call the run.
+"""The messages between a run and its remote fetchers and tasks, and the client that calls the run.
 
-A remote fetcher makes up to two calls to the run at a time: `work` waits for work, `report` sends what has arrived.
+A remote fetcher has up to two concurrent calls to the run: `work` waits for new orders, `report` describes the fetched events.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ANSWER_SECONDS: Final = 10.0
 
 
 class GetTicket(msgspec.Struct, frozen=True):
-    """Requests the events that cover some ranges of a query, in order. A task makes one call for all of its ranges."""
+    """A task's request for the events that cover its ranges, in order."""
 
     ranges: Sequence[ShardRange]
     query: str = ""
 
 
 class RowKey(NamedTuple):
-    """The key of a buffer. `query` is set if the buffer is for one query that catches up; otherwise, all queries share it."""
+    """The key of a buffer. `query` is the name of a query that is catching up, or None if all queries share the buffer."""
 
     query: str | None
     shard: ShardKey
@@ -54,39 +54,37 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """The run's instruction to a fetcher: which events of a shard to buffer."""
 
     version: int  # Changes whenever the buffer starts over
-    start: Position | None  # Where the buffer begins; None in a message if an earlier message with this version had it
+    start: Position | None  # Where the buffer begins; None in a message that repeats the version of an earlier message
     keep: Position  # Drop all events before this position
-    kept: list[tuple[str, Position]] = []  # With several queries, the position from which each query needs events
-    known: Facts = NO_FACTS  # What else is known about `start`
+    kept: list[tuple[str, Position]] = []  # With several queries, the position from which each query still reads events
+    known: Facts = NO_FACTS  # The low watermark at `start`, and which losses are accepted
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
-    """A fetcher requests work."""
-
     name: str  # A unique name, chosen by the fetcher
-    place: int  # The fetcher's number in the run; equal for all attempts of a Spark task
+    place: int  # The fetcher's number in the run; the same for all attempts of its Spark task
     host: str  # The host's name, for messages
     address: FetcherAddress
-    budget: int  # Bytes that it may buffer
-    revision: int  # The last revision of `Work.shards` that the fetcher has applied; 0 before the first
+    budget: int  # Bytes that the fetcher may buffer
+    revision: int  # The newest `Work.revision` that the fetcher has applied; 0 before the first
     done: int  # The number of the last reply whose orders the fetcher has applied
     wait: float  # Seconds to wait for changes
-    reading: bool = False  # A task is reading from the fetcher
-    version: str = ""  # The version of the fetcher's library
+    reading: bool = False  # Whether a task is reading from the fetcher
+    version: str = ""  # The library version that the fetcher runs
 
 
 class Work(msgspec.Struct, frozen=True):
     """The reply to a request for work.
 
     Attributes:
-        standing: `working`; `standby`: another attempt of its Spark task is alive, retry; `unknown`: the fetcher counted as dead, so close
-            everything and register as a new fetcher; `over`: the run has ended.
-        revision: The revision of `shards`.
-        shards: All shards of the fetcher; None if the fetcher has the newest revision.
-        seconds: Seconds for which each stream may be read, counted from before the request was sent.
+        standing: `working`; `standby`: another attempt of the Spark task is alive, retry; `unknown`: the run considers the fetcher
+            dead, so close everything and register as a new fetcher; `over`: the run has ended.
+        revision: Changes whenever `shards` changes.
+        shards: All shards of the fetcher; None if the request has the newest revision.
+        seconds: Seconds for which each stream may be read, from the time when the request was sent.
         number: The number of this reply.
-        orders: The orders for its shards that have changed since reply `done` of the request.
-        streams: The streams of `shards`, by logical name; a client may have added some.
+        orders: The orders that have changed since the reply that the request names in `done`.
+        streams: The streams of `shards`, by logical name; clients may have added streams to the run.
     """
 
     standing: str
@@ -102,18 +100,18 @@ class ShardNews(msgspec.Struct, frozen=True):
     """What has happened in one shard since the last report.
 
     Attributes:
-        version: The version of the order that the fetcher follows.
-        start: The start of the shard's buffer, if the buffer is new; earlier reports of the shard are then void.
+        version: The version of the order that the fetcher has applied.
+        start: The start of a new buffer, which invalidates earlier reports about the shard; None if the buffer is not new.
         low: Where the buffered events begin, if the fetcher has dropped more than the order allowed; else None.
-        waits: There is no space for the next event.
+        waits: Whether the next event is waiting for space.
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
-        lost: Records after the last event were trimmed, as options accept. `read_until` ignores them, so other readers must not use it.
+        lost: Whether records after the last event were trimmed and the loss is accepted. `read_until` is then wrong for other readers.
         children: The shard's children, if the shard has ended.
-        quiet: Seconds for which the shard has apparently been at the tip; 0 if it may have more records.
-        lowest: The buffer has everything after this sequence number, if it starts at a time or at the trim horizon.
-        before_end: The query's end in the shard, and the sequence number of the last record up to that end; None if unknown.
+        quiet: Seconds for which the buffer has apparently been at the shard's tip; 0 if the shard may have more records.
+        lowest: For a buffer that starts at a time or at the trim horizon: it has all records after this sequence number.
+        before_end: The query's end in the shard, and the sequence number of the last record up to this end; None if unknown.
     """
 
     key: ShardKey
@@ -134,57 +132,50 @@ class ShardNews(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """A fetcher reports what has arrived."""
+    """A fetcher's report of changes in its shards."""
 
     name: str
-    number: int  # One more than in the previous report; 1 if the report is complete
+    number: int  # Counts the fetcher's reports; 1 if this report is complete rather than a list of changes
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, serialized by `pack_error`; empty without an error
-    failures: dict[str, bytes] = {}  # Serialized errors of single queries, by the query's name in the run
+    failures: dict[str, bytes] = {}  # Serialized errors of individual queries, by the query's name in the run
 
 
 class ReportReply(msgspec.Struct, frozen=True):
-    """The reply to a report."""
-
-    known: bool  # The run counts the fetcher as alive
-    again: bool = False  # A report is missing, so the fetcher must report everything again
-    revision: int = 0  # The newest revision of the fetcher's shards
-    pause: float = 0.0  # Seconds to the next report
+    known: bool  # Whether the run considers the fetcher alive
+    again: bool = False  # Whether a report is missing, so that the fetcher has to send a complete one
+    revision: int = 0  # The newest `Work.revision` for the fetcher
+    pause: float = 0.0  # Seconds until the next report
 
 
 class WhereRequest(msgspec.Struct, frozen=True):
-    """A task's request for the fetchers of some ranges."""
+    """A task's request for the fetchers that serve its ranges."""
 
     shards: list[ShardKey]
     wait: float  # Maximum seconds to wait until every range has a fetcher
-    query: str  # The name of the query in its run
-    after: list[Position]  # The starts of its ranges, in the order of `shards`
-    doubts: bool = False  # A fetcher was just unreachable
+    query: str  # The query's name in the run
+    after: list[Position]  # Where the ranges start, in the order of `shards`
+    doubts: bool = False  # Whether the task could not reach a fetcher, which may be dead
 
     @classmethod
     def of(cls, ranges: Sequence[ShardRange], wait: float, query: str = "", *, doubts: bool = False) -> WhereRequest:
-        """Create the request for the fetchers of some ranges of a query."""
         return cls([wanted.key for wanted in ranges], wait, query, [wanted.after for wanted in ranges], doubts)
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    """`fetchers`: the shards' fetchers, in the order of the request (None: not assigned yet). `there`: number of the run's fetchers."""
-
-    fetchers: list[FetcherAddress | None]
-    there: int
+    fetchers: list[FetcherAddress | None]  # In the order of the request's ranges; None for a shard without a fetcher
+    there: int  # The number of the run's fetchers
 
 
 class PlannerClient(Connection):
-    """A connection to a run with fetchers in other processes; see `Connection`."""
+    """A connection to a run whose fetchers are in other processes; see `Connection`."""
 
     service = "planner"
 
     def work(self, request: WorkRequest) -> Work:
-        """Request work."""
         return self.action(WORK, request, Work, request.wait + _ANSWER_SECONDS)
 
     def report(self, report: Report) -> ReportReply:
-        """Report what has arrived."""
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
     def where(self, request: WhereRequest) -> WhereReply:

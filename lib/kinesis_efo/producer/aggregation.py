@@ -1,8 +1,8 @@
 """Writes the KPL's aggregated record format.
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
-point into both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. The message has three
-fields, so this module encodes it itself. A protobuf runtime would have to be compatible with Spark's.
+refer to both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. This module encodes the
+message itself: a protobuf runtime would have to be compatible with Spark's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """One Kinesis record that contains several records of one shard. It has the partition key and the hash key of the first of them."""
+    """One Kinesis record that contains several records of one shard. It has the partition key and the hash key of the first record."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 
@@ -28,7 +28,7 @@ class Aggregate:
         self.records = records
         self.data = data
         self.key = records[0].key
-        # Always set an explicit hash key: that of the first record may differ from the MD5 of its partition key.
+        # Always set an explicit hash key: the first record's hash key may differ from the MD5 of its partition key.
         self.hash_key: str | None = str(records[0].hash)
         self.size = len(data) + len(self.key.encode())
 

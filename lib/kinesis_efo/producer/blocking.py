@@ -152,7 +152,7 @@ class Producer:
             done.result()
 
     def close(self) -> None:
-        """Write all records, then disconnect. Leaving the context does this. Puts that still wait, and later puts, raise an error.
+        """Write all records, then disconnect. Leaving the context does this. Puts that are still waiting, and later puts, raise an error.
 
         Raises:
             StreamError: As for `flush`. The producer is closed even then, and each later call raises the error again.
@@ -213,7 +213,7 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # If Ctrl-C interrupted an earlier `_end_loop`, the loop is stopping and would cancel this call.
+                    # If Ctrl-C interrupted an earlier `_end_loop`, the loop is already stopping and would cancel `end`.
                     if not self._loop_ends:
                         self._call(end)
                 finally:
@@ -292,7 +292,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The event loop's executor. When its threads reject work at the end of the process, it runs the work in the caller's thread."""
+    """The event loop's executor. At the end of the process, when thread pools reject work, it runs the work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -307,7 +307,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    # Ignore that the executor's shutdown fails at the end of the process, when no thread can be started to join the workers.
+    # Suppress the error of the executor's shutdown at the end of the process, when Python cannot start a thread to join the workers.
     with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))

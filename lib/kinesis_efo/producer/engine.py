@@ -64,7 +64,7 @@ class _Left:
 
 
 class Engine:
-    """Does the work of an open producer, on the event loop on which it is created. `stream`: the stream's name or ARN, for messages."""
+    """Does the work of an open producer, on the event loop on which it is created. `stream` is a name or an ARN, for messages."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Engine:
     # -- from any thread
 
     def check(self) -> None:
-        """Raise the producer's failure, or ProducerClosedError; return if it accepts records."""
+        """Return if the producer accepts records. Otherwise, raise the error that ended it, or ProducerClosedError."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._closing:
@@ -204,7 +204,7 @@ class Engine:
     def put(self, records: Sequence[Record], waits: list[Wait]) -> None:
         """Queue records in order. If not all of them fit, append a wait for the rest to `waits`.
 
-        The caller must withdraw the wait in the end, even if Ctrl-C interrupts this method.
+        The caller must finally call `withdraw` for the wait, even if Ctrl-C interrupts this method.
         """
         with self._lock:
             self._check_signal()
@@ -228,7 +228,7 @@ class Engine:
                 self._call(self._pump)
 
     def flush(self) -> Future[None] | None:
-        """Send without lingering. Returns a future that completes once all records put before are acknowledged; None if they are."""
+        """Send without lingering. Returns a future that completes once all earlier records are acknowledged; None if they already are."""
         with self._lock:
             self._check_signal()
             if self._failure is not None or self._stopped:
@@ -361,7 +361,7 @@ class Engine:
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        # Do not remove the entries, so that a flush after an interrupted abort also waits for their records.
+        # Fail these futures but retain the entries, so that a flush after an interrupted abort also waits for their records.
         for _, done in self._flushes:
             _end(done, error)
 
@@ -437,7 +437,7 @@ class Engine:
         self._conclude_flushes()
 
     def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
-        """Remove and return the futures of `send` whose results are final, so that a concurrent close does not fail them."""
+        """Remove and return the futures of `send` whose results are known, so that a concurrent close does not fail these futures."""
         found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
         for parcel, result in settled.placed:
             place = Written(result.shard or "", result.sequence_number or "")
@@ -459,7 +459,7 @@ class Engine:
             return
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
-        # Fail the futures of `send` first, so that they have failed when a flush raises.
+        # Fail the futures of `send` before those of flushes, so that all of them have failed when a flush raises an error.
         self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._sent = set()
@@ -495,7 +495,7 @@ class Engine:
             with self._lock:
                 self._fail(error)
         except (Exception, asyncio.CancelledError) as error:
-            # If all tasks of the loop are cancelled, as on SIGTERM, nothing is sent any more: later flushes must fail and not wait forever.
+            # If all tasks of the loop are cancelled, as on SIGTERM, sending has ended, so later flushes must fail rather than wait forever.
             with self._lock:
                 if not self._stopped:
                     self._break(error)
@@ -512,7 +512,7 @@ class Engine:
                 return True
             asked_at = self._clock.monotonic()
             try:
-                # Retry until ListShards responds: sending the records again would write them twice.
+                # Retry until ListShards responds: without the shard map, the aggregates would have to be sent, and so written, again.
                 listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
             except Exception as error:
                 what = f"stream {self._stream} cannot be written to, because ListShards fails"
@@ -522,7 +522,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map has all shards in `results`, and is so recent that the stream cannot have been re-created since."""
+        """Whether the shard map has all shards in `results`, and was confirmed so recently that the stream cannot be a re-created one."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)
@@ -540,12 +540,12 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # Check the traits, which may change without a reshard. After a reshard, skip this call: AWS allows an account only 20 a second.
+            # The distribution strategy may change without a reshard. After a reshard, skip this call, of which AWS allows 20 per second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # Refresh less often while the map stays the same: if records still go to other shards, refreshes do not help.
+        # Refresh less often if the map has not changed: although records are written to unexpected shards, refreshing does not help.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._adopt(shards, asked_at)
         self._look_again()
@@ -570,7 +570,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Schedule a check whether Kinesis still distributes the stream's records itself, which no response shows."""
+        """Schedule a check whether Kinesis still distributes records regardless of keys, which PutRecords responses do not reveal."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:
@@ -584,7 +584,7 @@ class Engine:
     # -- logging, without the lock: a log handler may put its lines into this producer
 
     def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
-        """Fail futures of `send`. Called without the lock: their callbacks may call the producer."""
+        """Fail futures of `send`. Called without the lock, because their callbacks may call the producer."""
         for written in [*sent]:
             _end(written, error)
 

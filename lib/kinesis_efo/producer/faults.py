@@ -42,7 +42,7 @@ class WriteFault:
     remedy: str = ""  # What the user can do, as the end of a sentence
 
     def error(self, what: str) -> StreamError:
-        """Create the exception; its message starts with `what`."""
+        """Create the exception. `what` is the beginning of its message."""
         return self.kind(f"{what}: {self.text}", remedy=self.remedy and f"To do: {self.remedy}")
 
 
@@ -85,5 +85,5 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # Unlike a reader, fail on unknown codes: transient errors have a status of 500 and above, so a retry would only pile up records.
+    # Fail on unknown error codes below status 500, which are not transient. Retries (as in a reader) would only accumulate records.
     return WriteFault(code, text, Retry.NO, WriteError, "fix the cause: Kinesis would refuse the request again")

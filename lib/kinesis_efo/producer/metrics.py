@@ -188,5 +188,5 @@ class StallWatch:
             cause = f"; the last fault was {self.fault}" if self.fault else "; Kinesis has not answered"
             logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
-        # Restart the timer, which may have fired a moment early.
+        # The minimum prevents a busy loop if the timer has fired a moment early.
         self._timer = self._loop.call_later(max(rest, 0.01), self._check)

@@ -132,7 +132,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception | SystemExit | GeneratorExit):
-            # Write the records put before the error, and raise the original error instead of the producer's.
+            # Write the records put before the error. If that fails too, log the producer's error and let the original one propagate.
             try:
                 await self.close()
             except StreamError as failure:
@@ -182,7 +182,7 @@ class AsyncProducer:
 
     @property
     def opened(self) -> bool:
-        """Whether the producer was opened; also after it was closed."""
+        """Whether the producer was ever opened, even if it was closed since."""
         return self._engine is not None
 
     @property

@@ -48,7 +48,8 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        self._counted = self._last = 0.0  # When the last counted failure (see `counts`) and the last failure came
+        # The times of the last failure that counted (see `counts`), and of the last failure
+        self._counted = self._last = 0.0
         self.faults = 0
         self.until = 0.0
 
@@ -65,7 +66,7 @@ class Backoff:
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether the failure of a request counts: only if the request was sent after the last failure that counted."""
+        """Whether the failure of a request counts: only if the request was sent after the last counted failure."""
         return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:
@@ -77,8 +78,6 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A period without progress."""
-
     since: float  # Time of the first failure, in monotonic seconds
     cause: str  # The cause of the first failure
 
@@ -90,8 +89,8 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; lower while the shard throttles, or to find a refused record
-        self.is_suspect = False  # Kinesis may have refused a whole request for a record of this lane: send it alone
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; less while the shard throttles or `is_suspect`
+        self.is_suspect = False  # Kinesis refused a whole request, maybe because of a record of this lane: do not mix it with other lanes
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -127,7 +126,7 @@ class RequestOutcome:
 
     Attributes:
         acknowledged: Records that are written.
-        placed: The parcels of these records, with their results.
+        placed: The parcels of the acknowledged records, each with the result from the response.
         refused: Records that can never be written.
         retried: Parcels that will be sent again, counted by error code.
         misrouted: Whether the response showed that the shard map is out of date.
@@ -155,7 +154,7 @@ class _LaneOutcome:
 
 
 class RecordQueue:
-    """Queues the records that wait to be sent, and builds requests from them.
+    """Queues the records that are waiting to be sent, and builds requests from them.
 
     `max_record_bytes` is the stream's maximum record size, which also limits aggregates.
     """
@@ -193,7 +192,7 @@ class RecordQueue:
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Build the next request; None if none is due. `eager`: a caller waits, so the request need not be full."""
+        """Build the next request; None if none is due. `eager`: a caller is waiting, so send even a request that is not full."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
@@ -201,14 +200,14 @@ class RecordQueue:
             return None
         request = PutRecordsRequest(now, self._map)
         bytes_left = MAX_REQUEST_BYTES
-        # Start with a different lane each time: the first lanes may fill the request.
+        # Start with a different lane each time, because the first lanes may fill the request.
         self._turn = (self._turn + 1) % len(ready)
         for lane in ready[self._turn :] + ready[: self._turn]:
             if not (most := MAX_REQUEST_RECORDS - len(request.parcels)):
                 break
             if lane.is_suspect and request.parcels:
                 continue
-            # With `ordered`, send only one aggregate per lane: Kinesis writes it as a whole or not at all, which keeps the order.
+            # With `ordered`, send only one aggregate per lane: of two, Kinesis could reject the first and write the second.
             parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
             if parcels:
                 request.parcels += parcels
@@ -238,7 +237,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # In a re-created stream, the same shard ids have other ranges, so check whether the map is current. With AUTO, ranges do not apply.
+        # If the map has changed, a shard id may have another hash range (in a re-created stream). With AUTO, hash ranges do not matter.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -250,7 +249,7 @@ class RecordQueue:
                 settled.acknowledged += parcel.records
                 settled.placed.append((parcel, result))
             else:
-                # The aggregate has records of other shards, so the KCL and strict readers drop it: send its records again.
+                # The aggregate has records that belong to other shards, so the KCL and strict readers drop it: send its records again.
                 settled.misrouted |= self.shards.predicts
                 cause = f"{WRONG_SHARD}: an aggregate for {shard} was written to {result.shard}"
                 self._retry(parcel, WRONG_SHARD, cause, outcome, settled)
@@ -272,7 +271,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # Halve the requests of these lanes until a refused request has only one record, which must be the cause.
+            # Repeatedly halve the requests of these lanes: once a refused request has only one record, this record is the cause.
             for shard, parcels in Counter(request.shards).items():
                 if (lane := self._lanes.get(shard)) is not None:
                     lane.most, lane.is_suspect = max(1, min(lane.most, parcels) // 2), True
@@ -296,7 +295,7 @@ class RecordQueue:
 
     @property
     def _aggregate(self) -> bool:
-        # Do not aggregate if Kinesis distributes records itself: AWS does not support it, and readers like the KCL drop such aggregates.
+        # Do not aggregate if Kinesis distributes records regardless of keys: AWS does not support it, and the KCL drops such aggregates.
         return self._settings.aggregate and self._map.distribution is Distribution.KEYED
 
     @property
@@ -307,14 +306,14 @@ class RecordQueue:
         return Lane(shard, Backoff(self._settings, self._random))
 
     def _may_send(self, lane: Lane) -> bool:
-        # After throttling, send one request at a time: the shard would most likely reject a second one.
+        # While a shard throttles, allow it only one request in flight: it would most likely reject a second one.
         alone = self._ordered or lane.most < MAX_REQUEST_RECORDS
         return len(lane.records) > 0 and not (alone and lane.in_flight)
 
     def _worth_sending(self, ready: list[Lane], now: float) -> bool:
         if any(lane.records[0].put_at + self._settings.linger <= now for lane in ready):
             return True
-        # If the bounds do not allow two full requests, send smaller ones, so that one can fill while another is in flight.
+        # If `max_outstanding_records` is below two full requests, send smaller ones, so that one can fill while another is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._aggregate else min(MAX_REQUEST_RECORDS, half)
         most_bytes = min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
@@ -331,7 +330,7 @@ class RecordQueue:
         one_per_key = self._ordered
         while records and len(parcels) < most:
             if one_per_key and records[0].key in keys:
-                # Take at most one record per key: Kinesis may write only the second of two.
+                # Take at most one record per key: of two, Kinesis could reject the first and write the second.
                 skipped.append(records.popleft())
                 continue
             parcel = self._packed(lane) if aggregate else records.popleft()
@@ -347,7 +346,7 @@ class RecordQueue:
     def _packed(self, lane: Lane) -> Parcel:
         records, packer = lane.records, Packer(self._aggregate_bytes)
         if not self._map.covers(lane.shard, records[0].hash):
-            # Send the record alone: ListShards may have omitted its shard, and readers would drop an aggregate with this record.
+            # Send a record outside the lane's hash range alone, not in an aggregate: ListShards may have omitted the record's shard.
             return records.popleft()
         while records and self._map.covers(lane.shard, records[0].hash) and packer.add(records[0]):
             records.popleft()
@@ -358,7 +357,7 @@ class RecordQueue:
         outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (lane := self._lanes.get(shard)) is not None:
-                # Do not count below 0: a lane that was created after the request has not counted it.
+                # Do not count below 0: if the lane was created after the request was sent, it has not counted the request.
                 lane.in_flight = max(0, lane.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -369,14 +368,14 @@ class RecordQueue:
         former, self._map, self._next_map = self._map, self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
-        # Redistribute all records: a shard of a re-created stream may have another range.
+        # Redistribute the records of all lanes: in a re-created stream, an existing shard id may have another hash range.
         waiting = [record for lane in before.values() for record in lane.records]
         for lane in before.values():
             lane.records.clear()
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # The failed records belong to other shards now, so the outage ends. In an unchanged shard, they may still be in flight.
+                # The failed records were moved to other shards, so the outage is over. In an unchanged shard, they may still be in flight.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
@@ -415,7 +414,8 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # Next, send a throttled shard twice what it accepted. Other failures must not narrow the lane: a bad record would block the others.
+        # Next, send a throttled shard twice the parcels that it accepted. After other failures, do not reduce the number: a single record
+        # that Kinesis keeps rejecting would otherwise block the records behind it.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -54,9 +54,9 @@ class Record(msgspec.Struct, gc=False, eq=False):
     Attributes:
         size: Bytes of data and partition key, as Kinesis counts them.
         hash: Hash key as a number; it selects the shard.
-        position: The number of this record in messages, for example the number of records put before.
+        position: The record's number in messages, for example the number of records put before it.
         put_at: Time of the put, in monotonic seconds.
-        refused_at: First time that Kinesis rejected it, in monotonic seconds.
+        refused_at: When Kinesis first rejected the record, in monotonic seconds.
         epoch: Counts this record until it is acknowledged.
         sent: The future that `send` returned, if any.
     """
@@ -107,7 +107,7 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     if hash_key is None:
         ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
         return Record(data, key, None, ring, size, position)
-    # Remove leading zeros, for which Kinesis would reject the whole request.
+    # Remove leading zeros, because of which Kinesis would reject the whole request.
     text = str(hash_key)
     plain = text.lstrip("0") or text[-1:]
     if not (text.isascii() and text.isdigit() and len(plain) <= 39 and int(plain) <= MAX_HASH):

@@ -1,7 +1,7 @@
 """The shard map: predicts the shard of a record from the last response of ListShards.
 
-The map may be out of date; the PutRecords response contains the actual shard. Aggregates need the prediction. It also allows a separate
-queue for each shard, so that a hot shard does not delay the others.
+The map may be out of date; the PutRecords response contains the actual shard. The prediction is required for aggregates, and allows a
+separate queue for each shard, so that a hot shard does not delay the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """The properties of a stream that a producer needs, except its shards. `unknown` is the reason if the distribution is unknown."""
+    """The properties of a stream that a producer needs, except its shards. `unknown` is why the distribution could not be determined."""
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
     distribution: Distribution = Distribution.KEYED
@@ -80,7 +80,7 @@ class ShardMap:
         return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
 
     def is_older_than(self, other: ShardMap) -> bool:
-        """Whether this map lists a shard as open that is closed in the other one. ListShards may return an older state."""
+        """Whether a shard that is closed in the other map is still open in this map. ListShards may return an older state."""
         return any(
             shard.open
             and (known := other._all.get(shard.id)) is not None
@@ -90,15 +90,14 @@ class ShardMap:
         )
 
     def has_same(self, shard: str, other: ShardMap) -> bool:
-        """Whether a shard is the same in both maps. In a re-created stream, it has another range or first sequence number."""
+        """Whether a shard is the same in both maps, with its hash range and first sequence number (unlike in a re-created stream)."""
         return self._all.get(shard) == other._all.get(shard)
 
     def shard_of(self, hash_key: int) -> str:
-        """Return the open shard for a hash key."""
         return self._ids[bisect_left(self._ends, hash_key)]
 
     def knows(self, shard: str) -> bool:
-        """Whether ListShards returned the shard, open or closed, or shards are not predicted."""
+        """Whether ListShards returned the shard, open or closed. Always true if the map does not predict shards."""
         return shard in self._all or not self.predicts
 
     def covers(self, shard: str, hash_key: int) -> bool:
@@ -112,7 +111,7 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Create the shard map from `listed`, or from `list_shards()` if None. Uses neither if shards cannot be predicted."""
+    """Create the shard map from `listed`, or by calling `list_shards` if None. For `Distribution.AUTO`, shards are not listed."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)

@@ -1,4 +1,4 @@
-"""A producer's calls to Kinesis: PutRecords, with bodies encoded by msgspec, and those that return the stream's shards and traits."""
+"""A producer's calls to Kinesis: PutRecords, with bodies encoded by msgspec, ListShards, and DescribeStreamSummary."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ class Service(Protocol):
         """List the stream's shards, including closed ones."""
         ...
 
-    async def traits(self) -> StreamTraits:
-        """Return the stream's traits."""
-        ...
+    async def traits(self) -> StreamTraits: ...
 
 
 class _PutRecordsEntry(msgspec.Struct, gc=False, omit_defaults=True):
@@ -66,7 +64,7 @@ _decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
 class KinesisService:
-    """Calls Kinesis with aiobotocore clients: `data`, which neither retries nor validates, for PutRecords, and `control` for the rest."""
+    """Calls Kinesis with two aiobotocore clients: `data` for PutRecords, without retries and validation, and `control` for other calls."""
 
     def __init__(self, data: Any, control: Any, stream: str) -> None:
         self._data = data
@@ -135,7 +133,7 @@ async def connect(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # Set a fixed user agent: building the SDK's own for every request would cost more than signing the request.
+        # Set a fixed user agent: botocore would build its own for every request, which costs more than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:

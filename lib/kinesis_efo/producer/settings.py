@@ -34,8 +34,8 @@ class ProducerSettings:
 
     Attributes:
         max_outstanding_records: Maximum number of unacknowledged records. At this number, `put` waits.
-        max_outstanding_bytes: Maximum bytes of their data and partition keys. Larger records are refused.
-        linger: Seconds that a record waits for others to fill its request; cut short while a `put` or `flush` waits.
+        max_outstanding_bytes: Maximum bytes of data and partition keys of unacknowledged records. A larger record is refused.
+        linger: Seconds that a record waits for other records to fill its request. No wait while a `put` or `flush` is waiting.
         max_in_flight: Maximum number of requests in flight at a time.
         ordered: Write records with the same partition key in order, even if some are retried. Each shard then has one request
             in flight at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.

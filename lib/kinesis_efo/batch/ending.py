@@ -1,4 +1,4 @@
-"""Decides which rows belong to the part of a shard that is read (a `Stretch`), and when all of them were read. Does no I/O."""
+"""Decides which rows belong to a shard's range in a batch read (a `Stretch`), and when all of them were read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DISORDER_MS: Final = 2_000
 
 
 def first_position(stretch: Stretch) -> Position:
-    """Return where reading begins: at the start of the part or, if that is a time, `DISORDER_MS` earlier."""
+    """Return where reading begins: at the start of the range or, if the start is a time, `DISORDER_MS` earlier."""
     return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
 
 
 class Completion:
-    """Detects when all rows of a shard's part were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
+    """Detects when all rows of a shard's range were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
 
     def __init__(self, stretch: Stretch, timeout: float) -> None:
         self._stretch = stretch
@@ -33,7 +33,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event. `server_time` is the earliest possible time of the response, epoch seconds."""
+        """Whether all rows were read with this event. `server_time` is a lower bound of Kinesis' time at the response, epoch seconds."""
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.observe(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
@@ -48,9 +48,9 @@ class Completion:
         return False
 
     def _is_settled(self, server_time: float) -> bool:
-        """Whether no more records of the part can arrive after a response of this time."""
+        """Whether no more records of the range can arrive after a response at `server_time`."""
         until = self._stretch.until
-        # An end that is not a time is settled: it existed when the read was planned, and later records have higher sequence numbers.
+        # True for an end that is a sequence number: it existed when the read was planned, and later records have higher numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -64,14 +64,14 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # A closed shard ends where Kinesis reports its end, not when records stop coming.
+        # Responses without records end the range only in an open shard: for a closed shard, Kinesis reports the end.
         return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
 
 
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows of a batch that belong to the part of the shard that is read.
+    """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if that depends on an arrival time that a row lacks, `SubscriptionError` if the part is `refused` and has rows.
+    Raises `FrameError` for a row without the arrival time that this requires, `SubscriptionError` for any row if the range is `refused`.
     """
     rows = _within(stretch, batch)
     if stretch.refused and rows.num_rows:
@@ -97,7 +97,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):
         return batch
-    # Avoid pa.scalar(), which would import an installed pandas.
+    # Avoid pa.scalar(), which would import pandas if it is installed.
     first, end = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(array("q", [since, until]))])
     return batch.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
 

@@ -1,6 +1,6 @@
-"""Plans a batch read: reads shards, retention and the time from Kinesis, and rejects impossible reads.
+"""Plans a batch read: gets shards, retention and the time from Kinesis, and rejects impossible reads.
 
-`stretches` decides which part of each shard is read.
+The module `stretches` decides which range of each shard is read.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the tip for a read: one second after `loaded` (epoch seconds), so that it includes every record acknowledged by then."""
+    """Return the position for `LATEST`: one second after `loaded` (epoch seconds), so that it is after every record acknowledged then."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was reset. `before` and `now` are its offsets from the monotonic clock."""
-    # The two clocks are not read at the same moment: ignore small differences, so that every action computes the same end.
+    # Ignore small differences, which arise because the two clocks are not read at the same moment: each action must compute the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Adjust a tip of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
+    """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
-    If `here`, the read was loaded on this machine, whose clock error is known.
+    `here`: `tip_at` was called on this machine, whose clock skew is known.
     """
-    # Round the error to seconds, so that two actions on one DataFrame, which measure the error separately, see the same rows.
+    # Round the clock skew to whole seconds: two actions on one DataFrame measure it separately and must see the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
-        # Assume the largest possible error: then all records acknowledged before the read was loaded lie before the tip.
+        # Assume the largest possible skew, so that all records acknowledged before the read was loaded are before the tip.
         off = -ceil(behind)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
@@ -85,9 +85,11 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
 async def plan(
     manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
 ) -> list[Stretch]:
-    """Plan a read. `tip` is the position for `LATEST`: by the clock of this machine if `here`, else by Kinesis' clock.
+    """Plan a read. Waits until the latest end has passed, because a shard may be split until then.
 
-    Waits until the last end has passed, since a shard may be split before it.
+    Args:
+        tip: The position for `LATEST`.
+        here: Whether `tip` is based on this machine's clock. If not, it is based on Kinesis' clock.
 
     Raises `ConfigurationError` for an impossible start or end, `DataLossError` if the read begins before the stream's retention (and
     `failOnDataLoss` is set).
@@ -107,11 +109,11 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
-        # Identify the streams first: if a stream is re-created during planning, its earlier shards must not be mistaken for the new ones.
+        # Read the creation times before listing the shards, so that the check before reading detects a stream re-created in between.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
-        listed = await listings()  # the response also has Kinesis' time
+        listed = await listings()  # the responses also set `clock`
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # Ask again: responses have whole seconds, so one from the beginning of a second makes this machine's clock seem slow.
+            # List again: response times are rounded to seconds, so a response early in a second makes this machine's clock seem slow.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -135,7 +137,7 @@ async def plan(
 
 
 class StretchPlanner:
-    """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is the latest possible time of Kinesis, epoch seconds."""
+    """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
 
     def __init__(
         self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: float
@@ -158,7 +160,7 @@ class StretchPlanner:
         self._ends = {shard: position or tip for shard, position in self._bounds.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[Stretch]:
-        """Plan the read, given the shards as ListShards returned them. Raises the same errors as the function `plan`."""
+        """Plan the read of the `shards` that ListShards returned. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
         check_ends(self._where, self._end_name, self._bounds, self._ref.name, shards, self._now)
         self._check_starts(by_id)
@@ -183,7 +185,7 @@ class StretchPlanner:
         ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
-        """Record the trim horizon in the parts that begin at it: the horizon moves while they wait to be read."""
+        """Record the current trim horizon in the ranges that begin at it, because it moves until they are read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
@@ -203,7 +205,7 @@ class StretchPlanner:
         return await explained(self._lister.summary(self._ref.stream_arn), self._ref, self._source)
 
     async def _is_strict(self) -> bool:
-        """Whether KPL aggregates with records of other shards are dropped."""
+        """Whether to drop KPL aggregates that contain records of other shards."""
         if self._deaggregate is not Deaggregation.STRICT:
             return False
         distribution = await read_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
@@ -216,7 +218,7 @@ class StretchPlanner:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # A missing id below the newest is that of a trimmed shard: shard ids grow and are never reused.
+        # An id that is missing and lower than the newest one belongs to a trimmed shard: shard ids grow and are never reused.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -244,7 +246,7 @@ class StretchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the read. Replaces start times before the trim horizon with the horizon, also those of single shards."""
+        """Return the start of the read. Replaces start times before the trim horizon with the horizon, also for individual shards."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -273,9 +275,9 @@ class StretchPlanner:
         report_loss(f"{self._where}: {what}", fail=self._fail)
 
     async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
-        """Return the shards that were open `margin` seconds after a position; None if any shard may have been open.
+        """Return the shards that were open `margin` seconds after a position; None if this cannot be determined.
 
-        That is so if the time is recent, or if this list and `known` contradict each other because one of them is outdated.
+        Reasons for None: the position is not a time, the time is recent, or the list contradicts `known` because one of them is outdated.
         """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:

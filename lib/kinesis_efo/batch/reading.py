@@ -1,6 +1,6 @@
-"""Reads the parts of shards that a task has to read concurrently, with GetRecords, paced for each shard.
+"""Reads a task's ranges concurrently, with GetRecords at a limited rate per shard.
 
-Fetching runs in a separate thread, so that records are fetched while others are decoded.
+Fetching runs in a separate thread, so that it overlaps with decoding.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis needs longer than this to delete and recreate a stream. So tasks that begin sooner skip the check, whose call AWS limits."""
+"""Kinesis takes longer than this to delete and recreate a stream. Therefore, tasks that begin sooner skip the check for a recreated stream."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
 
 class StretchEvent(NamedTuple):
-    """An event with records of a shard's part. `after`: how far the shard was read before the event."""
+    """An event with records. `after` is the position up to which the shard was read before the event."""
 
     stretch: Stretch
     after: Position
@@ -67,17 +67,16 @@ class StretchEvent(NamedTuple):
 
 @dataclass(slots=True)
 class StretchProgress:
-    """How far a shard's part was read, for the log."""
+    """How far a shard's range was read, for the log."""
 
     stretch: Stretch
     rows: int = 0  # Delivered rows
-    records: int = 0  # Fetched Kinesis records, including those before and after the part
-    bytes: int = 0  # Bytes of their JSON
+    records: int = 0  # Fetched Kinesis records, including records before and after the range
+    bytes: int = 0  # Size of the fetched events
     arrived: float | None = None  # When the last fetched record arrived in the stream, epoch milliseconds
     behind: int | None = None  # The lag in the last response, milliseconds
 
     def add(self, event: Event) -> None:
-        """Count an event."""
         self.records += event.head.records
         self.bytes += len(event.payload)
         self.behind = event.head.millis_behind
@@ -106,12 +105,12 @@ def pace_of(rate: int) -> Pace:
 
 
 class _Complete(Exception):
-    """Raised when all rows of a shard's part were read."""
+    """Raised to end a subscription when all rows of a shard's range were read."""
 
 
 @dataclass
 class _StretchSink:
-    """Receives the events of one shard until its part is complete; implements `EventSink`. `after` is how far the shard was read."""
+    """Receives the events of one shard until its range is complete; implements `EventSink`. `after`: how far the shard was read."""
 
     room = Unlimited()
     committed = None
@@ -125,7 +124,7 @@ class _StretchSink:
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
-        # Check completeness before any await, so that the server's time belongs to this event.
+        # Check completeness before any await: another response would change the result of `server_time`.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
         self.children = event.head.children
@@ -156,20 +155,20 @@ async def read_stretch(
     fail_on_data_loss: bool,
     begins: Callable[[], Awaitable[None]] | None = None,
 ) -> list[Stretch]:
-    """Read one shard's part to its end. Return the parts of children that are missing from the plan, to be read next.
+    """Read one shard's range to its end. Return the ranges of children that are missing from the plan, to be read next.
 
     Args:
         stream: Opened with a client that reads only this shard.
         progress: Updated during the read.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
         take: Receives the records; it may wait.
-        patience: Seconds without progress after which the read fails, although Kinesis responds.
+        patience: The read fails after this many seconds of responses without progress.
         fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
         begins: Awaited after the first response, before its records are passed to `take`.
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # The low watermark of the start. At the trim horizon, `begins` checks for losses instead; a sequence number contains its time.
+    # The low watermark of the start. A sequence number contains its time, and a loss at the trim horizon is detected by `begins`.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
     since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
     calls = 0
@@ -178,7 +177,7 @@ async def read_stretch(
         nonlocal calls
         calls += 1
         if calls > 1 and sink.begins is not None:
-            # Check the stream now: if it was recreated without this shard, no response would ever come.
+            # Do not wait for the first response, which never comes if the stream was recreated without this shard.
             await sink.begins()
 
     try:
@@ -192,7 +191,7 @@ async def read_stretch(
         if not isinstance(error, DataLossError) or not error.causes:
             raise error.about(*stretch.key)  # noqa: B904 - the same error
         if fail_on_data_loss:
-            # Replace the remedy: that of a streaming query names options that batch reads reject.
+            # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
         return await children_of_gone(stream, stretch, server_time())
@@ -200,7 +199,7 @@ async def read_stretch(
 
 
 async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
-    """Return the parts of the children that a lost shard's last event would have announced. Their first records may be gone too."""
+    """Return the ranges of a trimmed shard's unplanned children. The children's first records may have been trimmed as well."""
     await stream.refresh(patient=True)
     found = unlisted(stretch, stream.children(stretch.key.shard))
     times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]
@@ -217,10 +216,10 @@ async def check_planned(
     again: bool,
     fail: bool,
 ) -> None:
-    """Report what was deleted between the planning of a shard's part and its first response. `clock` is set by the responses to `lister`.
+    """Report what was deleted between the planning of a shard's range and its first response. `clock` is set by `lister`'s responses.
 
-    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, for a later
-    attempt of a task (`again`), if it may have moved at all.
+    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, in a later
+    attempt of a task (`again`), if the trim horizon may have moved at all.
     """
     replaceable = stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS
     trimmable = stretch.horizon is not None and clock.time() - stretch.created >= _CERTAIN_SECONDS
@@ -246,10 +245,12 @@ async def check_planned(
 
 
 class Reading:
-    """Reads the rows of shards' parts, at most one part per shard. `again`: this is a later attempt of a task.
+    """Reads the rows of ranges, at most one range per shard.
 
-    `word_every` is the time in seconds between two log lines for each shard. `left_out` is called with a shard and its number of dropped
-    KPL aggregates; if None, they are only logged.
+    Args:
+        word_every: Seconds between two log lines for each shard.
+        left_out: Called with a shard and the number of its KPL aggregates that were dropped; if None, they are logged.
+        again: Whether this is a later attempt of a Spark task.
     """
 
     def __init__(
@@ -272,7 +273,7 @@ class Reading:
         self._left_out = left_out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the parts. The rows of each shard come in order; shards may interleave."""
+        """Read the ranges. Batches of several shards may interleave; the rows of each shard are in order."""
         began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
         portions: asyncio.Queue[StretchEvent | None] = asyncio.Queue(_WAITING_EVENTS)
@@ -283,7 +284,7 @@ class Reading:
             while (portion := asyncio.run_coroutine_threadsafe(portions.get(), loop).result()) is not None:
                 yield from self._rows(portion)
             reading.result()
-            # Log here and not in `_read`: the rows of the last events are counted only now.
+            # Log this here and not in `_read`, where the rows of the last events have not been counted yet.
             for each in self._progress.values():
                 logger.debug("%s: complete after %.1f s", each, self._clock.monotonic() - began)
         finally:
@@ -317,10 +318,10 @@ class Reading:
                     group.create_task(self._read_one(clients, each, portions.put)) for each in self._progress.values()
                 ]
             for task in tasks:
-                # Raise the task's cancellation: a task group ignores a task that was cancelled from within, although its rows are missing.
+                # Raise the error of a cancelled task: the task group ignores it, but the rows of this shard are missing.
                 task.result()
         except asyncio.CancelledError:
-            # The consumer has stopped, so make room in the queue for the final None.
+            # The iterator over the rows was closed, so make room in the queue for the final None.
             if portions.full():
                 portions.get_nowait()
             raise
@@ -359,9 +360,9 @@ class Reading:
     async def _access(
         self, clients: AsyncClients, stretch: Stretch
     ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
-        """Open the stream of one shard's part with a separate client, so that the clock follows this shard's responses only.
+        """Open a range's stream with a separate client, so that only this shard's responses set the clock.
 
-        The third element is `check_planned` for this part.
+        The third element is `check_planned` for this range.
         """
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # the planning has already warned
@@ -401,7 +402,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read and wait for it, then cancel the remaining tasks: a task that is cancelled twice would not close its clients."""
+    """Cancel a read and wait until it ends, then cancel remaining tasks. Not at once: a task cancelled twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -1,7 +1,7 @@
-"""Decides which part of each shard (a `Stretch`) a batch read covers. Does no I/O.
+"""Decides which range of each shard (a `Stretch`) a batch read covers. Does no I/O.
 
-A time range is half open, and a row's arrival time decides whether the row belongs to it. So reads of `[8:00, 9:00)` and `[9:00, 10:00)`
-together have each row of the two hours once, even if Kinesis does not start exactly at a time, or if parents and children overlap.
+A read's time range is half open, and rows are selected by arrival time. Therefore, reads of `[8:00, 9:00)` and `[9:00, 10:00)` together
+return each row of the two hours once, even if Kinesis does not start exactly at a time, or if parents and children overlap in time.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from kinesis_efo.records.events import ChildShard
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The part of one shard that is read."""
+    """The range of one shard in a batch read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # Hash key range; drop aggregates with keys outside of it. None: drop none
+    hash_range: tuple[int, int] | None  # Drop aggregates with hash keys outside of this range; None disables dropping
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
-    last: int | None = None  # Last sequence number, if the shard was closed when planned
-    horizon: float | None = None  # The trim horizon when planned, if the part starts at it; epoch seconds
-    created: float = 0.0  # When the shard was created, if the part starts at the trim horizon; epoch seconds
-    newest: str | None = None  # The newest shard listed when planned; None if later ones do not matter
-    partly: bool = False  # Some shards are not read
-    refused: bool = False  # Fail if the part has rows: another part may have the same ones
+    last: int | None = None  # The shard's last sequence number; None if the shard was open when the read was planned
+    horizon: float | None = None  # The trim horizon at planning, epoch seconds; None disables the check for losses
+    created: float = 0.0  # When the shard was created, epoch seconds; only with `horizon`
+    newest: str | None = None  # The newest shard listed when the read was planned; None to ignore newer shards
+    partly: bool = False  # Whether the read has separate start or end positions for some shards
+    refused: bool = False  # Whether any row is an error, because another range may also return it
     planned: float = 0.0  # When the read was planned, epoch seconds by Kinesis' clock
-    stream_created: int | None = None  # Epoch seconds; None if unknown
+    stream_created: int | None = None  # When the stream was created, epoch seconds; None if unknown
 
     def __str__(self) -> str:
         return f"{self.key} from {self.start} to {self.end}"
 
     @property
     def since(self) -> int | None:
-        """Epoch milliseconds; rows that arrived earlier do not belong to the part. None if the start is not a time."""
+        """Epoch milliseconds; rows that arrived earlier do not belong to the range. None if the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Epoch milliseconds; rows that arrived then or later do not belong to the part. None if the end is not a time."""
+        """Epoch milliseconds; rows that arrived then or later do not belong to the range. None if the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
 
 def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
-    """Return what was trimmed from a shard's part between planning and reading; None if nothing was.
+    """Return what was trimmed from a shard's range between planning and reading; None if nothing was.
 
-    `earliest` and `latest` are the bounds of the trim horizon when the read begins, epoch seconds. `again`: this is a later attempt of a task,
-    which has to read the rows of the first one.
+    `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: this is a later attempt of a
+    Spark task, which must return the same rows as the first attempt.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
     >>> stretch = Stretch(ShardKey("orders", "s"), None, horizon, Position.after(9), horizon=1000.0, created=500.0)
@@ -68,9 +68,9 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
 
 
 def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
-    """Return the parts of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
+    """Return the ranges of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
 
-    After a merge, both parents announce the same child. It is read after its older parent, which is read as well unless `partly`.
+    After a merge, both parents announce the same child. Its range is returned for the older parent only, unless the read is `partly`.
 
     >>> stretch = Stretch(ShardKey("orders", "s2"), None, Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 0, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
@@ -95,9 +95,9 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
-    """Return the parts of a stream's shards, parents before children, given all `shards` that Kinesis lists. A tip must be given as a time.
+    """Return the ranges of a stream's shards, parents before children, given all listed `shards`. The tip must be given as a time.
 
-    Naming a shard as start skips its ancestors. Naming it as end with a sequence number skips its descendants.
+    A shard with a separate start is read without its ancestors; a shard that ends at a sequence number, without its descendants.
 
     >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
@@ -122,7 +122,7 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
 
 
 def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:
-    """Return where the read of each shard ends, without shards that come after the end of the read."""
+    """Return where the range of each shard ends. Omits shards that begin after the end of the read."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}

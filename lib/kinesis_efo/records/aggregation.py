@@ -1,8 +1,8 @@
 """Splits KPL aggregates: Kinesis records that contain many user records.
 
-Format: magic, a protobuf message, its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below reads only this message:
-the `protobuf` package would add generated code and a version that PySpark and its users have to agree on. Lengths and Kinesis' limit for keys
-are checked, so that the output stays in proportion to the input.
+Format: magic, a protobuf message, and the message's MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below replaces
+the `protobuf` package, whose version would have to suit PySpark and the user's program. It checks lengths and Kinesis' limit for keys, so
+that a small input cannot produce a large output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UserRecord(NamedTuple):
 
 
 class _Corrupt(ValueError):
-    """The bytes are not an aggregate, although they begin like one."""
+    """The bytes begin with an aggregate's magic number but are not an aggregate."""
 
 
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:

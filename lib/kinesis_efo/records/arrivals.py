@@ -14,7 +14,7 @@ _ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+
 
 
 class Arrivals(NamedTuple):
-    """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds; `through` is the last one's sequence number."""
+    """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds, up to the sequence number `through`."""
 
     earliest: int
     latest: int

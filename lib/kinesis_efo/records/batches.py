@@ -62,7 +62,7 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 class ShardRows(NamedTuple):
     """Records of one shard, in order, and their data. Once aggregates are split, there is one record per row.
 
-    `hash_range` is the first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.
+    `hash_range` is the first and last hash key of the shard, to drop aggregates with records of other shards; None disables dropping.
     """
 
     key: ShardKey
@@ -77,7 +77,7 @@ def is_full(rows: int, size: int) -> bool:
 
 
 def even_parts(rows: int) -> Iterator[tuple[int, int]]:
-    """Split rows into batches of about equal size. Yields the first row of each, and the row after its last.
+    """Split rows into batches of about equal size. Yields the indexes of each batch, as arguments of `slice`.
 
     >>> list(even_parts(10_001))
     [(0, 5000), (5000, 10001)]
@@ -103,11 +103,11 @@ class BatchBuilder:
         self._foreign: Counter[ShardKey] = Counter()
 
     def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
-        """Begin a range. The following records belong to this shard."""
+        """Begin a range. Records added from now on belong to this shard."""
         self._run = ShardRows(key, hash_range, [], [])
 
     def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
-        """Add records, their data, and the size of their payload."""
+        """Add records and their data. `size` is the size of the payload that contains them, in bytes."""
         if not self._run.records:
             self._runs.append(self._run)
         self._run.records.extend(records)
@@ -141,10 +141,10 @@ class BatchBuilder:
             yield from _built(runs, column, None)
 
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
-        """Build the rows of an aggregate after sub-sequence number `done`.
+        """Build the rows of an aggregate after sub-sequence number `done`, if there are any.
 
-        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL), so nothing of it is left. If aggregates are not
-        split, the whole record is delivered, unless nothing is left.
+        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL). If aggregates are not split, the remaining rows
+        are delivered as one row with the whole aggregate.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -166,7 +166,7 @@ class BatchBuilder:
             left_out(key, foreign)
 
     def _take_apart(self, run: ShardRows) -> tuple[ShardRows, list[int]]:
-        """Replace aggregates by their user records. Return one record per row, and the sub-sequence number of each."""
+        """Replace aggregates by their user records. Return one record per row, and the rows' sub-sequence numbers."""
         rows: list[KinesisRecord[Any]] = []
         bodies: list[bytes] = []
         subs: list[int] = []
@@ -251,7 +251,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # In ASCII texts, as most are, each character is one byte, so the strings' own lengths can be used.
+    # If all texts are ASCII, each character is one byte, so the lengths of the strings can be used.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 

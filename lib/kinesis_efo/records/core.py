@@ -21,21 +21,19 @@ _INTERFACE: Final = 1
 
 
 class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. If a payload is unusual, the core declines all of it, and Python decodes it."""
+    """Rows that the core has decoded for one batch. The core declines unusual payloads as a whole; Python then decodes them."""
 
     @property
     def floor(self) -> str | None:
-        """The sequence number of the last decoded record, or of the start of the range; None without either."""
+        """The sequence number after which decoding continues: the last record's, or `begin`'s `floor` before the first record."""
 
     def begin(self, stream: str, shard: str, floor: str | None, ceiling: str | None) -> bool:
         """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Return how many of its records are in the range, how many it has, and whether the range has ended; None if
-        declined."""
+        """Decode a payload. Return the number of records in the range, of all records, and whether the range has ended; None if declined."""
 
-    def clear(self) -> None:
-        """Discard all rows."""
+    def clear(self) -> None: ...
 
     def take(self) -> Any:
         """Return the rows, as an object with Arrow's C data interface. The next batch continues in the same range."""
@@ -53,15 +51,14 @@ class CoreFrames(Protocol):
         """Bytes of the incomplete frame that have not arrived."""
 
     def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Return the headers and payloads of the frames that the chunk completes. If the core declines the next frame, also return all bytes
-        from that frame on, and discard them."""
+        """Return the headers and payloads of the frames that the chunk completes, and the bytes from a declined frame on, if any."""
 
     def rest(self) -> bytes:
         """Return the bytes of the incomplete frame and discard them."""
 
 
 class EventReaders(NamedTuple):
-    """The core's functions that read events. Both readers return None for what the core declines.
+    """The core's functions that read events. The readers return None for events that the core declines.
 
     `read_head` returns an event's continuation, lag in milliseconds, number of records, and last sequence number. `read_answer` returns the
     iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and bytes of data and keys.
@@ -75,11 +72,11 @@ class EventReaders(NamedTuple):
 class Choice(NamedTuple):
     """The decoder that this process uses."""
 
-    # Creates a batch of the core (argument: whether to split KPL aggregates); None if Python decodes
+    # Creates a batch of the core; the argument is whether to split KPL aggregates. None if Python decodes the records
     new_batch: Callable[[bool], CoreBatch] | None
     detail: str  # Describes the choice, for the log
-    fix: str = ""  # How to fix an installed core that cannot be used, else empty
-    events: EventReaders | None = None  # Reads events; None for Python
+    fix: str = ""  # What to do about an installed core that cannot be used; else empty
+    events: EventReaders | None = None  # None if Python reads the events
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
@@ -105,7 +102,7 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
     try:
         events = EventReaders(module.Frames, module.read_head, module.read_answer)
     except AttributeError:
-        # The wheel may be of an earlier release than the library, so Python reads the events.
+        # The core comes from an older release than the library, so Python reads the events.
         return Choice(module.Batch, f"{detail}, which is too old to read events: Python does")
     return Choice(module.Batch, detail, events=events)
 
@@ -120,7 +117,7 @@ def event_readers() -> EventReaders | None:
 
 
 def new_batch(*, deaggregate: bool) -> CoreBatch | None:
-    """Create a batch of the core; None if Python decodes. Logs the choice once."""
+    """Create a batch of the core; None if Python decodes the records. Logs the choice once per process."""
     _log(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)
 

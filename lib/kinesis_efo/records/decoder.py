@@ -44,7 +44,7 @@ def decode(
     hash_range: tuple[int, int] | None = None,
     left_out: Callable[[ShardKey, int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Decode the rows of one shard's range. The arguments are those of `Decoder`."""
+    """Decode the rows of one shard's range. See `Decoder` for the arguments."""
     decoder = Decoder(deaggregate=deaggregate, left_out=left_out)
     yield from decoder.add(payloads, key, after, through, hash_range)
     yield from decoder.finish()
@@ -53,8 +53,12 @@ def decode(
 class Decoder:
     """Decodes the rows of ranges, one range after another. Ranges with few rows share batches.
 
-    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was delivered
-    twice appear once. `left_out` is called with a shard and its number of dropped KPL aggregates, unless 0; if None, they are only logged.
+    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was
+    delivered twice appear once.
+
+    Args:
+        deaggregate: Whether to split KPL aggregates.
+        left_out: Called with a shard and the number of its KPL aggregates that were dropped; if None, they are logged.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
@@ -75,9 +79,9 @@ class Decoder:
 
         Args:
             payloads: Raw events of the shard that cover the range, in order.
-            after: Drop records up to here; for `INSIDE`, also the delivered part of an aggregate.
-            through: Stop at the first record after this.
-            hash_range: The first and last hash key of the shard, to drop aggregates with records of other shards; None to keep all.
+            after: Drop records up to this position; for `INSIDE`, also the rows of an aggregate that were already delivered.
+            through: Stop at the first record after this position.
+            hash_range: The first and last hash key of the shard, to drop aggregates with records of other shards; None disables dropping.
 
         Raises `FrameError` if a payload is not an event with records.
         """
@@ -98,7 +102,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Look only at the first record: reading starts at the partly delivered aggregate, unless this was trimmed.
+                # Only the first record can be the partly delivered aggregate, because reading starts there. (It may have been trimmed.)
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -110,7 +114,7 @@ class Decoder:
                 break
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for dropped ones.
+        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for dropped aggregates.
 
         Raises `FrameError` if a record has a value that does not fit into a row.
         """
@@ -121,7 +125,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and selects the records of a range, ascending, without duplicates: after `floor` (-1: all), up to `ceiling` (None: all)."""
+    """Decodes events and selects the records of a range: after sequence number `floor`, up to `ceiling` (None: no limit), without duplicates."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
@@ -145,7 +149,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Avoid keyword arguments, which would cost as much as decoding 500 bytes.
+            # Avoid keyword arguments of `b64decode`, which would cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
@@ -154,7 +158,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the sequence number before these payloads."""
+    """Payloads of one range whose rows are in the core's current batch. `cutter.floor` precedes the records of these payloads."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -162,9 +166,9 @@ class _RangePayloads(NamedTuple):
 
 
 class _CoreDecoder:
-    """Decodes a batch with the core and retains its payloads: if the core declines one, Python decodes all of them.
+    """Decodes a batch with the core, and retains the batch's payloads: if the core declines a payload, Python decodes all of them.
 
-    So batches have the same boundaries as if Python decoded everything, and all errors come from Python.
+    Therefore, batches have the same boundaries as if Python decoded everything, and all errors come from Python.
     """
 
     def __init__(self, core: CoreBatch) -> None:
@@ -175,7 +179,7 @@ class _CoreDecoder:
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Begin another range of a shard, selected by `cutter`. Drop aggregates with records outside `hash_range`; None to keep all."""
+        """Begin another range, selected by `cutter`. Drop aggregates with records outside `hash_range`; None disables dropping."""
         self._ranges.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 
@@ -217,7 +221,7 @@ class _CoreDecoder:
             yield batch.slice(start, stop - start)
 
     def hand_over(self, builder: BatchBuilder) -> None:
-        """Decode the payloads of the current batch again, in Python, which also decodes the rest of the batch."""
+        """Decode the payloads of the current batch again with Python. `builder` then contains their records and continues the batch."""
         self._ready = False
         if not self._rows:
             return
@@ -226,7 +230,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore `large` (how to decode) as the last event set it: that event may not be among these payloads.
+            # `cut` has set `large` from the last of these payloads. Restore it: a later event without records in the range may have set it.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

@@ -41,7 +41,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Return the warning that aggregates are not dropped although option `deaggregate` is `strict`."""
+    """Return the warning that the option `deaggregate=strict` has no effect, so aggregates are not dropped."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

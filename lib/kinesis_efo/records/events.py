@@ -1,4 +1,4 @@
-"""Reads the head of an event: what the fetcher needs before Spark's tasks decode the records.
+"""Reads the head of an event (`EventHead`), which the fetcher needs before Spark's tasks decode the records.
 
 An event is a SubscribeToShard message or a GetRecords response, which contains records in the same form. The payload stays raw JSON. If the
 native core is installed, it reads the usual events, with the same result.
@@ -33,15 +33,15 @@ class ChildShard(NamedTuple):
 
 
 class EventHead(NamedTuple):
-    """What the fetcher needs of an event."""
+    """The properties of an event that the fetcher needs."""
 
     continuation: int | None  # Reading continues after this sequence number; None at the shard's end
     millis_behind: int  # The lag
     records: int  # Number of Kinesis records (an aggregate counts once)
-    children: tuple[ChildShard, ...] = ()  # The shard's children, at its end
-    still: bool = False  # An empty GetRecords response, which lacks a position: reading stays where it is
+    children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
+    still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    stuck: bool = False  # GetRecords returned the request's own iterator again
+    stuck: bool = False  # Whether GetRecords returned the same iterator that the request contained
 
     @property
     def brings_nothing(self) -> bool:
@@ -108,8 +108,8 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes`: size of data and keys, which counts against the read limit; accurate to a few per
-    record.
+    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against the read limit; it may be off by a few
+    bytes per record.
     """
 
     events: tuple[Event, ...]
@@ -254,7 +254,7 @@ def has_record(payload: bytes, number: int) -> bool:
     # Do not build a regular expression with the number: compiling it would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # If no name precedes the number, rfind returns -1: the match then starts at the event's first byte, and fails.
+        # If no name precedes the number, rfind returns -1, which fullmatch treats as the event's first byte: there is no match.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
@@ -263,16 +263,16 @@ def has_record(payload: bytes, number: int) -> bool:
 
 def position_after(payload: bytes) -> Position:
     """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
-    # Search with the colon, since the name alone may also be a record's partition key.
+    # Search for the name with its colon, since the name alone may also be a record's partition key.
     if _CONTINUATION.search(payload):
         return Event(payload, read_head(payload)).through
     return read_answer(payload).events[0].through
 
 
 def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
-    """Estimate the bytes of data in events, given their bytes and their number of records (or both per second).
+    """Estimate the bytes of data in `arrived` bytes of events, given the number of records and of events (or each per second).
 
-    The other bytes are JSON, base64 and keys. The number of events matters if each has few records.
+    The other bytes are JSON, base64 and keys. The number of events matters only if events have few records.
 
     >>> data_in(1_525_000.0, 1000.0), data_in(100.0, 5.0), data_in(7.0, None)
     (1005000.0, 0.0, None)
@@ -293,7 +293,7 @@ def _still(behind: int, *, stuck: bool) -> Event:
 
 
 def _given(text: str | None) -> str | None:
-    """Treat an empty string as None: at the end of a shard, some servers send one instead of omitting the position."""
+    """Convert an empty string, which some servers send at a shard's end instead of omitting the position, to None."""
     return text or None
 
 

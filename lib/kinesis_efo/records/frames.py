@@ -1,7 +1,7 @@
-"""Decodes frames of `application/vnd.amazon.eventstream` as they arrive, in time linear in their bytes.
+"""Decodes frames of `application/vnd.amazon.eventstream` as they arrive, in time proportional to their size.
 
-A frame is: total length, length of the headers, CRC of these two; headers; payload; CRC of everything before it. All numbers are big-endian
-(https://smithy.io/2.0/aws/amazon-eventstream.html).
+A frame consists of: total length, headers length, CRC of both lengths, headers, payload, and CRC of all preceding bytes. All numbers are
+big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 
 If the native core is installed, it reads valid frames of usual length. This module reads all other frames and raises the errors.
 """
@@ -63,8 +63,8 @@ class FrameDecoder:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.
 
-        If the chunk completes frames before the error, they are returned, and the next call raises the error. The decoder cannot find the
-        next frame after an error, so it does not recover.
+        If the chunk completes frames before the error, this call returns them, and the next call raises the error. After an error, the
+        start of the next frame is unknown, so each further call raises the error again.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)
@@ -79,7 +79,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding a frame, because the core has declined this frame or an earlier one of the same chunk."""
+        """Whether Python is decoding the current frame, because the core has declined this frame or an earlier frame of the chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -95,7 +95,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Clear the prelude first: if the frame is invalid, no more of its bytes are awaited.
+                    # Clear the prelude first, so that `awaited` and `missing` are 0 if the frame is invalid.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]
@@ -124,7 +124,7 @@ class FrameDecoder:
     def collect(self) -> None:
         """Allocate all the memory that the incomplete frame needs.
 
-        A buffer that grows with the bytes of a large frame would be copied, and would take twice the memory during the copy.
+        Otherwise, the buffer would be copied when it grows, which takes twice the memory during the copy.
         """
         if self._prelude:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
@@ -160,7 +160,7 @@ def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
         raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
         raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
-    # Include the prelude's own checksum, which the frame's checksum covers as well.
+    # The frame's checksum also covers the prelude's checksum, so include these bytes.
     return total, headers_length, crc32(prelude[8:], running)
 
 

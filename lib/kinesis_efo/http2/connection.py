@@ -1,7 +1,7 @@
 """One HTTP/2 connection: many concurrent requests, each on its own stream.
 
-The `h2` library implements the protocol, except for DATA frames, on which it would spend four times as much CPU time, and GOAWAY frames, after
-which it would end streams that may continue. Therefore, this package also handles the windows and the content-length of responses.
+The `h2` library implements the protocol, except for DATA frames (`h2` needs four times as much CPU time for them) and GOAWAY frames (`h2`
+would end streams that may continue). Since `h2` does not see DATA, this package also handles windows and the content-length of responses.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ _CONNECTION_WINDOW: Final = 1 << 30
 class Connection(asyncio.BufferedProtocol):
     """A connection to a service.
 
-    `changed` is called with this connection when it can accept another request or is closed for new ones. The receive buffer `scratch`, of
-    `RECEIVE_BYTES`, can be shared by the connections of one event loop.
+    Args:
+        changed: Called with this connection when it can accept another request, or has stopped accepting requests.
+        scratch: The receive buffer, of `RECEIVE_BYTES`. The connections of one event loop can share it.
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
-        # Done with the service's first SETTINGS; fails with `NotHttp2` if something else comes
+        # Completes when the service's first SETTINGS have arrived; fails with `NotHttp2` if the service sends anything else first
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active = 0  # Reserved places, for requests in progress or about to be sent
         self._changed = changed
@@ -96,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def most_streams(self) -> int:
-        """Maximum concurrent requests: the service's limit, but at most `MOST_STREAMS`, and fewer after a refusal."""
+        """Maximum concurrent requests: the service's limit, at most `MOST_STREAMS`; fewer after the service has refused a request."""
         return min(self._ceiling, self._h2.remote_settings.max_concurrent_streams)
 
     @property
@@ -106,12 +107,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the socket of the connection is closed."""
         return self._gone.is_set()
 
     @property
     def facts(self) -> HttpFacts:
-        """The protocol versions and the service's settings."""
+        """The versions of HTTP and TLS, and the service's HTTP/2 settings."""
         said = self._h2.remote_settings
         return HttpFacts(
             version="HTTP/2",
@@ -127,10 +127,10 @@ class Connection(asyncio.BufferedProtocol):
         self.active += 1
 
     def give_place(self) -> None:
-        """Return a place after its request has ended, or if it is not needed."""
+        """Release a place after its request has ended, or if no request is sent."""
         self.active -= 1
         self._keepalive.used()
-        self._part()
+        self._close_if_done()
 
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
@@ -189,7 +189,6 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
-        """Drop the connection immediately."""
         self._lose(why)
         # Before Python 3.11.5, `abort` raises an error if a TLS connection is already closed.
         if self._transport is not None and not self.gone:
@@ -204,8 +203,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         security = transport.get_extra_info("ssl_object")
         if security is not None and security.selected_alpn_protocol() != "h2":
-            # Leave it to `dial` to raise the error: the other side did not agree to HTTP/2.
-            return
+            return  # the other side did not agree to HTTP/2, for which `dial` raises an error
         self._outbox.open(self._transport)
         self._keepalive.start()
 
@@ -239,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream, valid only during the call. `padding`: bytes of padding, which also use the window."""
+        """Process the next bytes of a stream; `piece` is valid only during the call. `padding`: bytes of padding, which also use the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -256,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # Also end the stream in `h2`, which counts open streams. Empty trailers skip the content-length check: `h2` has seen no data.
+            # End the stream in `h2` as well, which counts open streams. With empty trailers, `h2` does not check the content-length.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -303,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Accept no more requests than are in progress, whatever the SETTINGS allow, so that the next attempt uses another connection.
+            # Do not accept further requests while the present ones are in progress, so that the retry uses another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -317,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Reset a half-open stream: the service may respond before it has the whole request. (`h2` raises if both sides have ended.)
+                # Reset a half-open stream: the service may have responded before the whole request was sent. (`h2` raises if it is closed.)
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()
@@ -331,12 +329,12 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = True
         for stream_id in [each for each in self.responses if each > said.last_stream_id]:
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
-        self._part()
+        self._close_if_done()
 
     # -- the end
 
-    def _part(self) -> None:
-        """Close the connection if the service is closing it and all requests have ended; otherwise report the change."""
+    def _close_if_done(self) -> None:
+        """Close the connection if the service has sent GOAWAY and all requests have ended; otherwise call `changed`."""
         if self._draining and not self.active:
             self.close()
         else:
@@ -346,12 +344,12 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # Write a GOAWAY, unless `h2` itself has found the error and written one.
+            # Write a GOAWAY, unless `h2` has found the error and has already written it.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
     def _hang_up(self, why: ConnectionLost) -> None:
-        """Close the connection once the GOAWAY is sent, at the latest after `PING_SECONDS`."""
+        """Close the connection once the GOAWAY has been sent, at the latest after `PING_SECONDS`."""
         self._outbox.holding = False
         self._outbox.flush()
         self._lose(why)
@@ -367,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = why
         self._never_ready(why)
         for stream_id in list(self.responses):
-            # Create one exception per response: raising an exception writes a traceback into it.
+            # Create a separate exception for each response: raising a shared one would mix the tracebacks.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
         self._keepalive.stop()
@@ -383,8 +381,11 @@ class Connection(asyncio.BufferedProtocol):
 class _Outbox:
     """Sends for one connection: collects the bytes of `h2` and window updates, and writes them in one piece.
 
-    `abort` drops the connection if the other side does not read. `room` is set when the service may have opened the window for more of a
-    request. `holding` is set while received frames are handled, to send all replies to them together.
+    Attributes:
+        room: Set when the service may have opened a window for the next bytes of a request.
+        holding: True while received frames are processed, so that all replies are sent together.
+
+    `abort` is called if the other side does not read.
     """
 
     def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:
@@ -398,17 +399,15 @@ class _Outbox:
         self._unsent = bytearray()
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Start sending."""
         self._transport = transport
         self.flush()
 
     def close(self) -> None:
-        """Stop sending."""
         self._transport = None
         self.room.set()
 
     async def send(self, response: Response, body: bytes) -> None:
-        """Send the bytes collected so far, and the body of a request as the window allows. Stops early if the response is over."""
+        """Send the collected bytes and a request's body, as the window allows. Stops early if the response has ended."""
         view = memoryview(body)
         while view and not response.over:
             self.room.clear()
@@ -423,10 +422,10 @@ class _Outbox:
 
     def open_window(self, stream_id: int, size: int) -> None:
         """Let the service send `size` more bytes of a stream."""
-        # Collect the headers first: those that open the stream must precede the window update.
+        # Collect the bytes of `h2` first: the headers that open the stream must precede its window update.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        # Delay the flush: many readers wake up together, and their updates are sent in one piece.
+        # Delay the flush, to send the window updates of all readers that wake up together in one piece.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)

@@ -27,7 +27,7 @@ class ProxyRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The address of a service: `http` or `https`, its name or address without brackets, and its port."""
+    """The address of a service: scheme (`http` or `https`), host name or IP address (IPv6 without brackets), and port."""
 
     scheme: str
     host: str
@@ -109,7 +109,7 @@ async def _connected(host: str, port: int) -> socket.socket:
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)
     except RuntimeError as error:
-        # uvloop raises this if a closed socket's file descriptor is reused too soon; a retry succeeds.
+        # uvloop raises RuntimeError if a closed socket's file descriptor is reused too soon. Convert it: the caller then retries.
         raise ConnectionError(f"{host}:{port}: {error}") from error
 
 
@@ -140,7 +140,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Return the head of a response, or its first bytes if the head is too long."""
+    """Return the status line and headers of a response, or their first bytes if they are too long."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

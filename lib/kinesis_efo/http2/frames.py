@@ -1,6 +1,6 @@
-"""Splits received HTTP/2 bytes into frames, and passes on the contents of DATA before a frame is complete.
+"""Splits received HTTP/2 bytes into frames. The contents of a DATA frame are passed on as they arrive, other frames as a whole.
 
-All other frames are passed on whole, for `h2`. This module interprets only the header and the padding of a frame.
+This module interprets only the header and the padding of a frame; `h2` interprets the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MalformedFrame(Exception):
 
 
 class FrameSplitter:
-    """Splits bytes into frames for a connection. `largest` is the maximum size of a frame without its header, from this side's SETTINGS."""
+    """Splits a connection's bytes into frames. `largest` is the maximum frame size without the header, which this side's SETTINGS allow."""
 
     def __init__(self, sink: Connection, largest: int) -> None:
         self._sink = sink
@@ -79,7 +79,7 @@ class FrameSplitter:
         whole = bytes(self._whole)
         self._whole.clear()
         if self._wanted == HEADER_BYTES:
-            # Begin the frame: its header came in parts and is now complete.
+            # Process a frame header that arrived in several pieces and is now complete.
             self._begin(memoryview(whole), 0)
             return
         self._wanted = HEADER_BYTES

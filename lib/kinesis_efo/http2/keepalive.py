@@ -1,4 +1,4 @@
-"""Sends a PING on a silent HTTP/2 connection, and closes a dead or unused one."""
+"""Sends a PING on a silent HTTP/2 connection. Closes the connection if it is dead or unused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ IDLE_SECONDS: Final = 15.0
 
 
 class Keepalive:
-    """Watches one connection."""
-
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
@@ -27,11 +25,9 @@ class Keepalive:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start watching."""
         self._task = asyncio.ensure_future(self._keep())
 
     def stop(self) -> None:
-        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
@@ -44,7 +40,7 @@ class Keepalive:
         self._used_at = self._clock.monotonic()
 
     async def _keep(self) -> None:
-        # Close the connection if watching it fails: an unwatched one could die without notice.
+        # Close the connection if watching it fails: nothing would notice when an unwatched connection dies.
         try:
             await self._look_after()
         except Exception as error:
@@ -68,7 +64,7 @@ class Keepalive:
         asked = self._clock.monotonic()
         self._connection.ping()
         await self._clock.sleep(PING_SECONDS)
-        # Let asyncio read first: if this process was suspended, the reply may be waiting in the socket.
+        # Let asyncio read before the check: if this process was suspended, the reply may still be in the socket.
         for _ in range(3):
             await asyncio.sleep(0)
         if self._received_at < asked:

@@ -18,10 +18,14 @@ Changed = Callable[[Connection], None]
 
 
 class Pool:
-    """Assigns requests to at most `most` connections. `dial` opens a connection, which calls the given function when it has changed.
+    """Assigns requests to the connections to one service.
 
-    The first connection is opened alone, since its SETTINGS limit the requests per connection. If it cannot be opened, all waiting requests
-    fail; the caller retries them.
+    The first connection is opened alone: its SETTINGS show how many requests a connection accepts. If it cannot be opened, all waiting
+    requests fail; the caller retries them.
+
+    Args:
+        dial: Opens a connection, with the function to call when it can accept another request or has stopped accepting requests.
+        most: Maximum number of connections.
     """
 
     def __init__(self, dial: Callable[[Changed], Awaitable[Connection]], most: int) -> None:
@@ -38,11 +42,10 @@ class Pool:
 
     @property
     def connections(self) -> frozenset[Connection]:
-        """The open connections."""
         return frozenset(self._open)
 
     async def place(self) -> Connection:
-        """Wait for a place on a connection. The caller must use it for a request, or return it with `give_place`.
+        """Reserve a place on a connection. The caller must use the place for a request, or release it with `give_place`.
 
         Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service does not accept requests.
         """
@@ -113,7 +116,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # If the new connection is unusable, fail requests: another connection would most likely be unusable, too.
+        # If the new connection is unusable, fail requests rather than open another connection, which would most likely be unusable, too.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it accepted a request"))
         elif not connection.most_streams:
@@ -124,7 +127,7 @@ class Pool:
         self._changed(connection)
 
     def _fail(self, error: Exception) -> None:
-        # Fail as many requests as the connection would have accepted; the others wait for the next connection.
+        # Fail as many requests as the connection would have accepted; further requests wait for the next connection.
         for _ in range(min(len(self._waiting), self._places or len(self._waiting))):
             if not (place := self._next()).done():
                 place.set_exception(error)
@@ -137,8 +140,7 @@ class Pool:
         if connection.gone:
             self._sockets.discard(connection)
         if connection not in self._open:
-            # The connection is still being opened, or was closed before.
-            return
+            return  # the connection is still being opened, or was already removed
         if connection.closed:
             self._open.discard(connection)
             self._free.pop(connection, None)

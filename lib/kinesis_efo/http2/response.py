@@ -1,6 +1,6 @@
-"""One HTTP/2 response, and the errors of its request. It has the interface of aiohttp's responses, for aiobotocore and the event stream readers.
+"""One HTTP/2 response, with the interface of aiohttp's responses that aiobotocore and the event stream readers use, and its errors.
 
-The stream's window bounds the memory of a response: it is reopened when bytes are read, not when they arrive.
+The stream's window bounds the memory of a response, because the window is reopened only when bytes are read.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ class NotProcessed(ConnectionError):
 
 
 class ConnectionLost(ConnectionError):
-    """The connection is lost, with all its requests."""
+    """The connection was lost, so all of its requests fail."""
 
 
 class WindowOverflow(Exception):
-    """The service sent more than the stream's window allows."""
+    """The service sent more bytes than the stream's window allows."""
 
     error_code = ErrorCodes.FLOW_CONTROL_ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class HttpFacts:
-    """The protocol of a response, and the service's HTTP/2 settings: None over HTTP/1.1, or before the service has sent them."""
+    """The protocol of a response, and the service's HTTP/2 settings, which are None over HTTP/1.1 and before they have arrived."""
 
     version: str
     tls: str | None = None  # For example `TLSv1.3`; None without TLS
     most_streams: int | None = None  # SETTINGS_MAX_CONCURRENT_STREAMS
-    initial_window: int | None = None  # Bytes that a client may send on a new stream
-    largest_frame: int | None = None  # The largest frame that the service accepts, bytes
-    header_list: int | None = None  # The largest headers that the service accepts, bytes
+    initial_window: int | None = None  # Bytes that a client may send on a new stream without a window update
+    largest_frame: int | None = None  # Maximum size of a frame that the service accepts, bytes
+    header_list: int | None = None  # Maximum size of all headers that the service accepts, bytes
 
 
 def tls_version(security: ssl.SSLObject | None) -> str | None:
@@ -62,10 +62,11 @@ def tls_version(security: ssl.SSLObject | None) -> str | None:
 
 
 class Response:
-    """One response. It is created before its request is sent.
+    """One response, created before its request is sent. `status` and `headers` (names in lower case) are set once `opened` has returned.
 
-    `share` returns how many bytes may be received before buffer space is reserved. A read fails after `silence` seconds without a byte. `status`
-    and `headers`, with names in lower case, are set once `opened` has returned.
+    Args:
+        share: Returns the bytes that may be received before buffer space is reserved. Limits the window.
+        silence: A read fails after this many seconds without a byte; None: no limit.
     """
 
     def __init__(self, connection: Connection, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
@@ -88,7 +89,6 @@ class Response:
 
     @property
     def facts(self) -> HttpFacts:
-        """The protocol versions and the service's settings."""
         return self._connection.facts
 
     # -- for the reader
@@ -145,7 +145,6 @@ class Response:
     # -- for the connection
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
-        """Process the headers."""
         self.status, self.headers = status, headers
         if "content-length" in headers:
             self._length = int(headers["content-length"])
@@ -158,7 +157,7 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # The receive buffer is reused, so copy the bytes. Join small chunks: the window does not bound their memory overhead.
+            # Copy the bytes, because the receive buffer is reused. Join small chunks, whose overhead is memory beyond the window.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -167,11 +166,11 @@ class Response:
             self._received += size
             self._wake()
         if padding:
-            # The padding is never read, so return it to the window now.
+            # Reopen the window for the padding now, because padding is never read.
             self.widen()
 
     def end(self, fault: BaseException | None) -> None:
-        """End the response, or fail it with `fault`. Bytes that arrived before an error are read before it."""
+        """End the response, or fail it with `fault`. Bytes that have already arrived can still be read before the error is raised."""
         if self.over:
             return
         if fault is None and self._length not in (None, self._received):
@@ -192,7 +191,7 @@ class Response:
     # -- helpers
 
     def widen(self) -> None:
-        """Return bytes to the window once half of it is used up."""
+        """Reopen the window once half of it is used up."""
         usual = min(LARGEST_WINDOW, max(LEAST_WINDOW, self._share() // 2))
         if self._window + self._unread <= usual // 2:
             self.expect(usual)
@@ -213,7 +212,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # Time out only if still waiting: after a suspension, asyncio first reads the bytes that arrived meanwhile.
+        # Time out only if no bytes have arrived: after this process was suspended, asyncio reads them before it calls this timer.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

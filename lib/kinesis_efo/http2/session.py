@@ -39,7 +39,7 @@ TRANSPORTS: Final = ("auto", "http2", "http1")
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers that have another form in HTTP/2, and connection headers of HTTP/1.1, which HTTP/2 forbids.
+# Headers not to send: pseudo-headers replace them in HTTP/2, or they concern an HTTP/1.1 connection and HTTP/2 forbids them.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
@@ -54,7 +54,7 @@ def session_class(
 ) -> Any:
     """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
 
-    `Response` explains `share`. `socket_factory` creates sockets for HTTP/1.1.
+    `socket_factory` creates sockets for HTTP/1.1. See `Response` for `share`.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)
@@ -63,9 +63,9 @@ def session_class(
 
 
 class Http2Session(HttpSession):
-    """aiobotocore's HTTP session, which tries HTTP/2 first. With `only`, it never uses HTTP/1.1.
+    """An HTTP session for aiobotocore that tries HTTP/2 first and then, unless `only` is set, HTTP/1.1.
 
-    Certificates, proxies, timeouts and errors are those of any aiobotocore session.
+    Certificates, proxies, timeouts and errors are the same as in aiobotocore's session.
     """
 
     def __init__(self, *, only: bool, share: Callable[[], int], clock: Clock, **arguments: Any) -> None:
@@ -92,14 +92,14 @@ class Http2Session(HttpSession):
         await super().__aexit__(*raised)
 
     async def exchange(self, request: Any) -> AioAWSResponse:
-        """Send a request over HTTP/2; with `auto`, over HTTP/1.1 if that is not possible.
+        """Send a request over HTTP/2 or, if HTTP/2 is not possible and `only` is not set, over HTTP/1.1.
 
-        Without a response, raises `HTTPClientError` or botocore's `ConnectionError`, with the reason.
+        Raises `HTTPClientError` or botocore's `ConnectionError`, with the reason, if there is no response.
         """
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, use HTTP/2 only if HTTP/1.1 is not allowed: the two sides cannot negotiate the protocol.
+        # Without TLS, client and service cannot negotiate the protocol, so use HTTP/2 only if HTTP/1.1 is not allowed.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
@@ -167,7 +167,7 @@ class Http2Session(HttpSession):
 
     async def _security(self, proxy_url: str | None) -> tuple[ssl.SSLContext, ssl.SSLContext | None]:
         if proxy_url not in self._contexts:
-            # Use a thread, since this reads files.
+            # Use a thread, because loading certificates reads files.
             self._contexts[proxy_url] = asyncio.ensure_future(asyncio.to_thread(self._build_alpn_contexts, proxy_url))
         try:
             return await asyncio.shield(self._contexts[proxy_url])
@@ -230,13 +230,13 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """Add the cause, which botocore omits, to the message of an error."""
+    """Add the cause to a botocore error's message, which omits it."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 
 
 def _head(request: Any) -> list[tuple[str, str]]:
-    """Return the headers of a prepared request in HTTP/2 form."""
+    """Return the HTTP/2 headers of a prepared request, with pseudo-headers first."""
     parts = urlsplit(request.url)
     target = parts.path or "/"
     host = request.headers.get("Host") or Origin.of(request.url).authority

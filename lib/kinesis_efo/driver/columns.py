@@ -20,11 +20,11 @@ _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
 """A JSON number of more than 15 digits."""
-# The accepted texts of each type. Spark's conversions accept more and change values: "1,50" to 150.00, a date to midnight.
+# The accepted strings for each type. Spark's own conversions accept more and change values: "1,50" to 150.00, a date to midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
-    # Spark parses a JSON number as a double: exact to 15 digits, and with an exponent from ten million upward.
+    # Spark parses a JSON number as a double, which is exact to 15 digits, and formats it with an exponent from ten million upward.
     (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
     (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
     (T.DateType, _DATE),
@@ -67,7 +67,7 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
     parsed = records.select("data", *others, _objects(text, wanted).alias("_objects"))
     parts = [(field.name, _exactly(F.get("_objects", F.lit(0))[field.name], field.dataType)) for field in wanted]
     whole = (F.size("_objects") == 1) & F.get("_objects", F.lit(0)).isNotNull() & _is_one(text)
-    # Spark replaces bytes that are not UTF-8 and rounds JSON numbers of more than 15 digits.
+    # Reject bytes that are not UTF-8, which Spark replaces, and decimals of more than 15 digits, which Spark rounds.
     whole &= F.expr("is_valid_utf8(string(data))")
     if "decimal" in wanted.simpleString():
         whole &= ~text.rlike(_ROUNDED)
@@ -77,20 +77,20 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
 
 
 def _objects(text: Column, schema: StructType) -> Column:
-    """Parse a text as an array of JSON objects with text fields: it is put in brackets, so that a second object is not ignored."""
+    """Parse a string as JSON objects whose fields are strings. Adds brackets to get an array, so that a second object is not ignored."""
     fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a text is exactly one JSON value. Spark ignores text after a value, so this appends a random value and checks that it is parsed."""
+    """Whether a string is exactly one JSON value. Appends a random value and checks that Spark parses it: Spark ignores invalid text."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)
 
 
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
-    """Return the value of a JSON text, and whether the text matches the type."""
+    """Convert a JSON value, as a string, to a type. Return the result, and whether the value matches the type exactly."""
     value, fits = text, F.lit(True)  # if it is a string
     match kind:
         case StructType():
@@ -111,9 +111,9 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 raise ConfigurationError(
                     f"from_json: the type {kind.simpleString()} is not possible; read it as a string"
                 )
-            good = text.rlike(rf"^({form})\z")  # `$` also matches before a last line break
+            good = text.rlike(rf"^({form})\z")  # not `$`, which also matches before a last line break
             if isinstance(kind, T.DecimalType):
-                # Reject further decimal places, which would be rounded, unless they are 0.
+                # Reject values with more decimal places than the type has, which Spark would round, unless these are 0.
                 wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
                 exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
                 good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?\z")
@@ -125,7 +125,7 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 
 
 def position() -> Column:
-    """Return a row's position in its shard, as a text that sorts in the order of records. Use it to find a key's newest record, or in MERGE.
+    """Return a row's position in its shard as a string that sorts in the order of records, to find a key's newest record or for MERGE.
 
     Positions of one partition key stay comparable across splits and merges, if only the partition key selects the shard.
 
@@ -133,7 +133,7 @@ def position() -> Column:
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))
     ```
     """
-    # Sequence numbers exceed 64 bits. As texts of the same length, they sort like numbers.
+    # Sequence numbers exceed 64 bits. As strings of the same length, they sort like numbers.
     return F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
 
 
@@ -158,7 +158,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     """
     context = getattr(rows.sparkSession, "sparkContext", None)
     query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    # Also compare the micro-batch: in a thread pool, a thread may still have another query's properties.
+    # Also compare the micro-batch's number: the thread of a thread pool may still have the local properties of another query.
     if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
             "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it data about the session that it cannot determine."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it properties of the session that it cannot determine itself."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given, _ = _with_times("kinesis_efo.read_stream", dict(_texts(manifest, streams, options)), since=since)
-    # Validate the options with a placeholder for the path of the supervisor, which is started only after that.
+    # Validate the options with a placeholder for the supervisor's path, because the supervisor is started only if they are valid.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
@@ -88,7 +88,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Identify this program by its session: the JVM of a Spark Connect server has sessions of several programs.
+            # Identify this program by its session, because the JVM of a Spark Connect server serves several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
             if session is not None and session not in _alive:
@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Determine the tips now, once for all actions: Spark Connect loads the source again for each action, and Spark 4.0 plans each action again.
+        # Determine the tips now, once for all actions: Spark Connect loads the source for each action, and Spark 4.0 plans each action.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})
@@ -180,7 +180,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
-        # Spark 4.0 cannot register a source that its discovery has found; Spark 4.3 replaces the source.
+        # Spark 4.0 raises this error if its discovery has found the source. (Spark 4.3 registers it again.)
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -188,8 +188,8 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Spark 4.3 warns about a source that is both discovered and registered, and repeats this whenever it clones the session. With Spark
-    Connect, the callers have already registered the source, since the client looks it up only after `load`.
+    Spark 4.3 warns about a source that is both discovered and registered, and warns again whenever it clones the session. With Spark
+    Connect, the callers have already registered the source, because a missing source is not reported in `load` but later.
     """
     try:
         return reader.load()
@@ -203,13 +203,13 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the options as pairs of name and text, for Spark."""
+    """Yield the names and values of the options as strings, for Spark."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
-        # Option names of version 0.1 contain dots; keyword arguments have `_` instead.
+        # Option names of version 0.1 contain dots, for which keyword arguments have `_`.
         text = f"{value // timedelta(milliseconds=1)}ms" if isinstance(value, timedelta) else str(value)
         yield name.replace("_", "."), text.lower() if isinstance(value, bool) else text
 
@@ -217,7 +217,7 @@ def _texts(
 def _with_times(
     caller: str, given: dict[str, str], **times: datetime | timedelta | str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Add the positions for `since` and `until` to the options. Returns the options, and which of the two arguments are given."""
+    """Add the positions for `since` and `until` to the options. Returns the options, and the names of the arguments that were given."""
     arguments = [argument for argument, value in times.items() if value is not None]
     for argument in arguments:
         name, value = {"since": "startingPosition", "until": "endingPosition"}[argument], times[argument]
@@ -276,14 +276,14 @@ def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], N
 
 
 def _is_driver(spark: SparkSession) -> bool:
-    """Whether this process is the driver. A Spark Connect client is not: its files, role and network may differ from the driver's."""
+    """Whether this process is the driver, with the driver's files, role and network. False in a Spark Connect client."""
     return isinstance(spark, SparkSession)
 
 
 def _driver_host(spark: SparkSession) -> str | None:
     """Return the host name or address at which executors reach the driver; None if unknown."""
     master = spark.conf.get("spark.master", None) or ""
-    # Exclude `local-cluster`, whose executors are separate processes, which may use another address.
+    # Exclude `local-cluster`: its executors are separate processes, which may reach the driver at another address.
     if master.startswith("local") and not master.startswith("local-cluster"):
         return "localhost"
     return spark.conf.get("spark.driver.host", None)

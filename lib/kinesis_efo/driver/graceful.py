@@ -1,13 +1,14 @@
 """Stops a query on SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
-However a query ends, the offsets ensure that records are neither lost nor read twice. A graceful stop avoids repeating a micro-batch, and
-releases the leases, so that a restarted query begins immediately.
+The offsets ensure that records are neither lost nor read twice, however a query ends. After a graceful stop, no micro-batch has to be
+repeated, and a restarted query begins immediately, because the leases were released.
 
 Under `spark-submit`, an orchestrator signals the JVM, which would shut Spark down without notifying Python. Therefore, this module also
 handles signals in the JVM and passes them on to Python.
 
-Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. So a job also stops
-when its stop marker, a file or object, appears. `kinesis-efo emr submit` sets the location, and `kinesis-efo emr stop` writes the marker.
+Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. Therefore, a job
+also stops when its stop marker appears, a file or an S3 object at the location that `kinesis-efo emr submit` sets; `kinesis-efo emr stop`
+writes the marker.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """
     stopping = threading.Event()
     process = os.getpid()
-    # Use a SimpleQueue: its `put` is reentrant, as a signal handler requires, and a forked child has a separate copy.
+    # Use a SimpleQueue, whose `put` is reentrant, as a signal handler requires.
     requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        # Do not acquire a lock here: this may interrupt any code of the main thread, including another signal's handler.
+        # Do not acquire a lock here: a signal handler may interrupt any code of the main thread, including another signal handler.
         requests.put(True)
         signal.signal(number, before[signal.Signals(number)])
 
@@ -81,7 +82,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # `signal` returns None for a handler that was not installed from Python: restore the default instead.
+    # `signal` returns None for a handler that was not installed from Python. Restore the default handler in this case.
     before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
     _restores.append(restore)
     ends: list[Callable[[], None]] = []
@@ -90,7 +91,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     try:
         yield stopping
     finally:
-        # Do nothing in a forked child: its handlers are already restored, and the session belongs to the parent.
+        # Do nothing in a forked child, whose handlers were restored at the fork, and whose session belongs to the parent process.
         if os.getpid() == process:
             for end in reversed(ends):
                 end()
@@ -105,7 +106,7 @@ _masks: Final = threading.local()
 
 
 def _before_fork() -> None:
-    """Block the signals: Python drops a signal that reaches the child before its handlers are restored."""
+    """Block the signals during a fork: Python would drop a signal that arrives in the child before the child has restored its handlers."""
     if _restores:
         _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -166,7 +167,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Under load, a check rarely finds the query between two micro-batches, so a new micro-batch number also counts.
+    # On a busy host, a check rarely finds the query between two micro-batches, so the next micro-batch's start is also accepted.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -175,7 +176,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
             break
         time.sleep(_BOUNDARY_SECONDS)
     query.stop()
-    # Raise the error of a query that failed during the wait.
+    # Raise the query's error, if it failed meanwhile.
     failure = query.exception()
     if failure is not None:
         if not _killed_by_signal(failure):
@@ -193,7 +194,7 @@ def is_stop(error: Exception, stopping: threading.Event) -> bool:
 
 
 def _killed_by_signal(error: object) -> bool:
-    # Also search the stack traces: Hadoop's exception lacks a message.
+    # Also search the stack traces, because Hadoop's exception has no message.
     while error is not None:
         if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
             return True
@@ -224,12 +225,10 @@ class _JvmHandler:
         self._notify = notify
 
     def handle(self, _signal: Any) -> None:
-        """Pass a signal on. Called by the JVM, in a py4j thread."""
+        """Called by the JVM for each signal, in a py4j thread."""
         self._notify()
 
     class Java:
-        """The Java interface, for py4j."""
-
         implements: Final = ["sun.misc.SignalHandler"]
 
 
@@ -244,7 +243,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # Continue without the JVM's signals: with the option -Xrs, or a similar one of another vendor, the JVM rejects the handler.
+            # Continue without the JVM's signals: a JVM with the option -Xrs rejects signal handlers.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,

@@ -21,15 +21,15 @@ _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java of a host."""
+    """A host's Java installation."""
 
-    runs_spark: bool | None  # Whether Spark 4 runs on it; None if unknown
+    runs_spark: bool | None  # Whether Spark 4 runs on this Java; None if unknown
     detail: str
-    fix: str = ""  # How to get a suitable Java; empty if this one is suitable
+    fix: str = ""  # How to get a suitable Java; empty if this Java is suitable
 
     @property
     def remedy(self) -> str:
-        """An error message for a missing or unsuitable Java, with how to install another one."""
+        """An error message for a missing or unsuitable Java, which explains how to install a suitable Java."""
         return (
             f"Spark needs Java 17 or 21, but {self.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
             "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"

@@ -41,8 +41,8 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     after its micro-batch, and so is each query that the program starts later. Then `awaitTermination()` returns, and the program continues
     and ends with exit code 0. If no query is running at the signal, Spark is stopped, and the exit code is 130, as after a second Ctrl-C.
 
-    If the body or a query that is being stopped fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on stderr are the reason: this
-    library's complete message, even if Spark has wrapped it.
+    If the body or a query that is being stopped fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on
+    stderr are the reason: this library's complete message, even if Spark has wrapped it in another error.
 
     Leaving the context always stops Spark. Enter the context on the main thread.
 
@@ -75,14 +75,14 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     except Exception as error:
         failure = error
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
-        # If the reason explains the error, only the traceback's lines in the program's files are printed.
+        # Print the whole traceback only if the reason does not explain the error, otherwise only its lines in the program's files.
         if exit:
             sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         found = cause(error)
         code, words = (found.exit_code if found else FAILED), f"{name} failed: {reason(error)}"
     finally:
         try:
-            # Not in a forked child: the session belongs to the process that entered the context.
+            # Do not stop Spark in a forked child: the session belongs to the process that entered the context.
             if session is not None and os.getpid() == process:
                 _end(session, failures.restores, quietly=code != 0)
         except KeyboardInterrupt:
@@ -97,9 +97,9 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
 
 
 class _Failures(ProgressListener):
-    """Prints why queries fail, instead of Spark's log, which has a hundred lines for each failure.
+    """Prints why queries fail. Replaces Spark's log, which has a hundred lines for each failure.
 
-    This library's messages are delayed by `delay` seconds: if the program awaits the failed query, only `job` prints the message, at the end.
+    This library's messages are printed after `delay` seconds: if the program awaits the failed query, `job` prints the message instead.
     """
 
     hears_progress = False
@@ -117,7 +117,7 @@ class _Failures(ProgressListener):
         try:
             spark.streams.addListener(self)
             self.restores.append(_log_level(spark, _LOGGERS, "OFF"))
-        # TypeError: this Spark does not log with Log4j.
+        # A TypeError is raised if Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
             logger.info("Spark's own log says why queries fail: %s", error)
 
@@ -125,7 +125,7 @@ class _Failures(ProgressListener):
         """Never called: `hears_progress` is False."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Print why the query failed: after a delay if the error is this library's, otherwise immediately, with Spark's full text."""
+        """Print why the query failed: this library's message after a delay, or the full text of any other error immediately."""
         if event.exception is None:
             return
         logger.debug("query %s failed: %s", event.id, event.exception)
@@ -138,7 +138,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def report(self, *messages: str, but: str = "") -> None:
-        """Print delayed messages: `messages`, or all without arguments. Skips those that `but` contains, which the caller prints."""
+        """Print delayed messages: `messages`, or all without arguments. Skips messages that are part of `but`, which the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:
@@ -160,9 +160,9 @@ def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callabl
 
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _Failures) -> Iterator[None]:
-    """Stop the session's queries if `stopping` is set during the body. Without queries, stop Spark and raise KeyboardInterrupt.
+    """Stop the session's queries if `stopping` is set during the body. If there are none, stop Spark and raise KeyboardInterrupt.
 
-    Raises the error of a query that failed while it was being stopped: the body may not have waited for it.
+    Raises the error of a query that failed while it was being stopped, because the body may not wait for the query.
     """
     left, early, process = threading.Event(), threading.Event(), os.getpid()
     failed: list[StreamingQueryException] = []
@@ -181,17 +181,17 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
         if left.is_set():
             return
         if not spark.streams.active:
-            # Stop Spark: nothing else ends an action that the body waits for.
+            # Stop Spark, which also ends a running action that the body is waiting for.
             early.set()
             spark.stop()
             return
         with suppress(Py4JError, TypeError):
-            # Otherwise, Spark warns that it found no job to cancel for a query that was stopped between two micro-batches. The warning may
-            # come some time after the query has stopped, so the level stays until Spark has ended.
+            # Suppress Spark's warning that there was no job to cancel when a query was stopped between two micro-batches. Since it is
+            # logged some time after the stop, restore the log level only when Spark has ended.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         try:
             stop_queries()
-            # Look again until the body ends: it may start its next query.
+            # Repeat this until the body ends, because the body may start another query.
             while not left.wait(_NEXT_QUERY_SECONDS):
                 stop_queries()
         except Exception as error:
@@ -206,10 +206,10 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             raise KeyboardInterrupt from None
         raise
     finally:
-        if os.getpid() == process:  # in a forked child, the events' locks may stay locked forever
+        if os.getpid() == process:  # a forked child may have inherited locked events, which would block forever
             left.set()
             stopping.set()
-    # Wait for the other queries, which may still be in their micro-batches.
+    # Wait until all queries are stopped, even if the body has ended before.
     thread.join()
     if failed:
         raise failed[0]
@@ -217,14 +217,13 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
     try:
-        # Silence the JVM, which would log after the reason: the reason must be the last line.
+        # Silence the JVM, which would otherwise log after the reason has been printed as the last line.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
-        # Turn Spark's log on again: the program may continue with another session in the same JVM.
+        # Restore Spark's log levels, because the program may continue with another session in the same JVM.
         for restore in restores:
             restore()
-    # OSError: the JVM is gone.
     except (Py4JError, OSError) as error:
-        # Log quietly after a failed job, whose reason was already printed.
+        # After a failed job, log this for debugging only, because the job's error is the reason that matters.
         logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop in good order: %s", error)

@@ -46,9 +46,9 @@ _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 class ProgressListener(StreamingQueryListener):
-    """A listener for finished micro-batches and ended queries that gets the progress of a micro-batch from the JVM in one call.
+    """A listener for finished micro-batches and ended queries that gets a micro-batch's progress from the JVM in a single call.
 
-    PySpark's listener calls the JVM for each field, which amounts to about a hundred calls and 36 ms of CPU per micro-batch.
+    PySpark's listener calls the JVM once per field: about a hundred calls and 36 ms of CPU time for each micro-batch.
     """
 
     hears_progress = True
@@ -60,14 +60,14 @@ class ProgressListener(StreamingQueryListener):
 
     @abstractmethod
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Called with each finished micro-batch, in Spark's listener thread; must return soon."""
+        """Called after each micro-batch, in Spark's listener thread; must return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Does nothing: `awaitTermination` raises the query's exception."""
 
     @property
     def _jlistener(self) -> Any:
-        # A classic session's `addListener` passes this attribute to the JVM. If a PySpark version ignores it, PySpark's slower one is used.
+        # A classic session's `addListener` passes the value of this attribute to the JVM, in place of PySpark's slower wrapper.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
@@ -84,12 +84,11 @@ class _FromJvm:
         """Does nothing."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Pass the progress of a micro-batch on to the listener."""
         if not self._listener.hears_progress:
             return
         progress = json.loads(event.progress().json())
         for source in progress["sources"]:
-            # Convert offsets to JSON, like Spark 4.3. Python's notation, as in Spark 4.0, needs 52 ms for 8,000 shards, five times as much.
+            # Convert offsets to JSON, like Spark 4.3. Spark 4.0 formats them as Python literals, which take five times as long to parse.
             for offset in ("startOffset", "endOffset", "latestOffset"):
                 if not isinstance(source[offset], str):
                     source[offset] = json.dumps(source[offset])
@@ -99,7 +98,6 @@ class _FromJvm:
         """Does nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Pass the end of a query on to the listener."""
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJObject(event))
 
     class Java:
@@ -192,7 +190,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
             end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
             continue
-        # Ignore Spark 4.0's `latestOffset`, which is an offset and not a report.
+        # In Spark 4.0, `latestOffset` is an offset, which `parse` treats as an empty report.
         report = Report.parse(source.latestOffset)
         if report == Report():
             report = read_note(notes_directory(), end)
@@ -215,7 +213,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset of which only the mark is parsed, since it may have thousands of shards."""
+    """An offset of which only the mark is parsed: parsing the positions of thousands of shards would take long."""
 
     streams: msgspec.Raw
     mark: str
@@ -224,8 +222,8 @@ class _MarkedOffset(msgspec.Struct):
 class FinishedListener(ProgressListener):
     """Reports finished micro-batches to the runs of this Spark program, by the marks of their end offsets.
 
-    A run also infers this when Spark requests the end of the next micro-batch. But a query may stop before that, for example with the
-    `Trigger.AvailableNow` of Spark 4.0, which runs one micro-batch, or between two triggers that are far apart.
+    A run also infers that a micro-batch has finished when Spark requests the end of the next one. But the query may stop earlier, for
+    example with `Trigger.AvailableNow` in Spark 4.0, which runs only one micro-batch, or between two triggers that are far apart.
     """
 
     def __init__(self, directory: Path, jvm: Process) -> None:
@@ -233,7 +231,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report a finished micro-batch to the runs. A run that misses this infers it when Spark requests the next micro-batch."""
+        """Report a finished micro-batch to the runs. If a report is lost, the run infers it when Spark requests the next micro-batch."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
@@ -270,7 +268,7 @@ def mark_of(offset: str | None) -> Mark | None:
 
 
 def listen(spark: SparkSession) -> bool:
-    """Add a `FinishedListener` to a classic session if it is not added yet. Returns whether the session has one."""
+    """Add a `FinishedListener` to a classic session that does not have one. Returns whether the session has a `FinishedListener`."""
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:
             jvm: Any = spark.sparkContext._jvm
@@ -284,7 +282,7 @@ def listen(spark: SparkSession) -> bool:
 
 
 def offset_json(offset: str | None) -> str:
-    """Return the JSON text of an offset in a query's progress. In a Spark Connect 4.0 client, the offset is in Python's notation.
+    """Return the JSON text of an offset in a query's progress, which a Spark Connect 4.0 client formats as a Python literal.
 
     >>> offset_json("{'a': None}")
     '{"a": null}'

@@ -47,10 +47,10 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Times of a supervisor in seconds."""
 
-    look: float = 2.0  # Between checks whether Spark was stopped, which Spark does not report
-    first_pause: float = 1.0  # Before a failed job is restarted for the first time
+    look: float = 2.0  # Interval of the checks whether Spark was stopped
+    first_pause: float = 1.0  # Pause before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # Until a warning that no task of a micro-batch runs
+    no_core: float = 30.0  # A warning is logged if no task of a micro-batch has run for this long
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
@@ -94,12 +94,12 @@ def _is_running(spark: SparkSession) -> bool:
 class Supervisor:
     """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
 
-    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. The socket exists as long
-    as Spark: any number of queries may be started from a DataFrame.
+    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. The socket exists until
+    Spark is stopped, because any number of queries may be started from a DataFrame.
     """
 
     def __init__(self, spark: SparkSession, times: Times) -> None:
-        self.ended = False  # Whether it has stopped accepting runs: Spark was stopped, or accepting has failed
+        self.ended = False  # Whether the supervisor has stopped accepting runs: Spark was stopped or an error occurred
         self._spark = spark
         self._times = times
         self._directory = tempfile.mkdtemp(prefix="kinesis-efo-")
@@ -141,7 +141,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Stop accepting runs, even after an error such as too many open files: the next DataFrame then gets a new supervisor.
+            # Set this even after an error such as too many open files, so that the next DataFrame gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()
@@ -154,14 +154,14 @@ class Supervisor:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             if not is_own(connection):
-                return  # never unpickle bytes from another user
+                return  # do not unpickle bytes from another user
             plan = _received(connection)
             if plan is None:
                 return
             job = _Job(self._spark, plan, connection, self._times)
             try:
                 with suppress(OSError):
-                    connection.recv(1)  # returns when the run has ended
+                    connection.recv(1)  # wait until the run closes the connection
             finally:
                 job.end()
 
@@ -214,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if tasks of micro-batches wait and none runs for some time: fetchers then occupy all cores."""
+        """Warn if tasks of micro-batches have been waiting for some time and none is running: fetchers then occupy all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):
@@ -253,7 +253,7 @@ def _received(connection: socket.socket) -> FetcherPlan | None:
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs in each task and yields no rows. A task's partition number is the number of its fetcher."""
+    """Return the function that runs a fetcher in a task and yields no rows. The fetcher's number is the task's partition number."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -280,7 +280,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def _here(options: SourceOptions) -> SourceOptions:
-    """Return the options for a task: without the addresses of the driver's host, unless all of Spark runs on that host."""
+    """Return the options for a task: without the addresses of the driver's host, unless all Spark processes run on that host."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

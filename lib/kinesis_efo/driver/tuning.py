@@ -29,7 +29,7 @@ class LowLatency:
     """The result of `low_latency`. `print` shows it line by line.
 
     Attributes:
-        settings: Settings that were set in the session, where they apply to queries started from now on, or in its builder.
+        settings: Settings that were set in the session, for queries that are started from now on, or in the session builder.
         at_start: Settings that the running session lacks and that can only be set when a session starts.
         left: Why other settings were not changed, by the name of the setting.
     """
@@ -95,7 +95,7 @@ def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str |
 
 
 def _choose_manager(present: str | None, version: str, scheme: str | None, place: str, done: LowLatency) -> None:
-    """For checkpoints on local disks, select Spark's older file manager: the default one starts a process for each file there."""
+    """For checkpoints on local disks, select Spark's older checkpoint file manager: the default manager starts a process for each file."""
     fast = manager_class(version)
     if present not in (None, "", fast):
         done.left[MANAGER] = f"it is {present}"
@@ -108,7 +108,7 @@ def _choose_manager(present: str | None, version: str, scheme: str | None, place
 
 
 def manager_class(version: str) -> str:
-    """Return the class name that the checkpoint file manager without processes has in a Spark version."""
+    """Return the name of the checkpoint file manager that does not start processes, which depends on the Spark version."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"

@@ -1,6 +1,7 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetcher and producer only increment plain numbers. An exporter reads these once per interval through a `Source`, so metrics are free per record.
+Fetcher and producer only increment plain numbers, which an exporter reads once per interval through a `Source`. Therefore, metrics cost
+nothing per record.
 """
 
 from __future__ import annotations

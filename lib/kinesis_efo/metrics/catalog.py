@@ -25,7 +25,7 @@ class Kind(Enum):
 class Metric:
     """One metric. Each metric also has the attributes `application` and `environment`, if available."""
 
-    name: str  # The OpenTelemetry name; `unit` is also OpenTelemetry's
+    name: str  # The OpenTelemetry name
     cloudwatch: str
     kind: Kind
     unit: str

@@ -1,7 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
-Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS charges each combination of dimensions as a custom metric, so
-shard and fetcher are not dimensions but plain members of the line, for Logs Insights. Therefore, one alarm on the lag covers all fetchers.
+Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS charges each combination of dimensions as a custom
+metric. Therefore, shard and fetcher are plain members of a line, for Logs Insights, and not dimensions. One alarm on the lag covers all
+fetchers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DETAIL: Final = ("error", "reason")
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """Yield the lines of one interval, one per set of attributes. Counters are given as their growth since `before`."""
+    """Yield the lines of one interval, one per set of attributes. The value of a counter is its increase since `before`."""
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
         by_attributes.setdefault(attributes, {})[metric] = _value(metric, value, before.get((metric, attributes), 0))
@@ -52,7 +53,7 @@ def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
 
 def _value(metric: Metric, value: float, before: float) -> float:
     if metric.kind is Kind.COUNTER:
-        # Count the whole value as growth if it is below the former one: the counter was reset.
+        # A value below the previous one means that the counter was reset, so the increase is the whole value.
         value -= before if before <= value else 0
     return round(value, 6)
 
@@ -99,11 +100,10 @@ class EmfWriter:
         self._thread = threading.Thread(target=self._run, name="kinesis-efo metrics", daemon=True)
 
     def start(self) -> None:
-        """Start writing."""
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last set of lines and end, within a bounded time. Calling it again does nothing."""
+        """Write a last set of lines and stop, within a bounded time. Closing again has no effect."""
         if not self._end.is_set():
             self._end.set()
             self._thread.join(self._end_seconds)
@@ -111,7 +111,7 @@ class EmfWriter:
                 self.write()
 
     def write(self) -> None:
-        """Write one set of lines. Logs a failure, but not again until a write has succeeded."""
+        """Write one set of lines. Logs a failure once until a write succeeds again."""
         values = self._registry.values(fresh=0)
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:
@@ -122,7 +122,7 @@ class EmfWriter:
                 logger.warning("metrics cannot be written as EMF lines: %s; check option 'metricsExport'", error)
             self._failed = True
         else:
-            # Update these only after success, so that the next lines include the growth that could not be written.
+            # Update `_before` only after success, so that the next lines include increases that could not be written.
             self._before, self._failed = values, False
 
     def _run(self) -> None:

@@ -1,6 +1,6 @@
 """Limits the number of values of an attribute, such as the shard: the first ones are separate labels, all later ones share `other`.
 
-A value in `other` stays there. A value with a separate label never moves to `other`, where its previous counts would look like a burst.
+A value in `other` stays there. A value with a separate label never moves to `other`, where its counts would look like a sudden increase.
 Not thread-safe.
 """
 
@@ -35,7 +35,7 @@ class Labels:
         self._former: set[Hashable] = set()
 
     def keep(self, alive: AbstractSet[Hashable]) -> None:
-        """Withdraw the labels of values that are not in `alive`, and restore those of values that are in `alive` again."""
+        """Withdraw the labels of values that are not in `alive`. Restore withdrawn labels of values that are in `alive` again."""
         self._former |= self._own - alive
         self._own &= alive
         again = sorted(self._former & alive, key=str)[: self._most - len(self._own)]

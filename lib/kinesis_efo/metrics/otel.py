@@ -1,9 +1,9 @@
 """Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
 
-The API has no effect without an SDK. In the processes that Spark starts for Python, the user's program does not run and cannot set one up, so
-this module does, following the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry
-specification, "Environment Variable Specification"). The SDK's provider serves only this library and does not become the global one of the
-process, so that a program can still set its own.
+The API has no effect without an SDK. Users cannot set up an SDK in Spark's Python workers, which do not run their program, so this module
+sets it up there, as the standard environment variables request (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry
+specification, "Environment Variable Specification"). The SDK's provider serves only this library. It does not become the process's global
+provider, so that a program can still set its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLUSH_SECONDS: Final = 2.0
 
 
 def publish(registry: MetricsRegistry, meter: Meter) -> None:
-    """Create an instrument for every metric; each reads the registry when an SDK collects."""
+    """Create an instrument for every metric. The instruments read the registry when an SDK collects metrics."""
     for metric in METRICS:
         create: Callable[..., Any] = (
             meter.create_observable_counter if metric.kind is Kind.COUNTER
@@ -59,7 +59,7 @@ class Telemetry:
         self.registry = MetricsRegistry()
         self._own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # Set up an SDK only if the program has none (only an SDK has `force_flush`). The API's default provider forwards to an SDK set later.
+        # Only an SDK's provider has `force_flush`. If the program sets up an SDK later, the API's default provider forwards to it.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self._own = sdk_provider(exporters)
         publish(self.registry, (self._own or provider).get_meter(METER))
@@ -74,7 +74,7 @@ class Telemetry:
             flushing.join(_FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Shut down the SDK and its threads, if this library has set it up."""
+        """Shut down this library's SDK, if it has set one up, and the SDK's threads."""
         if self._own is not None:
             self._own.shutdown()
 
@@ -110,7 +110,7 @@ def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
             (found,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
             exporter = found.load()()
             readers.append(exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter))
-        # Do not shut down on exit: an exporter that cannot reach its collector must not delay the end of these processes.
+        # Do not shut down on exit: an exporter that cannot reach its collector must not delay the end of the process.
         return MeterProvider(metric_readers=readers, shutdown_on_exit=False)
     except Exception as error:
         logger.warning(
@@ -126,7 +126,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return this process's `Telemetry`. There is only one: an instrument must not be created twice."""
+    """Return this process's only `Telemetry`: a second one would create the same instruments again, which OpenTelemetry forbids."""
     with _once:
         return _telemetry()
 

@@ -1,6 +1,6 @@
 """The registry of a process's metric sources: reads them together, and retains the counters of removed sources.
 
-A source is read in the exporter's thread. It must copy values that other threads change, without acquiring their locks.
+A source is read in the exporter's thread. If other threads change its values, it must copy the values without acquiring locks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ class MetricsRegistry:
         self._read_at = float("-inf")
 
     def add(self, source: Source) -> None:
-        """Add a source."""
         with self._lock:
             self._sources.append(source)
             self._read_at = float("-inf")
@@ -88,6 +87,6 @@ def _read(source: Source) -> list[Sample]:
     try:
         return list(source())
     except Exception:
-        # Only log the failure of a source, which must not stop the exporter or a query.
+        # Only log the error: a source that fails must not stop the exporter or a query.
         logger.exception("metrics of %s cannot be read", source)
         return []

@@ -19,7 +19,7 @@ class MetricsSettings:
     )
     emf_to: str = "stdout"  # Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to
     emf_interval: float = 60.0  # Seconds between two sets of EMF lines
-    # Maximum number of shards with per-shard metrics; the rest are reported as `other`. 0: no per-shard metrics
+    # Maximum number of shards with per-shard metrics; other shards are reported together as `other`. 0 disables per-shard metrics
     shards: int = 100
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class MetricsSettings:
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
     """Start reporting a source, which is read once per interval, in the exporter's thread.
 
-    Returns a function that sends the last values and ends the report, within a few seconds. Calling it again does nothing.
+    Returns a function that sends the last values and stops reporting, within a few seconds. Calling it again has no effect.
     """
     match settings.export:
         case "emf":
@@ -45,7 +45,7 @@ def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
 
 
 def _to_otel(source: Source) -> Callable[[], None]:
-    # Import lazily: tasks also import this module, and few of them report metrics.
+    # Import OpenTelemetry lazily: most tasks import this module without reporting metrics.
     from kinesis_efo.metrics.otel import telemetry
 
     process = telemetry()

@@ -1,4 +1,4 @@
-"""Parsers of option values: each converts a text to a value or raises ValueError. The tables of options describe the rules in words."""
+"""Parsers of option values: each converts a string to a value or raises ValueError. The tables of options describe the allowed values."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class UnsupportedValue(ValueError):
 
 
 class NoUnit(ValueError):
-    """A number without a unit that is so small that it was probably not meant as milliseconds."""
+    """A duration without a unit that is so small that milliseconds were probably not meant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typed(Generic[Value_co]):
-    """A parser with `hint`, the type of its option as a keyword argument. For a plain function, the type is `str`."""
+    """A parser with a `hint`: the type of its option as a keyword argument. The type for a parser without a hint is `str`."""
 
     parse: Callable[[str], Value_co]
     hint: str
@@ -45,7 +45,7 @@ class Typed(Generic[Value_co]):
 
 
 def hint_of(parse: Callable[[str], object]) -> str:
-    """Return the type of a parser's option, for type checkers.
+    """Return the type hint of an option as a keyword argument, given the option's parser.
 
     >>> hint_of(bounded(size, 1)), hint_of(unless("auto", integer)), hint_of(text)
     ('int | str', 'int | Literal["auto"]', 'str')
@@ -79,7 +79,7 @@ def _literal(*words: str) -> str:
 
 
 def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
-    """Return a parser of one of these words, in any case, that returns `chosen(word)`. With the word `true`, its type includes `bool`."""
+    """Return a parser that returns `chosen(word)` for one of these words, in any case. If `true` is a word, the hint includes `bool`."""
     read = one_of(*words)
     return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
 
@@ -89,7 +89,7 @@ flag: Final = word_for(lambda word: word == "true", "true", "false")
 
 
 def unless(word: str, parse: Callable[[str], Number]) -> Typed[Number | None]:
-    """Return a parser that returns None for `word`, in any case, and calls `parse` for other texts."""
+    """Return a parser that returns None for `word`, in any case, and calls `parse` for other values."""
 
     def read(text: str) -> Number | None:
         return None if text.strip().lower() == word else parse(text)
@@ -114,8 +114,8 @@ size: Final = Typed(parse_size, "int | str")
 def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed[float]:
     """Return a parser of durations such as `200ms` that returns seconds, from `least` to `most`.
 
-    A number without a unit is milliseconds, as in Spark. If it is at most `guess`, it was probably meant as seconds: it is read as seconds, or
-    rejected if it is also valid as milliseconds.
+    A number without a unit is milliseconds, as in Spark. A number up to `guess` was probably meant as seconds: if it is also a valid number
+    of milliseconds, it is rejected; if not, it is parsed as seconds.
     """
 
     def read(text: str) -> float:
@@ -129,7 +129,7 @@ def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
-    """Return the end of the message about an invalid value, which follows the name of the option.
+    """Return an error message about an invalid value, without the option's name at the beginning.
 
     >>> refusal(NoUnit("2"), "a duration such as 200ms", "2")
     "must be a duration such as 200ms, and include its unit; got '2'"
@@ -174,7 +174,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Return a parser of texts that match a pattern. It returns the text without surrounding blanks."""
+    """Return a parser of strings that match a pattern. It removes surrounding blanks."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):
@@ -185,7 +185,7 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 def several(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of distinct texts, separated by commas, that match a pattern."""
+    """Return a parser of distinct comma-separated strings that match a pattern."""
     one = matching(pattern)
     return lambda text: tuple(map(one, names(text)))
 
@@ -198,7 +198,7 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start or end positions of a read. None means the tip when the read is planned."""
+    """Start or end positions of a read; None stands for the tip."""
 
     everywhere: Position | None = None  # For streams that are not listed
     # By logical name, for shards that are not in `shards`
@@ -206,11 +206,11 @@ class Bounds:
     shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
 
     def of(self, stream: str) -> Position | None:
-        """Return the position of a stream's shards that are not listed."""
+        """Return the position for shards of a stream that do not have a separate position."""
         return self.streams.get(stream, self.everywhere)
 
     def named(self, stream: str) -> dict[str, Position | None]:
-        """Return the positions of a stream's listed shards, by shard id."""
+        """Return the separate positions of a stream's shards, by shard id."""
         return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
 
     @property
@@ -269,7 +269,7 @@ def _start(text: str, of_shard: bool) -> Position:
 
 
 def query_start(text: str, of_shard: bool = False) -> Position | None:
-    """Parse where a query starts in a stream (in a single shard if `of_shard`). Returns None for the tip."""
+    """Parse a query's start position in a stream, or in a single shard if `of_shard`. Returns None for the tip."""
     match text.upper():
         case "LATEST":
             return None

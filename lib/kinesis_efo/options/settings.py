@@ -19,9 +19,9 @@ from kinesis_efo.positions import Position
 class Start:
     """Where a new query starts."""
 
-    position: Position | None = None  # In every shard; None for `LATEST` and `LEASES`
-    from_leases: bool = False  # Start from the checkpoints in the lease table, such as those of a KCL application
-    bounds: Bounds | None = None  # Replaces `position` if the starts of streams or shards differ
+    position: Position | None = None  # The start in every shard; None for `LATEST` and `LEASES`
+    from_leases: bool = False  # Whether to start from checkpoints in the lease table, such as a KCL application's
+    bounds: Bounds | None = None  # Used instead of `position` if streams or shards have separate starts
 
 
 class Deaggregation(Enum):
@@ -39,10 +39,10 @@ class Deaggregation(Enum):
 class RetrySettings:
     """How often, and after which backoff, to retry a failed call or subscription."""
 
-    max_retries: int | None = None  # Maximum consecutive failures without progress; None: unlimited
+    max_retries: int | None = None  # Maximum number of consecutive failures; None: unlimited
     base_ms: int = 1_000  # First backoff
     max_ms: int = 10_000  # Maximum backoff
-    factor: float = 1.5  # By which the backoff grows with each failure
+    factor: float = 1.5  # The backoff is multiplied by this factor after each failure
     timeout: float = 600.0  # Seconds without progress after which retries end
 
 
@@ -54,7 +54,7 @@ class AwsSettings:
         region: AWS region; if None, the manifest's.
         endpoint_url: A single endpoint for all services, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
-        profile: AWS profile, which each host has in its own files; it precedes keys in the environment.
+        profile: AWS profile. Each host needs it in its AWS configuration files. It takes precedence over keys in the environment.
         credential_provider: Name of a function that returns credentials (`package.module:function`), or of an entry point of the group
             `kinesis_efo.credentials`. Each process that calls AWS imports it.
     """
@@ -68,7 +68,7 @@ class AwsSettings:
     credential_provider: str | None = None
 
     def of(self, application: str) -> AwsSettings:
-        """Return these settings with a session name: the given one, or the default of an application."""
+        """Return these settings with `role_session_name` set; if it is not set yet, to a default for `application`."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 

@@ -89,12 +89,12 @@ class SourceOptions:
 
     @property
     def arrival_step(self) -> int | None:
-        """Precision in milliseconds of the arrival times that fetchers record: a tenth of `max_shard_skew`; None without it."""
+        """Resolution at which fetchers record arrival times, milliseconds: a tenth of `max_shard_skew`; None without `max_shard_skew`."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def patience(self) -> float:
-        """Seconds for which a read waits for a lease or a fetcher. After a crash, the previous run's lease must expire first."""
+        """Seconds for which a task waits for a lease or a fetcher. After a crash, the previous run's lease must expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
@@ -300,7 +300,7 @@ def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-# If several options in a table have the same name, the last one applies.
+# Replaces the streaming option of the same name: the last option with a name in a table applies.
 _BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.starts(text)),
     "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
     "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
@@ -317,7 +317,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """Return the name of a bound in messages: the argument or the option that set it."""
+        """Return how to refer to a start or end in messages: by `argument` (`since`, `until`) if it was used, else by `option`."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -334,7 +334,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether options can only be meant for a batch read. At `load()`, Spark does not pass the kind of read."""
+    """Whether the options show that a read is a batch read, because Spark does not pass the kind of read in `load()`."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 
@@ -345,7 +345,7 @@ def _quoted(names: list[str]) -> str:
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """Return the options that apply to a whole run, by name, as texts to compare and show. Secrets are replaced with hashes."""
+    """Return the options that apply to a whole run, by name, as strings to compare and show. Secrets are replaced with hashes."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options))
         for option in (*SOURCE_OPTIONS, *OBSOLETE)
@@ -354,7 +354,7 @@ def of_run(options: SourceOptions) -> dict[str, str]:
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """Describe why a query cannot share a run: one message for each option that differs. Both arguments are results of `of_run`."""
+    """Describe why a query cannot share a run, with one message for each option that differs. Compares two results of `of_run`."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
         "Spark program that reads the same stream: queries that share a stream share a run, so give all of them the same value"

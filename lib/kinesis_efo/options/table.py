@@ -24,23 +24,27 @@ Settings = TypeVar("Settings")
 class Option:
     """One row of a table of options."""
 
-    name: str  # As documented; matched in any case
-    read: Callable[[str], Any]  # Parses the text; raises ValueError if it is invalid
-    rule: str  # Completes "must be ..." in messages
-    default: str  # As documented, in backticks if it is a valid value
+    name: str  # The documented name; options are matched in any case
+    read: Callable[[str], Any]  # Parses a value; raises ValueError if the value is invalid
+    rule: str  # The allowed values, as the rest of the error message "must be ..."
+    default: str  # For the documentation, in backticks if it is a valid value
     meaning: str
-    field: str = ""  # Of the settings, such as `aws.region`; empty if the value is only checked
-    needs: str = ""  # An option that this one requires
-    of_run: bool = False  # Whether queries that share a run must give the same value
+    field: str = ""  # The field of the settings to set, such as `aws.region`; empty if the value is only validated
+    needs: str = ""  # Another option that must also be given
+    of_run: bool = False  # Whether queries that share a run must set the same value
     formerly: tuple[str, ...] = ()  # Old names, which cause a warning
-    also: tuple[str, ...] = ()  # Names of the same option in other sources
-    instead: str = ""  # What to use instead of an obsolete option, which still works
+    also: tuple[str, ...] = ()  # Names of this option in other libraries' sources, which are accepted
+    instead: str = ""  # For an obsolete option, which still works: what to use instead
 
 
 class OptionTable(Generic[Settings]):
-    """Parses the options of a subject, such as the source, into `settings`, a dataclass whose fields all have defaults.
+    """Parses options into a dataclass.
 
-    `ignored` are names to skip, in lower case. `removed` are names to skip with a warning.
+    Args:
+        subject: What the options belong to, for messages, such as "kinesis-efo".
+        settings: The dataclass; all of its fields need defaults.
+        ignored: Names to skip, in lower case.
+        removed: Names to skip with a warning.
     """
 
     def __init__(
@@ -73,8 +77,8 @@ class OptionTable(Generic[Settings]):
     ) -> Settings:
         """Parse options, whose names may be in any case, into settings. Raises `OptionsError` with all errors.
 
-        `contradictions` returns the errors that concern several options. Its arguments are the values that could be parsed, and the names
-        of all given options.
+        `contradictions` returns error messages about combinations of options. Its arguments are the values that could be parsed, and the
+        names of all given options.
         """
         faults: list[str] = []
         names: set[str] = set()
@@ -158,7 +162,7 @@ def foreign() -> list[Foreign]:
 
 
 def answer(kind: str, name: str) -> str | None:
-    """Return what an error message says about the option `name` of another system's source or sink (`kind`); None if it is unknown.
+    """Return an error message about the option `name` of another system's source or sink (`kind`); None for an unknown option.
 
     >>> answer("source", "topic"), answer("source", "startingoffsets")
     (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")

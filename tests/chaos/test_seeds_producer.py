@@ -68,7 +68,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     ]),
     "hash keys have leading zeros": (0, [(RECORD, 'plain = text.lstrip("0") or text[-1:]', "plain = text")]),
     "a refused request is not halved": (29, [
-        (QUEUE, "        if fault.kind is RecordRefusedError:\n            # Halve", "        if False:\n            # Halve"),
+        (QUEUE, "        if fault.kind is RecordRefusedError:\n            # Repeatedly halve", "        if False:\n            # Repeatedly halve"),
     ]),
     "records of a key change their order in a retry": (4, [(QUEUE, "        for record in reversed(records):", "        for record in records:")]),
     "two records of a key share a request": (3, [(QUEUE, "            if one_per_key and", "            if False and")]),

@@ -71,7 +71,7 @@ class Completion:
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` for a row without the arrival time that this requires, `SubscriptionError` for any row if the range is `refused`.
+    Raises `FrameError` if a row lacks the arrival time that decides this, `SubscriptionError` if the range is `refused` but has rows.
     """
     rows = _within(stretch, batch)
     if stretch.refused and rows.num_rows:

@@ -42,12 +42,12 @@ _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the position for `LATEST`: one second after `loaded` (epoch seconds), so that it is after every record acknowledged then."""
+    """Return the position for `LATEST`: one second after `loaded` (epoch seconds), which is after every record acknowledged by then."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def reset_by(before: float, now: float) -> float:
-    """Return by how many seconds this machine's clock was reset. `before` and `now` are its offsets from the monotonic clock."""
+    """Return by how many seconds this machine's clock was reset. `before` and `now` are the clock's offsets from the monotonic clock."""
     # Ignore small differences, which arise because the two clocks are not read at the same moment: each action must compute the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
@@ -185,7 +185,7 @@ class StretchPlanner:
         ]
 
     async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
-        """Record the current trim horizon in the ranges that begin at it, because it moves until they are read."""
+        """Record the current trim horizon in the ranges that begin there, because the horizon moves before the ranges are read."""
         if all(stretch.start != TRIM_HORIZON for stretch in found):
             return found
         created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}

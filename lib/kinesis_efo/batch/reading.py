@@ -177,7 +177,7 @@ async def read_stretch(
         nonlocal calls
         calls += 1
         if calls > 1 and sink.begins is not None:
-            # Do not wait for the first response, which never comes if the stream was recreated without this shard.
+            # Check the stream without waiting for the first response, which never comes if the stream was recreated without this shard.
             await sink.begins()
 
     try:
@@ -362,7 +362,7 @@ class Reading:
     ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
         """Open a range's stream with a separate client, so that only this shard's responses set the clock.
 
-        The third element is `check_planned` for this range.
+        Yields the stream, its clock, and `check_planned` with all arguments bound.
         """
         options = self._options
         clock = KinesisClock(self._clock, warns=False)  # the planning has already warned
@@ -402,7 +402,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read and wait until it ends, then cancel remaining tasks. Not at once: a task cancelled twice would not close its clients."""
+    """Cancel a read and wait until it ends, then cancel the other tasks: a task of the read that is cancelled twice leaves clients open."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -209,7 +209,7 @@ def _texts(
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
-        # Option names of version 0.1 contain dots, for which keyword arguments have `_`.
+        # Option names of version 0.1 contain dots; keyword arguments contain `_` instead.
         text = f"{value // timedelta(milliseconds=1)}ms" if isinstance(value, timedelta) else str(value)
         yield name.replace("_", "."), text.lower() if isinstance(value, bool) else text
 

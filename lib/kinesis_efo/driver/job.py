@@ -186,8 +186,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             spark.stop()
             return
         with suppress(Py4JError, TypeError):
-            # Suppress Spark's warning that there was no job to cancel when a query was stopped between two micro-batches. Since it is
-            # logged some time after the stop, restore the log level only when Spark has ended.
+            # Until Spark has ended, suppress its late warning that a query stopped between two micro-batches had no job to cancel.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         try:
             stop_queries()

@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Enter the stack for `OpenedLater` now, so that its clients are closed only after everything that is opened between now and then.
+    # Enter a stack now for the clients that `OpenedLater` opens, so that they are closed after everything that is entered later.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))

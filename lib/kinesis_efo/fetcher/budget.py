@@ -95,7 +95,7 @@ class Budget:
         while self._queue:
             account, request = next(iter(self._queue.items()))
             if request.size > self._queue_limit and self._too_large is None:
-                self._too_large = account  # grant it beyond the limit: it would otherwise wait forever
+                self._too_large = account  # grant this request beyond the limit, or it would wait forever
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -247,7 +247,7 @@ class ShardRoom:
         space whatever its size. If only some have waited for `STARVING_SECONDS`, the event gets space and earlier events are retained for
         the slower tasks; this is allowed for one event at a time. A slower task without progress for `CLAIM_SECONDS` is ignored.
         """
-        # Release reservations before waiting: two shards that keep theirs while waiting could deadlock.
+        # Release reservations before waiting: two shards that wait while they hold reservations could deadlock.
         self.release()
         waiting = self._account.reserve(size + EVENT_OVERHEAD)
         if self._waits is not None:

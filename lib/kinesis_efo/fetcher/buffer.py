@@ -130,7 +130,7 @@ class ShardBuffer(EventIndex):
         if event.head.still:
             self.room.release()
             return
-        # An event without records must not wait for space: it advances the position of an idle shard.
+        # Do not let an event without records wait for space, since it advances the position of an idle shard.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -241,7 +241,7 @@ class ShardBuffer(EventIndex):
             last = None  # the buffer begins after the position, because another query is further ahead
         between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
         if position == start or (last is not None and between):
-            return last  # the position is between a dropped event's last record and the event's end
+            return last  # there are no records between a dropped event's last record and the event's end
         index = self.index_after(position)
         if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
             return None
@@ -344,7 +344,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # If the range's last record is missing where it should be: the payload of the event read instead, [] if the event has no records
+        # Set if the event that should contain the range's last record does not: the event's payload, or [] if it has no records
         self.beyond: list[bytes] | None = None
         # The task made no progress while another task waited, so events are no longer retained for it
         self.given_up = False

@@ -39,7 +39,7 @@ class FetcherService(Service):
     """Serves tasks; see `Service` for the other arguments.
 
     Args:
-        source: Returns the ranges of a query, by the query's name, or raises `FetcherUnreachableError`.
+        source: Returns a query's `RangeSource`, by the query's name, or raises `FetcherUnreachableError`.
         word_seconds: A call without data for this many seconds sends an empty part as a heartbeat.
     """
 
@@ -129,7 +129,9 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # repeat the call, which has no effect until the fetcher may read the shards
+                fetcher.expect(
+                    ranges
+                )  # again: the first call was too early if the fetcher may read the shards only now
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -79,8 +79,8 @@ class Shortfall:
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
         """Check for how many seconds the newest events have been empty.
 
-        Returns False before `timeout`. Afterwards, raises `RetriesExhaustedError`; or, for a range with a known last record,
-        `DataLossError`. If the loss of that record is accepted, returns True instead, to end the range.
+        After `timeout` seconds, raises `RetriesExhaustedError`. For a range with a known last record, raises `DataLossError` instead or, if
+        the loss is accepted, returns True to end the range. In all other cases, returns False.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

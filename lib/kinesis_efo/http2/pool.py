@@ -24,7 +24,7 @@ class Pool:
     requests fail; the caller retries them.
 
     Args:
-        dial: Opens a connection, with the function to call when it can accept another request or has stopped accepting requests.
+        dial: Opens a connection. Its argument is the `changed` function of the connection.
         most: Maximum number of connections.
     """
 
@@ -33,7 +33,7 @@ class Pool:
         self._most = most
         self._open: set[Connection] = set()
         self._sockets: set[Connection] = set()
-        # These dictionaries are used as ordered sets.
+        # `_free` and `_waiting` are dictionaries in order to have ordered sets.
         self._free: dict[Connection, None] = {}
         self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._opening: set[asyncio.Task[None]] = set()

@@ -31,7 +31,7 @@ class NotHttp2(Exception):
 
 
 class NotProcessed(ConnectionError):
-    """The service did not process the request, so it may be sent again on another connection."""
+    """The service did not process the request, so the request may be sent again on another connection."""
 
 
 class ConnectionLost(ConnectionError):

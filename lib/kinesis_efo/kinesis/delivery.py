@@ -79,7 +79,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # Discard a low watermark that the caller gave for `TRIM_HORIZON`: the first records may have arrived earlier.
+            # Discard a low watermark that the caller gave for `TRIM_HORIZON`: the first records may have arrived before it.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -92,7 +92,7 @@ class ShardDelivery:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """Deliver the shard's end if the shard is known to be closed and all its records were delivered. Return whether that was so."""
+        """Deliver the shard's end if the shard is known to be closed and all its records were delivered. Return whether it was delivered."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing
@@ -102,7 +102,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Called when a subscription ended without an event. If ListShards shows the shard as closed, call `deliver_known_end`."""
+        """Called when a subscription ended without an event. If ListShards shows the shard as closed, return `deliver_known_end()`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -117,7 +117,7 @@ class ShardDelivery:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # The event may have waited up to `full` seconds in the socket while the sink was full, so its lag may be that old.
+            # An event may wait up to `full` seconds in the socket while the sink is full. The low watermark may then be that much too late.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(

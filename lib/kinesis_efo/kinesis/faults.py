@@ -167,7 +167,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `source` is where the ARNs came from. `retries` has counted the failures up to this error; None if it was not retried.
+    `source` is where the ARNs came from. `retries` has counted the failures up to this one; None if failures were not retried.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -225,7 +225,7 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
 
 
 def former_position(shard_id: str, position: Position) -> str:
-    """Describe, for `replaced`, a position that belongs to an earlier stream."""
+    """Describe a position that belongs to an earlier stream, for the argument `what` of `replaced`."""
     return f", shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream"
 
 

@@ -64,7 +64,7 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
     """Return the limits for polling, where Kinesis allows five calls per second and shard.
 
-    `rate` is the bytes per second to read, if below Kinesis' limit. The pause after a large response then extends the limit for silence.
+    `rate` is the bytes per second to read, if below Kinesis' limit. The limit for silence then includes the pause after a large response.
     """
     return replace(
         limits,

@@ -35,12 +35,12 @@ class Limits:
     Attributes:
         between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
         after_success: Minimum time from a successful call to the next: Kinesis rejects an earlier one.
-        opening: Maximum time for a call; a longer one hangs, for example because all connections are in use.
+        opening: Maximum time for a SubscribeToShard call, which may hang, for example because all connections are in use.
         silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
         too_short: A subscription that ends within this time, without an event, has failed rather than expired.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
-        takeovers: This many take-overs in that window are fatal.
+        takeovers: This many take-overs within `patience` are fatal.
         shortest_retention: The minimum retention of any stream.
     """
 
@@ -155,7 +155,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Retry soon: an earlier run may have opened the last subscription, so the wait of 5 s may be almost over.
+                # Retry soon: an earlier run may have opened the last subscription, so Kinesis' minimum interval of 5 s may be almost over.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -190,7 +190,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached: with a fast clock, this machine may have chosen it."""
+        """Whether a position is a time that Kinesis' clock may not have reached, because it was chosen by this machine's fast clock."""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 
@@ -228,7 +228,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused: a higher id belongs to an earlier stream, or is too new to be listed.
+            # Shard ids grow and are never reused: an id above all listed ids belongs to an earlier stream, or is too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, former_position(self._shard_id, position), source) from fault.error

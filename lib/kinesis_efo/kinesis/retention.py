@@ -76,12 +76,12 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Add a loss to the next log line; then call `write` or `write_soon`. `remark` ends the line, and is equal for similar losses."""
+        """Collect a loss for the next log line; then call `write` or `write_soon`. Losses with the same `remark`, the line's end, share a line."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def write_soon(self) -> None:
-        """Write the collected losses within a second, then return, so that a loss is logged before records after it can be committed."""
+        """Wait until the collected losses were written, within a second. The caller delivers later records only after that."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS

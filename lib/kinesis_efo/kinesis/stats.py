@@ -33,8 +33,8 @@ class SubscriptionStats:
     paused: int = 0  # How often a subscription was closed because the sink was full
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
     events: int = 0  # Number of delivered events
-    records: int = 0  # Number of Kinesis records in these events
-    bytes: int = 0  # Total size of the events' payloads
+    records: int = 0  # Number of Kinesis records in the delivered events
+    bytes: int = 0  # Total size of the delivered events' payloads
     millis_behind: int | None = None
     last_event: float | None = None  # Time of the last event, monotonic seconds
 
@@ -58,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return the lag behind the shard's tip in milliseconds; None before the first event. Includes an unusually long `silence`."""
+        """Return the lag behind the shard's tip in milliseconds; None before the first event. Adds the silence if it is unusually long."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

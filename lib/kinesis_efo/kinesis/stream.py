@@ -82,9 +82,7 @@ class Stream:
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._hash_ranges: dict[str, tuple[int, int]] = {}
         self.subscriptions: Final = Subscriptions(context, self._retention)
-        self.separate: Subscriptions | None = (
-            None  # Uses GetRecords, for queries that are catching up; None if disabled
-        )
+        self.separate: Subscriptions | None = None  # GetRecords, for queries that are catching up; None if disabled
 
     def allow_separate(self, transport: Transport, limits: Limits) -> None:
         """Let queries that are catching up use a GetRecords transport."""
@@ -122,7 +120,7 @@ class Stream:
             )
 
     async def distribution(self, *, patient: bool = False) -> Distribution:
-        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if that cannot be read. Retries if `patient`."""
+        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if the stream's summary cannot be read. Retries if `patient`."""
         ask = partial(self._lister.distribution, self.ref.stream_arn)
         what = f"DescribeStreamSummary of stream {self.ref.name!r}"
         return await read_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)
@@ -224,7 +222,7 @@ class Stream:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # A reader past a closed shard's end does not call Kinesis, which would reject the number of a record from another shard.
+        # Check this here: a reader past a closed shard's end does not call Kinesis, which would reject another shard's number.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
@@ -234,7 +232,8 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        Without a micro-batch `planned` from there, the horizon may have moved `START_SECONDS`. Raises the same errors as `check_loss`.
+        `planned`: whether a micro-batch from this position was already planned; if not, the horizon may have moved `START_SECONDS` without
+        a loss. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -311,8 +310,9 @@ class Stream:
     async def tip(self, shard_id: str, position: Position, *, separate: bool = False) -> End:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
-        All records that Kinesis acknowledged before the call are at or before the tip. The result names the last record if it arrived in
-        the last few seconds, or if GetRecords is used. `separate`: prefer GetRecords, since a new subscription would end the run's own one.
+        All records that Kinesis acknowledged before the call are at or before the tip. The result contains the last record's number if the
+        record arrived in the last few seconds, or with GetRecords. `separate`: prefer GetRecords, since a new subscription would end the
+        run's subscription.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), separate=separate)

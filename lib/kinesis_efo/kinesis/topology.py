@@ -239,7 +239,7 @@ class Presence:
         """Return the stream's shards by id. If the last list lacks `shard_id`, request a new one."""
         now = self._clock.monotonic()
         listed = {shard.shard_id: shard for shard in await self._shards.get()}
-        # A shared response may be older than the shard.
+        # A shared response may be older than the shard, so list again if the shard is missing.
         return listed if shard_id in listed else {shard.shard_id: shard for shard in await self._shards.get(now)}
 
     async def end(self, shard_id: str) -> tuple[int, tuple[ChildShard, ...]] | None:

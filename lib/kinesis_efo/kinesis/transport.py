@@ -174,8 +174,7 @@ class BotoTransport:
 class BotoEventStream:
     """The body of one SubscribeToShard response, over HTTP/1.1 (aiohttp) or HTTP/2, whose headers were already received.
 
-    After the length of a large frame, the rest of the frame is read only when buffer space was reserved for it. Until then, reading from
-    the socket pauses.
+    Once the length of a large frame has arrived, reading from the socket pauses until buffer space was reserved for the whole frame.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:

@@ -126,7 +126,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return this process's only `Telemetry`: a second one would create the same instruments again, which OpenTelemetry forbids."""
+    """Return the only `Telemetry` of this process, because each OpenTelemetry instrument must be created only once."""
     with _once:
         return _telemetry()
 

@@ -200,8 +200,8 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 class Bounds:
     """Start or end positions of a read; None stands for the tip."""
 
-    everywhere: Position | None = None  # For streams that are not listed
-    # By logical name, for shards that are not in `shards`
+    everywhere: Position | None = None  # The position for streams that are not in `streams`
+    # By a stream's logical name: the position for its shards that are not in `shards`
     streams: Mapping[str, Position | None] = field(default_factory=dict)
     shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
 

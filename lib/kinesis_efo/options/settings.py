@@ -68,7 +68,7 @@ class AwsSettings:
     credential_provider: str | None = None
 
     def of(self, application: str) -> AwsSettings:
-        """Return these settings with `role_session_name` set; if it is not set yet, to a default for `application`."""
+        """Return these settings with a `role_session_name`: the configured name, or a default for `application`."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 

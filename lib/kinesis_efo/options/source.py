@@ -198,7 +198,7 @@ STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - {
     "retryTimeout", "metricsShards", *(option.name for option in (*AWS_OPTIONS, *METRICS_OPTIONS)),
 }  # fmt: skip
 """The options that only streaming queries use."""
-# Options that `kinesis_efo.read_stream` and `kinesis_efo.read` set.
+# Options that are set by `kinesis_efo.read_stream` and `kinesis_efo.read`, not by users.
 DRIVER_HOST: Final = "session.driverHost"
 SUPERVISOR: Final = "session.supervisor"
 PROGRAM: Final = "session.program"
@@ -317,7 +317,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """Return how to refer to a start or end in messages: by `argument` (`since`, `until`) if it was used, else by `option`."""
+        """Return the name of a start or end position for messages: `argument` if the user gave it, else the option."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -334,7 +334,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether the options show that a read is a batch read, because Spark does not pass the kind of read in `load()`."""
+    """Whether the options can only belong to a batch read. Used in `load()`, where Spark does not pass the kind of read."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 

@@ -1,4 +1,4 @@
-"""A table of options: parses texts into a settings object, and reports all errors at once."""
+"""A table of options: parses strings into a settings object, and reports all errors at once."""
 
 from __future__ import annotations
 

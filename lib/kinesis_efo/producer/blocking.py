@@ -175,7 +175,7 @@ class Producer:
         raise TypeError(_NOT_ASYNC)
 
     async def __aexit__(self, *_: object) -> None:
-        """Required by `async with`, which looks it up before it calls `__aenter__`."""
+        """Exists only so that `async with` gets as far as calling `__aenter__`, which raises an error."""
 
     def __await__(self) -> NoReturn:
         raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`

@@ -48,7 +48,7 @@ _BATCH_BYTES = 1 << 20
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """A put that waits for capacity."""
+    """A put that is waiting for capacity."""
 
     records: list[Record]  # Not queued yet, in order
     since: float  # When the put began, in monotonic seconds
@@ -64,7 +64,7 @@ class _Left:
 
 
 class Engine:
-    """Does the work of an open producer, on the event loop on which it is created. `stream` is a name or an ARN, for messages."""
+    """The core of an open producer: queues records and sends them on the event loop that creates it. `stream` is a name or an ARN."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Engine:
     # -- from any thread
 
     def check(self) -> None:
-        """Return if the producer accepts records. Otherwise, raise the error that ended it, or ProducerClosedError."""
+        """Return if the producer accepts records. Otherwise, raise the error that ended the producer, or ProducerClosedError."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._closing:
@@ -171,7 +171,7 @@ class Engine:
         self.check()
         key = f"{self._random.getrandbits(64):016x}" if key is None else key
         record = make_record(data, key, hash_key, self._limit, next(self._positions))
-        written.set_running_or_notify_cancel()  # after this, another thread cannot cancel it
+        written.set_running_or_notify_cancel()  # another thread can no longer cancel the future
         record.sent = written
         self._sent.add(written)
         return record
@@ -179,7 +179,7 @@ class Engine:
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
     ) -> Iterator[list[Record]]:
-        """Validate records and yield them in batches. If one is refused, the previous records are yielded first, then the error is raised."""
+        """Validate records and yield them in batches. If a record is refused, the records before it are yielded, then the error is raised."""
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
         for first in rest:
@@ -512,7 +512,7 @@ class Engine:
                 return True
             asked_at = self._clock.monotonic()
             try:
-                # Retry until ListShards responds: without the shard map, the aggregates would have to be sent, and so written, again.
+                # Retry until ListShards responds. To send the aggregates again instead would write their records twice.
                 listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
             except Exception as error:
                 what = f"stream {self._stream} cannot be written to, because ListShards fails"
@@ -540,7 +540,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # The distribution strategy may change without a reshard. After a reshard, skip this call, of which AWS allows 20 per second.
+            # The distribution strategy may change without a reshard. After a reshard, save this call: AWS allows an account 20 per second.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)

@@ -38,7 +38,7 @@ class WriteFault:
     code: str  # Kinesis' error code, or the name of the exception's class if there was no response
     text: str
     retry: Retry
-    kind: type[StreamError] = RetriesExhaustedError  # Raised if there is no further retry
+    kind: type[StreamError] = RetriesExhaustedError  # The exception to raise if the call is not retried
     remedy: str = ""  # What the user can do, as the end of a sentence
 
     def error(self, what: str) -> StreamError:

@@ -100,7 +100,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, seconds_waiting: float) -> ProducerMetrics:
-        """Return a snapshot. The arguments are the outstanding records, their bytes, and the seconds that current puts have waited."""
+        """Return a snapshot. The arguments are the outstanding records, their bytes, and the total seconds that puts have been waiting."""
         latency = self.latency
         return ProducerMetrics(
             records,
@@ -141,9 +141,9 @@ def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> 
 
 
 class StallWatch:
-    """Warns once per stall: Kinesis acknowledged no record for `seconds` although a caller waits.
+    """Warns once per stall: Kinesis has not acknowledged a record for `seconds` although a caller is waiting.
 
-    `describe` returns the producer's state for the message, or None if no caller waits.
+    `describe` returns the producer's state for the message, or None if no caller is waiting.
     """
 
     def __init__(
@@ -188,5 +188,5 @@ class StallWatch:
             cause = f"; the last fault was {self.fault}" if self.fault else "; Kinesis has not answered"
             logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
-        # The minimum prevents a busy loop if the timer has fired a moment early.
+        # Wait at least 0.01 s, to prevent a busy loop if the timer has fired a moment early.
         self._timer = self._loop.call_later(max(rest, 0.01), self._check)

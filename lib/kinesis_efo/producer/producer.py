@@ -150,7 +150,7 @@ class AsyncProducer:
     async def put(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> None:
-        """Queue a record like `Producer.put`; wait while too much is outstanding. A record may be queued even if this is cancelled."""
+        """Queue a record like `Producer.put`; wait while too much is outstanding. A record may be queued even if this call is cancelled."""
         record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             await self._queue((record,))
@@ -216,7 +216,7 @@ class AsyncProducer:
             for wait in waits:
                 engine.withdraw(wait)
         if not waits and engine.full:
-            # Let the event loop send: a caller that only puts records never yields to it.
+            # Let the event loop send: a caller that only puts records never yields to the loop.
             await asyncio.sleep(0)
 
     def _engine_here(self) -> Engine:

@@ -34,7 +34,7 @@ _MOST_EXPIRED_IN_A_ROW = 5
 
 
 class Result(msgspec.Struct, gc=False):
-    """The result of PutRecords for one parcel: a shard, or an error."""
+    """The result of PutRecords for one parcel (a record or an aggregate): a shard, or an error."""
 
     shard: str | None = msgspec.field(name="ShardId", default=None)
     code: str | None = msgspec.field(name="ErrorCode", default=None)
@@ -150,7 +150,7 @@ class _LaneOutcome:
     taken: int = 0  # Acknowledged parcels
     throttled: bool = False  # Whether some parcels were throttled
     again: list[Record] = field(default_factory=list)  # Records to send again
-    cause: str = ""  # The first cause of a retry
+    cause: str = ""  # Why the first rejected parcel is sent again
 
 
 class RecordQueue:
@@ -414,8 +414,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # Next, send a throttled shard twice the parcels that it accepted. After other failures, do not reduce the number: a single record
-        # that Kinesis keeps rejecting would otherwise block the records behind it.
+        # After throttling, next send twice what the shard accepted. Other failures keep the limit: one bad record would block the others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

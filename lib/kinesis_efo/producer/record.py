@@ -107,7 +107,7 @@ def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLim
     if hash_key is None:
         ring = int.from_bytes(md5(encoded, usedforsecurity=False).digest(), "big")
         return Record(data, key, None, ring, size, position)
-    # Remove leading zeros, because of which Kinesis would reject the whole request.
+    # Remove leading zeros: Kinesis rejects the whole request if a hash key has any.
     text = str(hash_key)
     plain = text.lstrip("0") or text[-1:]
     if not (text.isascii() and text.isdigit() and len(plain) <= 39 and int(plain) <= MAX_HASH):

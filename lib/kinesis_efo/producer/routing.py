@@ -90,7 +90,7 @@ class ShardMap:
         )
 
     def has_same(self, shard: str, other: ShardMap) -> bool:
-        """Whether a shard is the same in both maps, with its hash range and first sequence number (unlike in a re-created stream)."""
+        """Whether a shard has the same hash range and first sequence number in both maps, unlike a shard of a re-created stream."""
         return self._all.get(shard) == other._all.get(shard)
 
     def shard_of(self, hash_key: int) -> str:

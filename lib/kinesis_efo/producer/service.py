@@ -141,7 +141,7 @@ async def connect(
 
 
 def region_of(stream: str, aws: AwsSettings, session: SdkSession | None = None) -> str:
-    """Validate a stream's name or ARN, and return its region: from the option, the ARN, the session, or the SDK's configuration."""
+    """Validate a stream's name or ARN, and return its region: from `aws`, the ARN, the session, or the SDK's configuration."""
     arn = STREAM_ARN.fullmatch(stream)
     if not arn and not STREAM_NAME.fullmatch(stream):
         raise ConfigurationError(

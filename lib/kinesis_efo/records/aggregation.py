@@ -110,7 +110,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    # Read a single byte first: most numbers have one.
+    # Read a single byte first, because most numbers have only one.
     value = message[at]
     if value < 0x80:
         return value, at + 1

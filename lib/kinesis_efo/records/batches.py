@@ -77,7 +77,7 @@ def is_full(rows: int, size: int) -> bool:
 
 
 def even_parts(rows: int) -> Iterator[tuple[int, int]]:
-    """Split rows into batches of about equal size. Yields the indexes of each batch, as arguments of `slice`.
+    """Split rows into batches of about equal size. Yields the index of each batch's first row, and the index after its last row.
 
     >>> list(even_parts(10_001))
     [(0, 5000), (5000, 10001)]

@@ -158,7 +158,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range whose rows are in the core's current batch. `cutter.floor` precedes the records of these payloads."""
+    """Payloads of one range whose rows are in the core's current batch. `cutter.floor` is the sequence number before these payloads' records."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -230,7 +230,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # `cut` has set `large` from the last of these payloads. Restore it: a later event without records in the range may have set it.
+            # Restore `large`, which `cut` has changed: it was set by the last event, which is not among these payloads if it had no rows.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()
@@ -238,7 +238,7 @@ class _CoreDecoder:
 
 
 def _is_straight(records: list[KinesisRecord[Any]], floor: int) -> bool:
-    """Whether all records are after `floor` and in ascending order. Compares sequence numbers as text if they have the same length."""
+    """Whether all records are after `floor` and in ascending order. Compares sequence numbers as text, so it returns False if their lengths differ."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor

@@ -293,7 +293,7 @@ def _still(behind: int, *, stuck: bool) -> Event:
 
 
 def _given(text: str | None) -> str | None:
-    """Convert an empty string, which some servers send at a shard's end instead of omitting the position, to None."""
+    """Convert an empty string to None: at a shard's end, some servers send an empty position instead of omitting it."""
     return text or None
 
 

@@ -15,7 +15,7 @@ from kinesis_efo.errors import FrameError
 from kinesis_efo.records.core import event_readers
 
 try:
-    # Ten times as fast as zlib's `crc32`, with which the checksum is a third of a fetcher's work.
+    # Ten times as fast as zlib's `crc32`, with which checksums take a third of a fetcher's CPU time.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32

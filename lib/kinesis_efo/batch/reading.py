@@ -199,7 +199,7 @@ async def read_stretch(
 
 
 async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
-    """Return the ranges of a trimmed shard's unplanned children. The children's first records may have been trimmed as well."""
+    """Return the ranges of a trimmed shard's children that are not in the plan. The children's first records may be trimmed as well."""
     await stream.refresh(patient=True)
     found = unlisted(stretch, stream.children(stretch.key.shard))
     times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]

@@ -25,7 +25,7 @@ class Stretch:
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # The shard's last sequence number; None if the shard was open when the read was planned
     horizon: float | None = None  # The trim horizon at planning, epoch seconds; None disables the check for losses
-    created: float = 0.0  # When the shard was created, epoch seconds; only with `horizon`
+    created: float = 0.0  # When the shard was created, epoch seconds; used only with `horizon`
     newest: str | None = None  # The newest shard listed when the read was planned; None to ignore newer shards
     partly: bool = False  # Whether the read has separate start or end positions for some shards
     refused: bool = False  # Whether any row is an error, because another range may also return it

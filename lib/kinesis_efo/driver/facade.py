@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Determine the tips now, once for all actions: Spark Connect loads the source for each action, and Spark 4.0 plans each action.
+        # Determine the tips once for all actions: Spark Connect loads the source, and Spark 4.0 plans the read, again for each action.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})

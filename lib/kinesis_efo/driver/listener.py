@@ -293,4 +293,4 @@ def offset_json(offset: str | None) -> str:
     try:
         return json.dumps(ast.literal_eval(text))
     except (SyntaxError, TypeError, ValueError):
-        return text  # an offset of another kind of source
+        return text  # the offset belongs to another kind of source

@@ -204,7 +204,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop events before `position`, up to which all queries have committed. `retained` has each query's own position, by its name."""
+        """Drop events before `position`, up to which all queries have committed. `retained`: where each query still reads, by its name."""
         self._retained = retained
         if self.covers(position):
             self.committed = position

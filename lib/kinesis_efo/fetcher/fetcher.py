@@ -129,7 +129,7 @@ class Fetcher:
         """Whether all streams can be read with GetRecords."""
         return all(stream.separate is not None for stream in self._streams.streams.values())
 
-    # -- what the run orders
+    # -- orders of the run
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
         """Apply the run's orders to these buffers. None closes a buffer once no task reads from it."""
@@ -195,7 +195,7 @@ class Fetcher:
                     if stale:
                         min(stale, key=attrgetter("touched_at")).drop_unread()
 
-    # -- how it is doing
+    # -- status
 
     @property
     def reading(self) -> bool:
@@ -248,7 +248,7 @@ class Fetcher:
             )
         return self._subscriptions(row).describe(row.shard.shard)
 
-    # -- its feeds
+    # -- feeds
 
     def _feed(self, row: RowKey) -> ShardFeed:
         return ShardFeed(

@@ -150,7 +150,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """The number of listings of shards so far, in all streams."""
+        """How many times shards have been listed so far, counting each stream."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _of_lineage(

@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Reset a half-open stream: the service may have responded before the whole request was sent. (`h2` raises if it is closed.)
+                # Reset a half-open stream: the service may have responded before the whole request was sent. (`h2` raises for a closed one.)
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

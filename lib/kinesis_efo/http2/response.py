@@ -157,7 +157,7 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes, because the receive buffer is reused. Join small chunks, whose overhead is memory beyond the window.
+            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not limit their memory overhead.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:

@@ -263,7 +263,7 @@ class Retention:
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
         """Report that a shard was trimmed with all its records after `position` (None: with all its records)."""
         read = "was not read" if position is None else f"was read up to {position} only"
-        # If the shard was never read, records of its parents may be lost, too. A trimmed shard's parents cannot be looked up.
+        # If the shard was never read, records of its parents may be lost, too, but the parents of a trimmed shard are unknown.
         older = _OLDER if position is None else ""
         self._handle(
             shard_id,

@@ -206,7 +206,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
 
 
 async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
-    """Return the identity of the stream that has this ARN now; without its creation time if that cannot be read (no permission)."""
+    """Return the identity of the stream that has this ARN now; without the creation time if DescribeStreamSummary fails."""
     try:
         return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
     except CALL_ERRORS as error:

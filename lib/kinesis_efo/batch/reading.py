@@ -52,7 +52,7 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis takes longer than this to delete and recreate a stream. Therefore, tasks that begin sooner skip the check for a recreated stream."""
+"""Kinesis takes longer than this to delete and recreate a stream. Therefore, tasks that begin sooner do not check for a recreated one."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 

@@ -39,7 +39,7 @@ MARKER: Final = "spark.kinesisEfo.stopMarker"
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The second message is the JDK's, for a signal that arrives before the program has started.
+    # The JDK raises the second message for a signal that arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
 """Matches Hadoop's error when SIGINT or SIGTERM has ended a program that it had started, such as `chmod` for a local file."""

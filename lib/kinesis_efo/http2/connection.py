@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream; `piece` is valid only during the call. `padding`: bytes of padding, which also use the window."""
+        """Process the next bytes of a stream; `piece` is valid only during the call. Padding (`padding` bytes) also uses the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
     def _forget(self, stream_id: int) -> None:
         if self.responses.pop(stream_id, None) is not None:
             with suppress(H2Error):
-                # Reset a half-open stream: the service may have responded before the whole request was sent. (`h2` raises for a closed one.)
+                # Reset a stream that is still open on this side: the service may have responded before the whole request was sent.
                 self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
             self._outbox.room.set()
             self.give_place()

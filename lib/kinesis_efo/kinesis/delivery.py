@@ -92,7 +92,7 @@ class ShardDelivery:
         stats.bytes += len(event.payload)
 
     async def deliver_known_end(self) -> bool:
-        """Deliver the shard's end if the shard is known to be closed and all its records were delivered. Return whether it was delivered."""
+        """If the shard is known to be closed and all its records were delivered, deliver its end. Return whether it was delivered."""
         if self.closing is None or self.position.kind is not PositionKind.AFTER:
             return False
         last, children = self.closing

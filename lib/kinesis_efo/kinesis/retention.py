@@ -76,7 +76,7 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Collect a loss for the next log line; then call `write` or `write_soon`. Losses with the same `remark`, the line's end, share a line."""
+        """Collect a loss for the next `write` or `write_soon`. Losses with the same `remark`, which ends the line, share a log line."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
@@ -144,7 +144,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # Where shards were idle: the arguments of the last `was_idle`, so that a restart at such a position does not report a loss.
+        # By shard and position: the times given to the last `was_idle`, so that a restart at this position does not report a loss.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
@@ -210,7 +210,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, shard_id: str, last: _Check, *, is_last: bool) -> None:
-        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: do not leave this to a later check."""
+        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: there is no later check."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

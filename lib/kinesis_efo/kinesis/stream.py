@@ -47,7 +47,7 @@ _SEARCH_SECONDS: Final = 60.0
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from, for messages. `losses` logs losses that do not fail the query."""
+    """A stream and its consumer. `source` is where the manifest came from. `losses` logs losses that do not fail the query."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Stream:
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Detect a re-created stream by its shards' first sequence numbers: a position that is a time does not reveal it.
+        # Detect a re-created stream by its shards' first sequence numbers, because a position that is a time is valid in any stream.
         if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
@@ -107,7 +107,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read the stream's creation time, which tells it from an earlier stream of the same name. If this fails, the time stays unknown."""
+        """Read the stream's creation time, to detect an earlier stream of the same name. If this fails, the time stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 
@@ -120,7 +120,7 @@ class Stream:
             )
 
     async def distribution(self, *, patient: bool = False) -> Distribution:
-        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if the stream's summary cannot be read. Retries if `patient`."""
+        """Return how Kinesis distributes new records over the shards; `UNKNOWN` if DescribeStreamSummary fails. Retries if `patient`."""
         ask = partial(self._lister.distribution, self.ref.stream_arn)
         what = f"DescribeStreamSummary of stream {self.ref.name!r}"
         return await read_distribution(self._patience.call(what, ask) if patient else ask(), self.ref)

@@ -64,7 +64,7 @@ class _Left:
 
 
 class Engine:
-    """The core of an open producer: queues records and sends them on the event loop that creates it. `stream` is a name or an ARN."""
+    """The core of an open producer: queues records, and sends them on the event loop on which it was created."""
 
     def __init__(
         self,

@@ -378,7 +378,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Call `last_before` from `start` on until the search is complete. Returns `start` if it found no record, None if it was given up."""
+        """Repeat `last_before` from `start` on until the search is complete. Returns `start` if there is no record, None if given up."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,

@@ -179,7 +179,7 @@ class Engine:
     def make_records(
         self, given: Iterable[PutArguments], positions: Iterable[int] | None = None
     ) -> Iterator[list[Record]]:
-        """Validate records and yield them in batches. If a record is refused, the records before it are yielded, then the error is raised."""
+        """Validate records and yield them in batches. If a record is refused, yields the records before it, then raises the error."""
         rest = iter(given)
         numbers = self._positions if positions is None else iter(positions)
         for first in rest:

@@ -80,7 +80,7 @@ class ShardMap:
         return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
 
     def is_older_than(self, other: ShardMap) -> bool:
-        """Whether a shard that is closed in the other map is still open in this map. Such a map is outdated: ListShards may return an older state."""
+        """Whether this map is outdated (ListShards may return an older state): a shard is open here and closed in the other map."""
         return any(
             shard.open
             and (known := other._all.get(shard.id)) is not None

@@ -31,7 +31,7 @@ class CoreBatch(Protocol):
         """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
 
     def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Return the number of records in the range, of all records, and whether the range has ended; None if declined."""
+        """Decode a payload. Return how many records are in the range, how many there are, and whether the range ended; None if declined."""
 
     def clear(self) -> None: ...
 

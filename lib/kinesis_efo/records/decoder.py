@@ -125,7 +125,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and selects the records of a range: after sequence number `floor`, up to `ceiling` (None: no limit), without duplicates."""
+    """Decodes events and selects the records of a range, without duplicates: those after `floor`, up to `ceiling` (None: no limit)."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
@@ -158,7 +158,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range whose rows are in the core's current batch. `cutter.floor` is the sequence number before these payloads' records."""
+    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the sequence number before their records."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -238,7 +238,7 @@ class _CoreDecoder:
 
 
 def _is_straight(records: list[KinesisRecord[Any]], floor: int) -> bool:
-    """Whether all records are after `floor` and in ascending order. Compares sequence numbers as text, so it returns False if their lengths differ."""
+    """Whether all records are after `floor` and in ascending order. Compares numbers as text; False if their lengths differ."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor

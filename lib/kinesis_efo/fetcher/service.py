@@ -129,9 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(
-                    ranges
-                )  # again: the first call was too early if the fetcher may read the shards only now
+                fetcher.expect(ranges)  # call it again, in case the fetcher could not read the shards at first
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -107,7 +107,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read the stream's creation time, to detect an earlier stream of the same name. If this fails, the time stays unknown."""
+        """Read the stream's creation time, which differs for an earlier stream of the same name. On failure, the time stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn)
 

@@ -99,7 +99,7 @@ class ShardSubscription:
     async def run(self) -> None:
         """Read until the shard's end has been delivered. Cancellation closes the connection immediately.
 
-        Raises DataLossError if the trim horizon has passed the position or the shard was trimmed, StreamError if the shard can no longer be read.
+        Raises DataLossError if records after the position or the whole shard were trimmed, StreamError if reading fails for good.
         """
         clock = self._context.clock
         self._delivery.last_event_at = clock.monotonic()

@@ -198,7 +198,7 @@ def cause_of(error: Exception) -> Cause:
 
 
 def cause_of_code(code: str, status: int = 0) -> Cause:
-    """Return the cause of an error code.
+    """Return the cause that an error code indicates.
 
     >>> cause_of_code("ThrottledSomehow", 400).name
     'PASSING'

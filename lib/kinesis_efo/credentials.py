@@ -261,7 +261,8 @@ class _RefreshState:
                 if self._worked or cause_of(error) in _MAY_PASS:
                     raise CredentialRetrievalError(provider=self._sign_in, error_msg=why) from None
                 raise SignInError(reason=f"{self._sign_in} fails: {why}") from error
-            if self._worked and isinstance(error, ValueError):  # for example, a program that prints a network error
+            # Assume that a helper that has worked before prints a network error now, instead of JSON.
+            if self._worked and isinstance(error, ValueError):
                 raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
             if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
                 raise

@@ -51,7 +51,7 @@ class Failure:
                 wake()
 
     def stop(self) -> None:
-        """Make `raise_if_set` raise from now on: the stored error if any, else `stopped()`. Logs the error if it was not raised yet."""
+        """From now on, `raise_if_set` raises the stored error, or `stopped()` if there is none. Logs an error that has not been raised yet."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True

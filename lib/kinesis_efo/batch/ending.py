@@ -1,4 +1,4 @@
-"""Decides which rows belong to a shard's range in a batch read (a `Stretch`), and when all of them were read. Does no I/O."""
+"""Decides which rows belong to a shard's range in a batch read (a `Stretch`), and whether all of them have been read. Does no I/O."""
 
 from __future__ import annotations
 

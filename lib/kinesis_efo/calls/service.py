@@ -294,7 +294,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel the call if the caller is gone: a caller that has lost its connection may repeat the call.
+            # Do not cancel the call if the caller is gone: it may have lost its connection, and repeat the call to get this result.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer

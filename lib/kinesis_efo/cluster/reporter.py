@@ -22,7 +22,7 @@ MOST_ENTRIES: Final = 5_000
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What was reported about a buffer. `before_end` never changes once it is set."""
+    """What this fetcher has reported to the run about a buffer. `before_end` never changes once it is set."""
 
     buffer: ShardBuffer
     entries: int = 0

@@ -240,8 +240,7 @@ class Side:
 
     everywhere: Position  # The position for all shards that are not in `named`
     named: Mapping[str, Position]  # Positions of individual shards
-    # The shards that were open at about the time of `everywhere`; None if any shard may have been open.
-    # If `open_then` is empty, only the named shards and their descendants are read.
+    # The shards that were open at about the time of `everywhere`; None if unknown. Empty: only named shards and descendants are read.
     open_then: Collection[str] | None = None
 
 

@@ -29,7 +29,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
     more: bool = False  # Whether the limits of the micro-batch exclude buffered events
-    left: int | None = None  # Age of the oldest event that these limits exclude, milliseconds; None without one
+    left: int | None = None  # Age in milliseconds of the oldest event left out by the limits; None if none was
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):

@@ -30,7 +30,7 @@ class Progress:
         return next((each.mark.checkpoint for each in known if each.mark is not None), None)
 
     def has_finished(self, mark: Mark) -> bool:
-        """Whether the micro-batch whose end has this mark is finished."""
+        """Whether the micro-batch that ends at the offset with this mark is finished."""
         known = None if self.finished is None else self.finished.mark
         return known is not None and known.checkpoint == mark.checkpoint and known.moved >= mark.moved
 

@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve bytes if there is space, and the queue is empty or the shard within its share. Return whether they were reserved."""
+        """Reserve bytes if there is space, and either the queue is empty or the shard is within its share. Return whether they were reserved."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)

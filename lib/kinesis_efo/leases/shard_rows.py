@@ -52,7 +52,7 @@ class ShardRow:
         self.row, self.stray = (None, row) if is_stray else (row, None)
 
     def wrote(self, row: Lease, now: float) -> None:
-        """Set the row after this run has written it."""
+        """Store the row that this run has just written to the table."""
         self.row, self.written_at = row, now
         if not self.wanted:
             self.info = None

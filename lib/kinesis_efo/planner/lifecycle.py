@@ -1,4 +1,4 @@
-"""Makes the process that Spark starts for a stream reader end with its connection to Spark, not on a signal.
+"""Keeps the process that Spark starts for a stream reader alive until its connection to Spark closes, even if it receives a signal.
 
 When a query stops, Spark closes the connection and sends SIGTERM right after. This signal would end the process before `stop()` has
 released the leases. A signal to the whole process group (Ctrl-C in a terminal, YARN, systemd) may arrive while the driver is still

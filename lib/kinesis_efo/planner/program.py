@@ -59,7 +59,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         with PrivateDirectory(path.parent) as there:
             self._file = there.open(path.name, os.O_RDWR)
-        # Guard the descriptor: if one thread closed the file while another uses it, the descriptor could refer to another file.
+        # Guard the descriptor: if one thread closed the file while another was using it, the number could be reused for a different file.
         self._guard = threading.Lock()
         try:
             self.entry = self._read()

@@ -167,7 +167,7 @@ class RunProcess:
         return self._ended
 
     def _watch(self, order: bytes) -> None:
-        """Send the process its `RunOrder`, receive whether the run has begun, and wait for the end of the process."""
+        """Send the process its `RunOrder`, wait for its reply, whether the run has begun, and then for its exit."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

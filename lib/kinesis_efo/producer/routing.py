@@ -76,7 +76,7 @@ class ShardMap:
         return tuple(self._ids)
 
     def is_like(self, other: ShardMap) -> bool:
-        """Whether both maps predict the same shards."""
+        """Whether both maps assign every hash key to the same shard."""
         return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
 
     def is_older_than(self, other: ShardMap) -> bool:

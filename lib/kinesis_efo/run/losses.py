@@ -75,7 +75,7 @@ class Losses:
         await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
-        """Run a check, and report its losses in one error, and in one warning per stream. Return False after a transient error."""
+        """Run a check. Report its fatal losses in one error, the others in one warning per stream. Return False after a transient error."""
         losses = LossErrors()
         try:
             await check(losses)

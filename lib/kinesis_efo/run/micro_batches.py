@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check the changed shards. Return the progress of those that have no unread records."""
+        """Check the shards whose buffers have changed. Return the new positions of those without records after `offset`."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:

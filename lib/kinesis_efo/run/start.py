@@ -142,9 +142,9 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
-    """Return a query's first offset, as `beginning` does, once all shards in `start` are listed.
+    """Wait until all shards in `start` are listed, then return the query's first offset.
 
-    An unlisted shard could be a descendant of a named shard, and would then have to begin later.
+    Until a shard is listed, its ancestors are unknown: if a named shard is one of them, it must be read first.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
@@ -200,7 +200,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # Shards with unfinished ancestors begin after these, even if another query has stored later positions in their rows.
+        # A shard with unfinished ancestors is read after them, from its beginning, even if its row has a later position of another query.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)

@@ -331,14 +331,14 @@ class Triggers:
         self._others_have_rows = False
 
     def begin(self) -> bool:
-        """Record the start of a trigger. Returns whether it must not wait: the last trigger only had rows of other sources."""
+        """Record the start of a trigger. Returns True if it must not wait, because the last one had only rows of other sources."""
         self._asked += 1
         hurry = self._others_have_rows
         self._others_have_rows = self.had_nothing = False
         return hurry
 
     def planned(self) -> None:
-        """Record that Spark has planned a micro-batch: without records of this source, it must have rows of other sources."""
+        """Record that Spark has planned a micro-batch. If it has no records of this source, it must have rows of another one."""
         self._others_have_rows = self.had_nothing
 
     def warn_of_unread(self, *, finished: bool, known: bool, at_tips: bool) -> None:

@@ -39,7 +39,7 @@ _frozen_in = 0
 
 
 def install() -> None:
-    """Prepare this worker for the task that is about to start; see 1 to 3 above."""
+    """Prepare this worker for the task that is about to start, with measures 1 to 3 of the module's docstring."""
     acknowledge_quickly()
     if os.environ.get(_SWITCH, "").lower() != "off":
         leave_imports_alone()

@@ -190,12 +190,12 @@ def _ending_helpers(session: Any) -> Any:
     )  # fmt: skip
     for provider in (roles, process(profile)):
         chain.insert_after(provider.METHOD, provider)
-        chain.remove(provider.METHOD)  # removes the first of two providers with this METHOD: the SDK's
+        chain.remove(provider.METHOD)  # `remove` takes the first provider with this METHOD, which is the SDK's
     return chain
 
 
 def _provided(name: str) -> Any:
-    """Return the credentials of the function, or the entry point, that the option `credentialProvider` names."""
+    """Return the credentials that the function or entry point named by the option `credentialProvider` supplies."""
     group = "kinesis_efo.credentials"
     entries = [EntryPoint("", name, group)] if ":" in name else [*entry_points(group=group, name=name)]
     if not entries:

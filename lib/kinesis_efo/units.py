@@ -38,7 +38,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(count: int) -> str:
-    """Format a number of bytes in the units of options: `256m` is 256 MiB.
+    """Format a number of bytes for messages, in binary units as in options: `256m` is 256 MiB.
 
     >>> format_size(parse_size("256m")), format_size(1000), format_size((1 << 30) - 1)
     ('256.0 MiB', '1000 B', '1.0 GiB')

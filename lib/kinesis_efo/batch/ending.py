@@ -71,7 +71,8 @@ class Completion:
 def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if a row lacks the arrival time that decides this, `SubscriptionError` if the range is `refused` but has rows.
+    Raises `FrameError` if a row lacks the arrival time that decides this, and `SubscriptionError` if a `refused` range has rows, which another
+    range may have as well.
     """
     rows = _within(stretch, batch)
     if stretch.refused and rows.num_rows:

@@ -168,7 +168,7 @@ async def read_stretch(
     """
     stretch = progress.stretch
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
-    # The low watermark of the start. A sequence number contains its time, and a loss at the trim horizon is detected by `begins`.
+    # The low watermark of a start time. Other starts need none: a sequence number contains its time, and `begins` checks the trim horizon.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
     since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
     calls = 0

@@ -35,7 +35,7 @@ class EventIndex:
     def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
         self.start = start
         self.end = start
-        # `start`, until a record is dropped; None from then on, as the index lacks records after the original start
+        # `start`; None once a record was dropped: the index is then incomplete from `start` on
         self._origin: Position | None = start
         # When the oldest buffered records were received, monotonic seconds; None without records
         self.waiting_since: float | None = None

@@ -61,5 +61,5 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
 def _pyspark() -> str:
     try:
         return metadata.version("pyspark")
-    except metadata.PackageNotFoundError:  # for example on EMR, whose Spark includes PySpark
+    except metadata.PackageNotFoundError:  # for example on EMR: PySpark is part of Spark there
         return ""

@@ -107,7 +107,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return the payloads that a running `some()` call has read so far; if there are none, an empty part for its current range."""
+        """Return the payloads that the current call of `some()` has read so far. Without any, return an empty chunk for its current range."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]

@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return `SHARD_END` for closed and None for open shards: those in `reached`, those that can be read next, and all descendants."""
+        """Return an entry for each shard in `reached`, those that can be read next, and their descendants: `SHARD_END` if closed, else None."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()

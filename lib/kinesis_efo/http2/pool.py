@@ -24,7 +24,7 @@ class Pool:
     requests fail; the caller retries them.
 
     Args:
-        dial: Opens a connection. Its argument is the `changed` function of the connection.
+        dial: Opens a connection, which calls the given function when it changes.
         most: Maximum number of connections.
     """
 

@@ -205,7 +205,7 @@ class Recovery:
         return self._jitter(len(self._takeovers))
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """Find out whether stream, shard or consumer is missing, or none of them.
+        """Find out which is missing, if any: the stream, the shard or the consumer. Return the seconds to wait before the next attempt.
 
         Kinesis returns the same error for all three, and also right after a reshard, when all of them exist.
         """

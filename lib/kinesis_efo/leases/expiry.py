@@ -68,7 +68,7 @@ class Observer:
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether an owner is certainly alive: it was observed for a lease timeout, and has renewed within the last two thirds of it."""
+        """Whether an owner is certainly alive: it was observed for a lease timeout, and renewed its lease in the last two thirds of that time."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

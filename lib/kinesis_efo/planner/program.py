@@ -38,7 +38,7 @@ _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class RunEntry(msgspec.Struct, frozen=True):
-    """The content of a run's file."""
+    """The content of the file by which clients on this host find a run."""
 
     address: FetcherAddress  # The address of the run's service
     secret: str

@@ -296,9 +296,9 @@ class SharedRun:
                 link.ask(self._known)
 
     def _watch(self) -> None:
-        """Replace a dead run even while the query makes no call, since tasks need the run; report marks that `planned` has recorded.
+        """Replace the run if it dies while the query makes no calls, because tasks need it. Report the marks that `planned` has recorded.
 
-        If a task's request was unanswered, call the run: this call times out with a clear error if the run is suspended.
+        If a task got no answer, call the run, so that a suspended run is reported by the timeout error of this call.
         """
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:

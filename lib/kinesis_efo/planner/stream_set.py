@@ -30,7 +30,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads: all streams of `manifest`.
 
-    `drop` continues without streams that only the checkpoint has. If the checkpoint has no other streams, the query fails anyway.
+    With `drop`, the query continues without streams that only the checkpoint has, unless the checkpoint has no other streams.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:

@@ -75,7 +75,7 @@ class Choice(NamedTuple):
     # Creates a batch of the core; the argument is whether to split KPL aggregates. None if Python decodes the records
     new_batch: Callable[[bool], CoreBatch] | None
     detail: str  # Describes the choice, for the log
-    fix: str = ""  # What to do about an installed core that cannot be used; else empty
+    fix: str = ""  # How to fix an installed native core that cannot be used; else empty
     events: EventReaders | None = None  # None if Python reads the events
 
 

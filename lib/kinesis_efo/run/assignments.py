@@ -171,7 +171,7 @@ class Assignments:
     # -- changes
 
     def distribute(self) -> None:
-        """Distribute the shards over the fetchers, so that each receives about as many bytes per second."""
+        """Distribute the shards over the fetchers, so that all receive about the same number of bytes per second."""
         before = {key: self.members.owner(key) for key in self._table.shared}
         self._shared = frozenset(before)
         self.members.distribute(self._rates.weights(before))

@@ -46,7 +46,7 @@ class JoinReply(msgspec.Struct, frozen=True):
     client: str = ""  # Empty if the run rejects the client
     address: FetcherAddress | None = None  # Where tasks read shards
     by_planner: bool = False  # The fetchers are in other processes: tasks request their addresses at `address`
-    certificate: Certificate | None = None  # For TLS to the services of the run and the client; None without TLS
+    certificate: Certificate | None = None  # For TLS to the run's and the client's services; None without TLS
     faults: list[str] = []  # Reasons why the query cannot share the run
 
 
@@ -78,7 +78,7 @@ class FinishedBatches(msgspec.Struct, frozen=True):
 class CallReply(msgspec.Struct, frozen=True):
     """The reply to a client's message."""
 
-    done: bool = False  # The call is done. In the reply to `Leave`: this was the last client, so the run ends
+    done: bool = False  # Whether the call is done. In the reply to `Leave`: whether the last client has left, so that the run ends
     result: msgspec.Raw = msgspec.Raw(b"null")  # The call's result, encoded by `OffsetsOfLink`
     known: bool = True  # False if the client never joined this run or was removed
     again: bool = False  # The run has dropped an offset: send the call again with full offsets and a new number

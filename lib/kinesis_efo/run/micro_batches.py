@@ -113,7 +113,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check the shards whose buffers have changed. Return the new positions of those without records after `offset`."""
+        """Check which shards whose buffers have changed have records after `offset`. Return the new positions of the others."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -167,7 +167,7 @@ class MicroBatchPlanner:
         max_records: int,
         buffers: Mapping[ShardKey, ShardEvents],
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch of at most `max_data` bytes of data, by reducing its buffered bytes until it fits or cannot be smaller."""
+        """Plan a micro-batch of at most `max_data` bytes of data, if possible: reduce its buffered bytes until it fits."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)

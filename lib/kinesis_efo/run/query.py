@@ -347,7 +347,7 @@ class Query:
         return moved
 
     def _count(self, offset: Offset) -> None:
-        """Count the planned records and bytes that are processed now."""
+        """Count the planned records and bytes up to `offset`, which have now been processed."""
         for each in self._planned:
             # A shard that has left the offset was read to its end, so its planned records count as processed.
             if each.key not in offset or offset[each.key].reaches(each.through):

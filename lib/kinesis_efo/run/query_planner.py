@@ -214,7 +214,7 @@ class QueryPlanner:
             ending.available_now()
         if call.once:
             ending.once()
-        # Do not subscribe while the ends are searched for: there may be nothing to read before them.
+        # Do not subscribe until the query's end positions are known: there may be nothing to read before them.
         self.query.pause(yes=ending.wanted)
         # Spark has finished the previous micro-batch: it writes its commit log before it requests the next micro-batch.
         self.query.begin(position)

@@ -334,7 +334,7 @@ class Table:
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Mapping[ShardKey, Position] | None = None
     ) -> None:
-        """Decide from where the buffers of some shards are filled and retained, and send changed orders to the fetchers.
+        """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
         `requested` has positions from which tasks of `query` wait to read.
         """

@@ -138,7 +138,7 @@ class WholeRun:
             hold=options.slow_queries == "hold",
         )
         if not manifest.lease_table:
-            # Suppress the warning that a new query's streams were read before: it recommends LEASES, which needs a lease table.
+            # Suppress the warning that a new query's streams were read before: it recommends LEASES, but there is no lease table here.
             self.run.continued.update(manifest.streams)
         # Announce immediately that a failed run has no streams, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))

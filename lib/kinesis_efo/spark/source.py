@@ -183,7 +183,7 @@ class KinesisBatchReader(DataSourceReader):
 
 
 class KinesisTimeReader(DataSourceReader):
-    """Reads one row with Kinesis' time in `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
+    """Reads one row with Kinesis' time, in the integer column `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
 
     def __init__(self, source: KinesisEfoSource) -> None:
         self._source = source

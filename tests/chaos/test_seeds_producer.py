@@ -59,6 +59,9 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
         (QUEUE, "not request.keyed or self._is_readable(parcel, result.shard, shard if is_current else None):", "True:"),
     ]),
     "records that are left out are not counted": (6, [(ENGINE, "            self._counts.records_refused += len(settled.refused)\n", "")]),
+    "a failure ends futures of acknowledged records": (79, [
+        (ENGINE, "                sent = self._take_sent(settled) if self._sent else []\n                self._conclude(settled)\n", "                self._conclude(settled)\n                sent = self._take_sent(settled) if self._sent else []\n"),
+    ]),
     "an interrupted put leaves wrong counts": (356, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
     "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            try:", "            try:")]),
     "a put that waits is accepted after the close": (4, [(ENGINE, "            self._end_waits(self._failure or self.closed_error())\n", "")]),

@@ -77,6 +77,7 @@ class Run:
         self.random = random = Random(seed)
         self.others = Random(f"sends and timeouts of {seed}")
         self.sent: list[tuple[Put, Any]] = []
+        self.ended_at: dict[bytes, float] = {}
         preempt = random.choice([0.0, 0.01, 0.05])
         self.world = World(random, TRACED, preempt)
         self.stream = WrittenStream(random, self.world.monotonic, BEGIN)
@@ -100,6 +101,7 @@ class Run:
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5
         self.workers = random.randint(1, 4)
+        self.steps = 3, 12
         self.pauses: tuple[float, ...] = (0.0, 0.05, 1.0, 8.0, 20.0)
         self.rests_until: float | None = None
         self.interrupted_in: str | None = None
@@ -115,6 +117,12 @@ class Run:
                 self.settings = replace(
                     self.settings, ordered=False, linger=0.0, max_in_flight=8, max_outstanding_records=1_000
                 )
+            case 4:
+                # A shard fails for longer than `retry_timeout`, while others take records of the same requests.
+                self.one_shard_fails(60.0)
+                self.workers, self.steps, self.pauses = 4, (40, 80), (1.0, 3.0, 5.0)
+                self.settings = replace(self.settings, aggregate=False, linger=2.0)
+                return
         # Cases that random faults seldom make.
         match random.randrange(12):
             case 0:
@@ -134,11 +142,11 @@ class Run:
         self.stream.gone = BEGIN + 6, BEGIN + 17
         self.rests_until = BEGIN + 18
 
-    def one_shard_fails(self) -> None:
+    def one_shard_fails(self, lasts: float = 15.0) -> None:
         self.ends = False
         self.settings = replace(self.settings, max_outstanding_records=1_000, linger=0.1)
         self.pauses = 0.05, 0.3, 1.0, 1.0
-        self.stream.only_one_fails(BEGIN)
+        self.stream.only_one_fails(BEGIN, lasts)
 
     # -- what a caller does; `call` is awaited or not
 
@@ -146,7 +154,7 @@ class Run:
         self, worker: int, call: Callable[..., Awaitable[Any]], pause: Callable[[float], Awaitable[None]]
     ) -> None:
         random = Random(self.random.random())
-        for step in range(random.randint(3, 12)):
+        for step in range(random.randint(*self.steps)):
             if self.rests_until is not None and step == 3:
                 await pause(max(0.0, self.rests_until - self.world.now))
             match random.choice(["put"] * 6 + ["many"] * 2 + ["flush"] * 2 + ["pause"] * 2 + ["end"] * 2 + ["fork"]):
@@ -185,7 +193,8 @@ class Run:
         try:
             if not many and self.others.random() < 0.3:
                 ((put, hash_key),) = given
-                self.sent.append((put, await call("send", put.data, put.key, hash_key)))
+                self.sent.append((put, sent := await call("send", put.data, put.key, hash_key)))
+                sent.add_done_callback(lambda _: self.ended_at.setdefault(put.data, self.world.now))
             elif many:
                 await call("put_many", [(put.data, put.key, hash_key) for put, hash_key in given])
             else:
@@ -366,6 +375,13 @@ class Run:
                 continue
             elif self.closed_well and not self.aborted:
                 raise BrokenPromiseError(f"close returned, but {put.data[:12]!r} has {error!r}")
+            elif (at := self.stream.taken_at.get(put.data, inf)) <= self.ended_at[put.data] and self.is_single(at):
+                raise BrokenPromiseError(f"{put.data[:12]!r} was acknowledged, but has {error!r}")
+
+    def is_single(self, answered_at: float) -> bool:
+        """Whether the producer saw an answer at once, and no other at that moment."""
+        learns = self.preempted or self.settings.aggregate
+        return not learns and sum(ended == answered_at for _, ended in self.stream.requests) == 1
 
     def check_delays(self) -> None:
         """Require that a record is sent once it has lingered, unless its shard or a whole request has failed, or requests are in flight."""

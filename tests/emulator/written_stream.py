@@ -67,6 +67,7 @@ class WrittenStream:
         """How often the answer was lost after a record was written."""
         self.taken: Counter[bytes] = Counter()
         """How often it was acknowledged, and each reader gets it."""
+        self.taken_at: dict[bytes, float] = {}
         self.places: dict[bytes, set[str]] = defaultdict(set)
         """The shards to which it was written."""
         self.unkeyed_from: int | None = 0 if self.auto else None
@@ -108,10 +109,10 @@ class WrittenStream:
         """When each request began and ended."""
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
 
-    def only_one_fails(self, begin: float) -> None:
+    def only_one_fails(self, begin: float, lasts: float) -> None:
         """Let one of three shards fail for some time, and nothing else."""
         self.shards = _shards(3)
-        self.outages, self.changes, self.gone = [Outage(begin, begin + 15, "shard")], [], (inf, inf)
+        self.outages, self.changes, self.gone = [Outage(begin, begin + lasts, "shard")], [], (inf, inf)
         self.smallest, self.rate, self.auto, self.unkeyed_from = self.limit, 1_000, False, None
 
     # -- the calls
@@ -153,6 +154,7 @@ class WrittenStream:
             self._fails(entries)
             raise EndpointConnectionError(endpoint_url="https://kinesis")
         self.taken.update(readable)
+        self.taken_at.update(dict.fromkeys(readable, self.now()))
         for shard in taken:
             shard.failed_at = []
         if taken:

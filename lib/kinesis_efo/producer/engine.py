@@ -437,7 +437,7 @@ class Engine:
         self._conclude_flushes()
 
     def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
-        """Remove and return the futures of `send` whose results are known, so that a concurrent close does not fail these futures."""
+        """Remove and return the futures of `send` whose results are known, so that neither a failure nor a close fails them."""
         found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
         for parcel, result in settled.placed:
             place = Written(result.shard or "", result.sequence_number or "")
@@ -484,8 +484,8 @@ class Engine:
                 settle = partial(self._queue.settle, request, results)
             with self._lock:
                 settled = settle(self._clock.monotonic())
-                self._conclude(settled)
                 sent = self._take_sent(settled) if self._sent else []
+                self._conclude(settled)
             for written, refused, place in sent:
                 _end(written, refused, place)
             self._report(settled)

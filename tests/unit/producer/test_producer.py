@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import (
+    KeyUnusableError,
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
@@ -21,6 +22,7 @@ from kinesis_efo.errors import (
     WriteError,
 )
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
+from kinesis_efo.producer.record import Written
 from kinesis_efo.producer.service import Service
 from tests.support import virtual_time
 from tests.support.messages import raises
@@ -585,6 +587,16 @@ def test_sent_record_fails_with_the_producer() -> None:
             await (await producer.send(b"y"))
 
     fail(scenario, linger=0.001)
+
+
+def test_failure_spares_acknowledged_sent_records() -> None:
+    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+        opened.service.script = lambda _: [Answer("shard"), Answer(code="KMSDisabledException")]
+        sent = [await producer.send(data, "k") for data in (b"x", b"y")]
+        written, failed = await asyncio.gather(*sent, return_exceptions=True)
+        assert (written, type(failed)) == (Written("shard", ""), KeyUnusableError)
+
+    fail(scenario, KeyUnusableError, linger=0.001)
 
 
 def test_refused_sent_record_fails_alone() -> None:

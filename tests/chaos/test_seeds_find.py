@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import floor, inf
 from typing import Any
 
 import pytest
 
 from kinesis_efo.batch import planning, reading
+from kinesis_efo.batch.stretches import unlisted
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions import quiet
 from kinesis_efo.decisions.lineage import Lineage
@@ -112,6 +114,15 @@ def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lineage, "is_whole", lambda *_: True)
 
 
+def miss_what_unlisted_children_lose(patch: pytest.MonkeyPatch) -> None:
+    """A batch read believes that a child that was not listed when it was planned has all its records."""
+
+    def without(*given: Any) -> list[Any]:
+        return [replace(each, horizon=None) for each in unlisted(*given)]
+
+    patch.setattr(reading, "unlisted", without)
+
+
 def forget_children_of_a_shard_that_is_gone(patch: pytest.MonkeyPatch) -> None:
     """A batch read that may lose a shard does not look for the children that the shard's last event would have announced."""
 
@@ -165,6 +176,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (list_before_the_end, play_batches, 0),
         (trust_an_old_list, play_batches, 28),
         (trust_an_old_filtered_list, play_batches, 103),
+        (miss_what_unlisted_children_lose, play_batches, 36),
         (forget_children_of_a_shard_that_is_gone, play_batches, 0),
         (forget_that_answers_have_whole_seconds, play_batches, 0),
         (forget_that_the_clock_is_set, play_batches, 28),

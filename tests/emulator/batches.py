@@ -120,6 +120,8 @@ class BatchScenario:
         self.way_back = 0.0
         self.set_to = Random(f"{seed}: set").choice((None, None, 0.0, 30.0))
         self.disorder = Random(f"{seed}: disorder").choice((0.0, 0.0, 1.5))
+        # How long a task waits for the consumer of its first rows of a shard that was not listed when the read was planned.
+        self.stalls = Random(f"{seed}: stalls").choice((0.0, 0.0, 25 * 3600.0))
         # Cases that the draws above seldom make.
         match Random(f"{seed}: rarely").randrange(20):
             case 0:
@@ -140,6 +142,7 @@ class BatchScenario:
             settings |= {"wrong_answers": random.choice(("quiet", "quiet,behind")), "wrong_answers_in_a_row": 2}
         self.world = MemoryWorld(Random(random.random()), shards=self.shards, settings=settings)
         self.records: list[Record] = []
+        self.parents: dict[str, tuple[str, ...]] = {}
         clock = JumpingClock()
         clock.jump = self.skew
         self.clock = clock
@@ -173,7 +176,9 @@ class BatchScenario:
             disorder = self.disorder if self.now - self.resharded_at > self.disorder else 0.0
             traits.backdated_seconds = self.random.uniform(0.0, disorder) if disorder else 0.0
             shard = self.world.kinesis.put(STREAM, f"key{self.random.randrange(50)}", name.encode())
-            stored = self.world.kinesis.state.streams[STREAM].shards[shard].keep().records[-1]
+            shards = self.world.kinesis.state.streams[STREAM].shards
+            self.parents |= {each.id: tuple(each.parents) for each in shards.values()}
+            stored = shards[shard].keep().records[-1]
             sequence = int(json.loads(stored.json)["SequenceNumber"])
             self.records.append(Record(name, shard, sequence, stored.arrival, self.now))
 
@@ -371,6 +376,9 @@ class BatchScenario:
             if stop is not None and taken >= stop:
                 raise _Stopped
             taken += 1
+            if portion.stretch.key != stretch.key:
+                stalls, self.stalls = self.stalls, 0.0
+                await asyncio.sleep(stalls)
             end = stretch.end if stretch.end.kind is PositionKind.AFTER else SHARD_END
             for batch in decode([portion.event.payload], portion.stretch.key, portion.after, end, deaggregate=True):
                 rows.extend(row.decode() for row in rows_of(portion.stretch, batch)["data"].to_pylist())
@@ -393,7 +401,7 @@ class BatchScenario:
                         fail_on_data_loss=self.fail,
                         begins=begins,
                     )
-                    left[:1] = await asyncio.wait_for(reading, 3600.0)
+                    left[:1] = await asyncio.wait_for(reading, 3600.0 + self.stalls)
             except _Stopped:
                 pass
             except KinesisEfoError as fault:
@@ -460,12 +468,11 @@ class BatchScenario:
 
     def _read_of(self, shard: str, reads: dict[str, Read]) -> Read | None:
         """The read of a shard, or of an ancestor that would have read it, too, but fails or warns of its loss."""
-        if shard in reads or shard not in self.world.kinesis.state.streams[STREAM].shards:
-            return reads.get(shard)
-        parents = self.world.kinesis.state.streams[STREAM].shards[shard].parents
+        if shard in reads:
+            return reads[shard]
         found = [
             read
-            for parent in parents
+            for parent in self.parents.get(shard, ())
             if (read := self._read_of(parent, reads)) is not None
             and (read.error or any(shard in warning for warning in read.warned))
         ]

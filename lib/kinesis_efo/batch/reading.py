@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
 from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.losses import Facts, written_at
+from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, first_of
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
@@ -194,16 +194,14 @@ async def read_stretch(
             # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
-        return await children_of_gone(stream, stretch, server_time())
+        return await children_of_gone(stream, stretch)
     return unlisted(stretch, sink.children)
 
 
-async def children_of_gone(stream: Stream, stretch: Stretch, now: float) -> list[Stretch]:
-    """Return the ranges of a trimmed shard's children that are not in the plan. The children's first records may be trimmed as well."""
+async def children_of_gone(stream: Stream, stretch: Stretch) -> list[Stretch]:
+    """Return the parts of the children that a lost shard's last event would have announced."""
     await stream.refresh(patient=True)
-    found = unlisted(stretch, stream.children(stretch.key.shard))
-    times = [written_at(stream.lineage[each.key.shard].first, each.key.shard, now) for each in found]
-    return [replace(each, horizon=at, created=at or 0.0) for each, at in zip(found, times, strict=True)]
+    return unlisted(stretch, stream.children(stretch.key.shard))
 
 
 async def check_planned(

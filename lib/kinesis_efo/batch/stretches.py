@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
 from kinesis_efo.decisions.losses import Gap, gap
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
+
+_LISTED_SECONDS: Final = 90.0
+"""Maximum age of a plan's list of shards: an unlisted shard was created later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
     """
     if stretch.newest is None or stretch.until is None:
         return []
+    created = stretch.planned - _LISTED_SECONDS
     return [
         replace(
             stretch,
@@ -85,7 +90,8 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
             hash_range=None if stretch.hash_range is None else (child.starting_hash, child.ending_hash),
             start=TRIM_HORIZON if stretch.since is None else stretch.start,
             last=None,
-            horizon=None,
+            horizon=created if stretch.since is None else None,
+            created=created,
             refused=stretch.refused or (stretch.partly and len(child.parents) > 1),
         )
         for child in children

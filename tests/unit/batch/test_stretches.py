@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.batch.stretches import Stretch, stretches
+from kinesis_efo.batch.stretches import Stretch, stretches, trimmed, unlisted
 from kinesis_efo.decisions.lineage import Shard, Side
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.records.events import ChildShard
 
 TOP = 2**10
 
@@ -195,3 +196,11 @@ def test_start_in_a_trimmed_shard_means_its_children() -> None:
 
 def test_nothing_is_read_between_a_position_and_itself() -> None:
     assert "l" not in planned(Side(TRIM_HORIZON, {"l": Position.after(7)}), Side(TIP, {"l": Position.after(7)}))
+
+
+def test_unlisted_child_that_was_trimmed_is_a_loss() -> None:
+    end, key = Position.at_timestamp(5_000_000), ShardKey("orders", "s0")
+    parent = Stretch(key, None, TRIM_HORIZON, end, newest="s0", planned=5000.0)
+    (child,) = unlisted(parent, [ChildShard("s1", ("s0",), 0, 9)])
+    assert trimmed(child, 4900.0, 4902.0, again=True) is None
+    assert trimmed(child, 6000.0, 6002.0, again=False) is not None

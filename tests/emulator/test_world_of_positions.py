@@ -137,6 +137,26 @@ def test_streams_and_shards_have_separate_ends() -> None:
         w.query(available_now=True, endingPosition=json.dumps(end)).ends(25)
 
 
+@pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
+@pytest.mark.parametrize("closed", [False, True])
+def test_end_before_the_start_reads_nothing(closed: bool, how: dict[str, bool]) -> None:
+    with world() as w:
+        w.put(10)
+        end = f"AFTER:{w.kinesis.facts['orders'].shards[SHARDS[0]].records[4].sequence}"
+        w.later(60)
+        start = time(w)
+        w.later(5)
+        if closed:
+            w.split()
+        w.put(7)
+        bounds = {"startingPosition": start, "endingPosition": json.dumps({"orders": {SHARDS[0]: end}})}
+        query = w.query(**how, **bounds)
+        query.ends(0)
+        query.reads_only(["orders"], endingPosition="LATEST")
+        query.start()
+        query.ends(7)
+
+
 @pytest.mark.parametrize(
     ("end", "message"),
     [

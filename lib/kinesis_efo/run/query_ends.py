@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.losses import is_whole, written_at
+from kinesis_efo.decisions.losses import is_whole, time_of, written_at
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS, SETTLED_SECONDS
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.fetcher.background import all_of
@@ -83,13 +83,13 @@ class Ends:
             elif bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
-                self._ends[key] = bound
+                bound = self._ends[key] = bound and self._not_before(key, bound, begin)
                 if begin.kind is PositionKind.AT_TIMESTAMP and begin.value / 1000 > clock.time():
                     self._ends[key] = begin  # nothing to read: the query starts at a time in the future
                 elif bound is None or not begin.reaches(bound):
                     self._open.append(key)
             else:
-                self._ends[key] = self._of_closed(key, bound)
+                self._ends[key] = self._of_closed(key, bound, begin)
 
     @property
     def pending(self) -> list[ShardKey]:
@@ -146,10 +146,16 @@ class Ends:
         ]
         return min((time for time in times if time is not None), key=lambda time: time.value, default=None)
 
-    def _of_closed(self, key: ShardKey, bound: Position | None) -> Position:
-        if bound is None or bound.is_end:
+    def _of_closed(self, key: ShardKey, bound: Position | None, begin: Position) -> Position:
+        if bound is None or bound.is_end or is_whole(self._streams.stream(key.stream).shard(key.shard), bound):
             return SHARD_END
-        return SHARD_END if is_whole(self._streams.stream(key.stream).shard(key.shard), bound) else bound
+        return self._not_before(key, bound, begin)
+
+    def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
+        """Return `bound`, or `begin` if that is a time after it: the next run would read what lies between. The two cannot be compared."""
+        written = time_of(key.shard, bound, self._clock.time())
+        timed = begin.kind is PositionKind.AT_TIMESTAMP and written is not None
+        return begin if timed and written + 1 <= begin.value / 1000 else bound  # a number has whole seconds
 
     async def _at_time(self, key: ShardKey, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)

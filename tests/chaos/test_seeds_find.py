@@ -20,6 +20,7 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.leases import run
 from kinesis_efo.positions import Offset, Position, ShardRange
 from kinesis_efo.run import start
+from kinesis_efo.run.query_ends import Ends
 from kinesis_efo_tools.cli import leases
 from tests.emulator.batches import play_batches
 from tests.emulator.ends import play_ends
@@ -114,6 +115,11 @@ def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lineage, "is_whole", lambda *_: True)
 
 
+def end_before_the_start(patch: pytest.MonkeyPatch) -> None:
+    """A query ends at the record that `endingPosition` names, although it starts at a later time."""
+    patch.setattr(Ends, "_not_before", lambda _, key, bound, begin: bound)
+
+
 def miss_what_unlisted_children_lose(patch: pytest.MonkeyPatch) -> None:
     """A batch read believes that a child that was not listed when it was planned has all its records."""
 
@@ -183,6 +189,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (believe_that_times_are_exact, play_batches, 21),
         (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
+        (end_before_the_start, play_ends, 10),
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )

@@ -6,16 +6,20 @@ The oracle knows only what was acknowledged when, and what the local Kinesis sto
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
-from kinesis_efo.options import SourceOptions
+from kinesis_efo.options import SourceOptions, Start
 from kinesis_efo.positions import Offset
 from kinesis_efo.run.access import Next
 from kinesis_efo.run.query import Query as Planning
@@ -28,6 +32,8 @@ from tests.support.virtual_time import run
 
 MOST_SECONDS = 1800.0
 """What a run that ends may take here, with everything that is answered wrongly or late."""
+CLOCK_SECONDS = 1.0
+"""Kinesis' clock, and the time in a sequence number, are known to a second."""
 
 
 @dataclass
@@ -37,6 +43,14 @@ class EndsOutcome:
     rows: int = 0
     runs: int = 0
     owed: int = 0
+
+
+class Stored(NamedTuple):
+    """Where Kinesis has a record, and since when."""
+
+    shard: str
+    sequence: int
+    arrival: float
 
 
 class NoPolling(NoFaults):
@@ -113,8 +127,13 @@ class EndsScenario:
         self.reshards = random.choice((0, 0, 1, 2))
         self.skew = random.choice((0.0, 0.0, -3.0, 3.0, 60.0, -60.0))
         self.listing_age = random.choice((0.0, 0.0, 60.0))
+        # Records at which the open shards end, some of them before a start at LATEST.
+        numbers = Random(f"{seed}: numbers")
+        if numbers.random() < 0.25:
+            self.end, self.reshards, self.skew, self.listing_age = "number", 0, 0.0, 0.0
         for name, value in changes.items():
             setattr(self, name, value)
+        self.latest = self.end == "number" and numbers.random() < 0.5
 
     async def play(self) -> EndsOutcome:
         """Play the scenario, and check its outcome."""
@@ -122,7 +141,7 @@ class EndsScenario:
         settings: dict[str, Any] = {"max_event_records": random.choice((50 if self.quiet else 3, 500))}
         if self.quiet:
             # Two events in a row are believed, and three answers.
-            most = 1 if "alone" in self.mode else 2
+            most = 1 if "alone" in self.mode or self.end == "number" else 2
             settings |= {"wrong_answers": "quiet", "wrong_answers_in_a_row": most}
         self.world = world = MemoryWorld(
             Random(random.random()),
@@ -134,6 +153,9 @@ class EndsScenario:
         world.kinesis.listing_age = self.listing_age
         world.application.clock.jump = self.skew  # type: ignore[attr-defined]
         world.application.polls = self.mode == "polling"
+        if self.latest:
+            world.application.start = Start()
+        self.started = 0.0
         await asyncio.sleep(self.listing_age)
         self.acknowledged: list[tuple[float, str]] = []
         self._put(self.backlog)
@@ -187,6 +209,10 @@ class EndsScenario:
         if self.end in ("time", "soon"):
             until = round(began + (3.0 if self.end == "soon" else -self.random.choice((0.5, 10.0, 100.0))), 3)
             options["endingPosition"] = f"AT_TIMESTAMP:{round(until * 1000)}"
+        numbers = self._numbers() if self.end == "number" else {}
+        if numbers:
+            ends = {shard: f"AFTER:{number}" for shard, number in numbers.items()}
+            options["endingPosition"] = json.dumps({"orders": ends})
         owed = {record for at, record in self.acknowledged if at < began}
         parsed = SourceOptions.parse(options)
         async with EndingQuery(application, parsed, neighbour=self.mode.startswith("neighbour")) as query:
@@ -199,6 +225,8 @@ class EndsScenario:
                     await asyncio.sleep(self.random.choice((0.0, 0.3)))
                 began = clock.time() if until is None else began
                 owed = {record for at, record in self.acknowledged if at < began}
+                if not application.offsets and self.latest:
+                    self.started = began = clock.time()
                 offset = await query.begin() if not application.offsets else application.offsets[-1][1]
                 application.committed = True
                 await query.to_its_end(offset, once=self.end == "once")
@@ -207,7 +235,7 @@ class EndsScenario:
                 if beside is not None:
                     beside.cancel()
                     await asyncio.gather(beside, return_exceptions=True)
-        self._check(owed, until)
+        self._check(owed, until, numbers)
 
     async def _reshard_soon(self) -> None:
         await asyncio.sleep(self.random.choice((0.1, 1.0, 2.0)))
@@ -228,7 +256,16 @@ class EndsScenario:
             offset = planned(offset, reply)
             finish(query.neighbour, offset)
 
-    def _check(self, owed: set[str], until: float | None) -> None:
+    def _numbers(self) -> dict[str, int]:
+        """A record of each open shard that has some."""
+        stored = list(self._stored().values())
+        found = {}
+        for shard in self.world.kinesis.state.streams[STREAM].open_shards:
+            if numbers := [each.sequence for each in stored if each.shard == shard.id]:
+                found[shard.id] = self.random.choice(numbers)
+        return found
+
+    def _check(self, owed: set[str], until: float | None, ends: Mapping[str, int]) -> None:
         world, outcome = self.world, self.outcome
         numbers: dict[str, list[int]] = {}
         for row in world.application.rows:
@@ -237,7 +274,16 @@ class EndsScenario:
             if any(a >= b for a, b in pairwise(found)):
                 self._fail(f"the rows of {shard} are twice or not in order")
         read = {f"{row.key}:{int(row.data.split(b':', 1)[0])}" for row in world.application.rows}
-        arrived = self._arrivals()
+        stored = self._stored()
+        arrived = {record: each.arrival for record, each in stored.items()}
+        if early := [record for record in read if arrived[record] < self.started - CLOCK_SECONDS]:
+            self._fail(f"{len(early)} rows arrived before the start: {sorted(early)[:3]}")
+        owed = {record for record in owed if arrived[record] >= self.started}
+        if ends:
+            beyond = {record for record, each in stored.items() if each.sequence > ends.get(each.shard, inf)}
+            if late := read & beyond - self.read_before:
+                self._fail(f"{len(late)} rows lie after the end of the read: {sorted(late)[:3]}")
+            owed -= beyond
         if until is not None:
             # The first record of the time ends a shard, and all earlier ones belong to the run.
             owed = {record for record, at in arrived.items() if at < until}
@@ -249,16 +295,14 @@ class EndsScenario:
         self.read_before = read
         outcome.rows, outcome.runs, outcome.owed = len(read), outcome.runs + 1, outcome.owed + len(owed)
 
-    def _arrivals(self) -> dict[str, float]:
-        import base64
-        import json
-
+    def _stored(self) -> dict[str, Stored]:
         found = {}
         for shard in self.world.kinesis.state.streams[STREAM].shards.values():
             for record in shard.keep().records:
                 told = json.loads(record.json)
                 number = base64.b64decode(told["Data"]).split(b":", 1)[0].decode()
-                found[f"{told['PartitionKey']}:{number}"] = record.arrival
+                record_of = Stored(shard.id, int(told["SequenceNumber"]), record.arrival)
+                found[f"{told['PartitionKey']}:{number}"] = record_of
         return found
 
     def _fail(self, why: str) -> None:

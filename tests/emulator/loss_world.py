@@ -2011,11 +2011,7 @@ class Scenario:
         """Let a query end in the middle of what is buffered, and of its events."""
         # In whole milliseconds, as the option has it.
         query.ends_before = floor(1000 * (self.world.now - self.random.choice((5.0, 60.0, 600.0)))) / 1000
-        timed = not query.checkpoint.commits and any(
-            kind in query.given["startingPosition"] for kind in ("AT_TIMESTAMP", "LATEST")
-        )
-        # A number before the time at which the query begins would be a wrong end: what follows it comes with the next start.
-        query.given["endingPosition"] = end = self._end_before(query.ends_before, () if timed else query.names)
+        query.given["endingPosition"] = end = self._end_before(query.ends_before, query.names)
         query.ends_after = {}
         if end.startswith("{"):
             query.ends_after = {

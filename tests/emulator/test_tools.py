@@ -126,6 +126,18 @@ async def test_query_after_a_reset_skips_no_shard() -> None:
 
 
 @virtual
+async def test_reset_keeps_a_time_before_retention() -> None:
+    """A query that starts there reports the trimmed records as lost."""
+    stage = await staged(1)
+    time = Position.at_timestamp(int(stage.clock.time() * 1000))
+    await stage.clock.sleep(25 * 3600)
+    await reset(stage, str(time))
+    query = Query(stage, "one")
+    await query.begin(Start(from_leases=True))
+    assert query.positions == {FIRST: time}
+
+
+@virtual
 async def test_reset_deletes_every_row_of_a_shard() -> None:
     stage = await staged(1)
     middle = str(1 << 127)

@@ -17,6 +17,7 @@ from typing import Any, cast
 import msgspec
 import pybase64
 from aws_kinesis_agg.aggregator import RecordAggregator
+from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.kinesis.stream import Stream
@@ -122,7 +123,13 @@ class Stage:
 
 
 class ParsingClient(MemoryClient):
-    """A client whose GetRecords is parsed, as botocore does."""
+    """A client whose GetRecords is parsed, as botocore does. ListShards refuses times before retention, as Kinesis may."""
+
+    async def list_shards(self, **params: Any) -> Any:
+        at = params.get("ShardFilter", {}).get("Timestamp")
+        if at is not None and at.timestamp() < self._kinesis.state.now().wall - 86_400:
+            raise ClientError({"Error": {"Code": "InvalidArgumentException", "Message": "x"}}, "ListShards")
+        return await super().list_shards(**params)
 
     async def get_records(self, **params: Any) -> Any:
         answer = msgspec.json.decode((await super().get_records(**params))[RAW_BODY])
@@ -376,6 +383,8 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
+        # Whether a reset to a time is to one before retention.
+        self.early = Random(f"{seed}: early").random() < 0.5
         self.stage = Stage(self.random)
         self.queries: list[Query] = []
         self.kcl: list[Kcl] = []
@@ -460,7 +469,8 @@ class Scenario:
                     text = text if self.given else None
                     await import_into(here, ImportKcl(**given, from_table="OrdersKcl", initial_position=text))
                 case "reset":
-                    self.to = random.choice(["TRIM_HORIZON", "LATEST", f"AT_TIMESTAMP:{self.before - 1500}"])
+                    time = self.before - (2 * 86_400_000 if self.early else 1500)
+                    self.to = random.choice(["TRIM_HORIZON", "LATEST", f"AT_TIMESTAMP:{time}"])
                     if (rows := sorted(self._rows(self.rows))) and random.random() < 0.7:
                         read = [shard for shard, position in self._rows(self.rows).items() if position.is_end]
                         self.chosen = random.sample(rows, min(len(rows), random.choice([1, 1, 2])))
@@ -470,6 +480,8 @@ class Scenario:
                         object.__setattr__(here, "shards", frozenset(self.chosen))
                         here.table.update = self._watched(here.table.update)  # type: ignore[method-assign]
                     await reset_of(here, Reset(**given, to=self.to, shard=self.chosen))
+                    if not self.seen:
+                        self.rows = dict(self.stage.ours.items)  # nothing was to be changed in them
                 case "release":
                     await release_of(here, Release(**given))
         except CommandExit as refused:
@@ -542,7 +554,10 @@ class Scenario:
             await self._check_reset_of_shards()
             return
         read = Counter(await self._query())
-        start = {"TRIM_HORIZON": 0, "LATEST": self.before + 20_000}.get(self.to, self.before - 1500)
+        start = {"TRIM_HORIZON": 0, "LATEST": self.before + 20_000}.get(self.to)
+        if start is None:
+            start = Position.parse(self.to).value
+            assert TRIM_HORIZON not in self._rows(self.stage.ours.items).values(), "what was trimmed is no loss"
         expected = {user for record in self._all() if record.arrival >= start for user in record.users}
         assert expected <= read.keys(), "lost"
         assert max(read.values(), default=1) == 1, "twice"

@@ -207,6 +207,19 @@ async def test_imported_and_exported_rows_have_the_current_parents() -> None:
     assert all(not row.parents for row in (await stage.kcls.scan()).leases.values())
 
 
+@virtual
+@pytest.mark.parametrize("several", [False, True])
+async def test_export_refuses_rows_of_the_other_form(several: bool) -> None:
+    stage = await staged(1)
+    await stage.ours.create(Lease.new(f"orders:{FIRST}", LeaseInfo(TRIM_HORIZON)))
+    export = ExportKcl(**GIVEN, table="OrdersKcl", multi_stream=not several)
+    await export_from(application(stage), export)
+    (row,) = (await stage.kcls.scan()).leases
+    with pytest.raises(ConfigurationError, match=f"or export {'without' if several else 'with'} --multi-stream"):
+        await export_from(application(stage), replace(export, multi_stream=several))
+    assert list((await stage.kcls.scan()).leases) == [row]
+
+
 def stream_of(stage: Stage) -> Stream:
     lister = Topology(stage.client, stage.clock)
     return Stream(stage.ref, BotoTransport(stage.client), lister, RetrySettings(), "m.json", stage.clock)

@@ -129,14 +129,19 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
             "say with --stream which one, or give --multi-stream"
         )
     target = await application.other_table(given.table, "--table")
+    keys = source_keys(application.manifest, None if given.multi_stream else names[0])
+    remedy = f", or export {'without' if given.multi_stream else 'with'} --multi-stream"
 
     async def plan(present: Scan, scan: Scan) -> Plan:
         for each in (present, scan):
             _require_complete("an export", each)
+        others = [key for key in present.leases if (":" in key) != given.multi_stream]
         edits: list[Edit] = []
         remarks: list[str] = []
         for name in names:
             naming, found = await _kcl_rows(application, scan, name, multi_stream=given.multi_stream)
+            exported = [*others, *(row.key for row in found.rows)]
+            require_one_form(exported, keys, f"{given.table} with the exported rows", remedy)
             edits += lease_edits.exact(
                 {key: row for key, row in present.leases.items() if naming.owns(key)}, found.rows
             )

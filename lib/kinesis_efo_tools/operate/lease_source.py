@@ -16,6 +16,10 @@ from kinesis_efo.manifest import Manifest
 _KCL_COLONS: Final = (0, 3)
 """Colons in the keys of a KCL's rows: `<shard id>`, or `<account>:<stream>:<creation time>:<shard id>`."""
 
+_IMPORTED: Final = (
+    ", or import a file without them: save the output of `aws dynamodb scan`, take them out, and name it with --from-file"
+)
+
 
 class _Document(msgspec.Struct):
     items: list[Item] = msgspec.field(name="Items")
@@ -57,12 +61,13 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
     return LeaseKeys({name: ref.stream_name for name, ref in chosen.items()})
 
 
-def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str) -> None:
+def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str, remedy: str = _IMPORTED) -> None:
     """Refuse rows of a KCL application with different forms of keys for one stream.
 
     A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream
     that was created again. It cannot be found out which of two rows of a shard has its position. `rows` are lease keys;
-    `source` says in messages where they are. The ConfigurationError names a row of each form.
+    `source` says in messages where they are, `remedy` what else than deleting them helps. The ConfigurationError names a
+    row of each form.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):
@@ -74,8 +79,7 @@ def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str) -> Non
             examples = ", ".join(f"{key!r} ({_form(prefix)})" for prefix, key in forms.items())
             raise ConfigurationError(
                 f"{source} names the shards of stream {stream} in {len(forms)} ways: {examples}. Only one of them has the positions of the "
-                "KCL application as it is now. Delete the rows of the other, or import a file without them: save the output of "
-                "`aws dynamodb scan`, take them out, and name it with --from-file"
+                f"KCL application as it is now. Delete the rows of the other{remedy}"
             )
 
 

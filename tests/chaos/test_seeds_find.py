@@ -17,11 +17,12 @@ from kinesis_efo.decisions.lineage import Lineage
 from kinesis_efo.fetcher import buffer
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.clock import KinesisClock
+from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases import run
 from kinesis_efo.positions import Offset, Position, ShardRange
 from kinesis_efo.run import start
 from kinesis_efo.run.query_ends import Ends
-from kinesis_efo_tools.cli import leases
+from kinesis_efo_tools.cli import lease_transfer, leases
 from tests.emulator.batches import play_batches
 from tests.emulator.ends import play_ends
 from tests.emulator.scenario import play
@@ -117,7 +118,7 @@ def trust_an_old_filtered_list(patch: pytest.MonkeyPatch) -> None:
 
 def end_before_the_start(patch: pytest.MonkeyPatch) -> None:
     """A query ends at the record that `endingPosition` names, although it starts at a later time."""
-    patch.setattr(Ends, "_not_before", lambda _, key, bound, begin: bound)
+    patch.setattr(Ends, "_not_before", lambda *given: given[2])
 
 
 def miss_what_unlisted_children_lose(patch: pytest.MonkeyPatch) -> None:
@@ -131,11 +132,7 @@ def miss_what_unlisted_children_lose(patch: pytest.MonkeyPatch) -> None:
 
 def forget_children_of_a_shard_that_is_gone(patch: pytest.MonkeyPatch) -> None:
     """A batch read that may lose a shard does not look for the children that the shard's last event would have announced."""
-
-    async def none(*_: Any) -> list[Any]:
-        return []
-
-    patch.setattr(reading, "children_of_gone", none)
+    patch.setattr(Stream, "children", lambda *_: ())
 
 
 def forget_that_answers_have_whole_seconds(patch: pytest.MonkeyPatch) -> None:
@@ -151,6 +148,11 @@ def forget_that_the_clock_is_set(patch: pytest.MonkeyPatch) -> None:
 def believe_that_times_are_exact(patch: pytest.MonkeyPatch) -> None:
     """A batch read begins exactly at its start time."""
     patch.setattr(reading, "first_position", lambda stretch: stretch.start)
+
+
+def export_beside_rows_of_another_form(patch: pytest.MonkeyPatch) -> None:
+    """`leases export-kcl` writes into a table whose rows name the shards of the stream in another way."""
+    patch.setattr(lease_transfer, "require_one_form", lambda *_: None)
 
 
 def reset_without_a_look_at_other_rows(patch: pytest.MonkeyPatch) -> None:
@@ -187,6 +189,7 @@ def end_before_unlisted_children(patch: pytest.MonkeyPatch) -> None:
         (forget_that_answers_have_whole_seconds, play_batches, 0),
         (forget_that_the_clock_is_set, play_batches, 28),
         (believe_that_times_are_exact, play_batches, 21),
+        (export_beside_rows_of_another_form, play_tools, 74),
         (reset_without_a_look_at_other_rows, play_tools, 54),
         (end_before_unlisted_children, play_ends, 8),
         (end_before_the_start, play_ends, 10),

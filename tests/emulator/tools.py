@@ -383,8 +383,8 @@ class Scenario:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        # Whether a reset to a time is to one before retention.
-        self.early = Random(f"{seed}: early").random() < 0.5
+        # Whether a reset to a time is to one before retention, and a KCL's table has rows in the form of several streams.
+        self.rare = Random(f"{seed}: rare").random() < 0.3
         self.stage = Stage(self.random)
         self.queries: list[Query] = []
         self.kcl: list[Kcl] = []
@@ -462,6 +462,8 @@ class Scenario:
         try:
             match command:
                 case "export":
+                    if self.rare:
+                        await self.stage.kcls.create(Lease(f"1:{STREAM}:2:{min(self.stage.shards)}"))
                     await export_from(here, ExportKcl(**given, table="OrdersKcl"))
                 case "import":
                     self.given = random.choice([True, False])
@@ -469,7 +471,7 @@ class Scenario:
                     text = text if self.given else None
                     await import_into(here, ImportKcl(**given, from_table="OrdersKcl", initial_position=text))
                 case "reset":
-                    time = self.before - (2 * 86_400_000 if self.early else 1500)
+                    time = self.before - (2 * 86_400_000 if self.rare else 1500)
                     self.to = random.choice(["TRIM_HORIZON", "LATEST", f"AT_TIMESTAMP:{time}"])
                     if (rows := sorted(self._rows(self.rows))) and random.random() < 0.7:
                         read = [shard for shard, position in self._rows(self.rows).items() if position.is_end]
@@ -496,6 +498,7 @@ class Scenario:
 
     async def _check_export(self) -> None:
         """The KCL reads what the queries have not read; once, if no query crashed and each shard has a row with a record."""
+        assert len({":" in key for key in self.stage.kcls.items}) == 1, "rows of two forms"
         kcl = Kcl(self.stage, TRIM_HORIZON, "afterwards")
         assert await kcl.start()
         while await kcl.step():

@@ -194,14 +194,10 @@ async def read_stretch(
             # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
-        return await children_of_gone(stream, stretch)
+        # Also read the children that the lost shard's last event would have announced.
+        await stream.refresh(patient=True)
+        return unlisted(stretch, stream.children(stretch.key.shard))
     return unlisted(stretch, sink.children)
-
-
-async def children_of_gone(stream: Stream, stretch: Stretch) -> list[Stretch]:
-    """Return the parts of the children that a lost shard's last event would have announced."""
-    await stream.refresh(patient=True)
-    return unlisted(stretch, stream.children(stretch.key.shard))
 
 
 async def check_planned(

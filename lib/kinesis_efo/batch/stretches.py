@@ -8,15 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
 from kinesis_efo.decisions.losses import Gap, gap
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
-
-_LISTED_SECONDS: Final = 90.0
-"""Maximum age of a plan's list of shards: an unlisted shard was created later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +78,7 @@ def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
     """
     if stretch.newest is None or stretch.until is None:
         return []
-    created = stretch.planned - _LISTED_SECONDS
+    created = stretch.planned - 90.0  # at the earliest: the plan's list of shards may be a minute old
     return [
         replace(
             stretch,

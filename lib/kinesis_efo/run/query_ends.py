@@ -88,8 +88,10 @@ class Ends:
                     self._ends[key] = begin  # nothing to read: the query starts at a time in the future
                 elif bound is None or not begin.reaches(bound):
                     self._open.append(key)
+            elif bound is None or bound.is_end or is_whole(streams.stream(key.stream).shard(key.shard), bound):
+                self._ends[key] = SHARD_END
             else:
-                self._ends[key] = self._of_closed(key, bound, begin)
+                self._ends[key] = self._not_before(key, bound, begin)
 
     @property
     def pending(self) -> list[ShardKey]:
@@ -146,16 +148,11 @@ class Ends:
         ]
         return min((time for time in times if time is not None), key=lambda time: time.value, default=None)
 
-    def _of_closed(self, key: ShardKey, bound: Position | None, begin: Position) -> Position:
-        if bound is None or bound.is_end or is_whole(self._streams.stream(key.stream).shard(key.shard), bound):
-            return SHARD_END
-        return self._not_before(key, bound, begin)
-
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
         """Return `bound`, or `begin` if that is a time after it: the next run would read what lies between. The two cannot be compared."""
         written = time_of(key.shard, bound, self._clock.time())
-        timed = begin.kind is PositionKind.AT_TIMESTAMP and written is not None
-        return begin if timed and written + 1 <= begin.value / 1000 else bound  # a number has whole seconds
+        start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
+        return begin if written is not None and written + 1 <= start else bound  # a number has whole seconds
 
     async def _at_time(self, key: ShardKey, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)

@@ -21,7 +21,7 @@ from kinesis_efo_tools.cli.commands.leases import Export, ExportKcl, ImportKcl
 from kinesis_efo_tools.cli.lease_access import Leases, opened, start_position
 from kinesis_efo_tools.cli.lease_guard import Plan, change
 from kinesis_efo_tools.operate import lease_edits
-from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, require_all, stream_id
+from kinesis_efo_tools.operate.kcl_rows import Naming, kcl_rows, require_all, stream_id
 from kinesis_efo_tools.operate.lease_edits import Edit
 from kinesis_efo_tools.operate.lease_source import read_file, require_one_form, source_keys
 
@@ -139,20 +139,20 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
         edits: list[Edit] = []
         remarks: list[str] = []
         for name in names:
-            naming, found = await _kcl_rows(application, scan, name, multi_stream=given.multi_stream)
-            exported = [*others, *(row.key for row in found.rows)]
+            naming, rows, said = await _kcl_rows(application, scan, name, multi_stream=given.multi_stream)
+            exported = [*others, *(row.key for row in rows)]
             require_one_form(exported, keys, f"{given.table} with the exported rows", remedy)
-            edits += lease_edits.exact(
-                {key: row for key, row in present.leases.items() if naming.owns(key)}, found.rows
-            )
-            remarks += found.remarks
+            edits += lease_edits.exact({key: row for key, row in present.leases.items() if naming.owns(key)}, rows)
+            remarks += said
         return Plan(edits, remarks)
 
     # A live run would be ahead of the rows at once.
     await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 
-async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream: bool) -> tuple[Naming, KclRows]:
+async def _kcl_rows(
+    application: Leases, scan: Scan, name: str, *, multi_stream: bool
+) -> tuple[Naming, list[Lease], list[str]]:
     ref = application.manifest.streams[name]
     kinesis = await application.access.client("kinesis")
     rows = {key.shard: row for key, row in application.keys.by_shard(scan.leases).items() if key.stream == name}
@@ -174,7 +174,7 @@ async def _kcl_rows(application: Leases, scan: Scan, name: str, *, multi_stream:
     by_id = {shard.shard_id: shard for shard in shards}
     require_all(application.table.label, name, rows, shards)
     making = kcl_rows(kinesis, ref.stream_arn, rows, by_id, naming)
-    return naming, await explained(making, ref, source)
+    return naming, *await explained(making, ref, source)
 
 
 def _no_rows(application: Leases, skipped: list[str], source: str) -> str:

@@ -198,16 +198,14 @@ def _check_moves(
 
 
 async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
-    """Return the first leases of a read from a position, for all selected streams, by lease key.
-
-    A time before retention is kept, so that a query reports the trimmed records as lost.
-    """
+    """Return the first leases of a read from a position, for all selected streams, by lease key."""
     topology = Topology(await application.access.client("kinesis"))
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
     for name, ref in application.manifest.streams.items():
         starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
         shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
+        # Keep a time before retention, so that a query reports the trimmed records as lost.
         for shard_id in starts:
             wanted[application.keys.encode(ShardKey(name, shard_id))] = LeaseInfo.of(shards[shard_id], position)
     return wanted

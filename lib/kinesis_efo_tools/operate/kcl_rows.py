@@ -41,14 +41,6 @@ class Naming:
         return ":" not in key if self.stream is None else key.startswith(f"{self.stream}:")
 
 
-@dataclass(frozen=True, slots=True)
-class KclRows:
-    """The rows for a KCL application. They have no owners. `remarks` are for the person who starts the application."""
-
-    rows: list[Lease]
-    remarks: list[str]
-
-
 def stream_id(ref: StreamRef, created: int) -> str:
     """Return a stream's identifier in a multi-stream KCL application. `created` is in epoch seconds."""
     return f"{ref.stream_arn.split(':')[4]}:{ref.stream_name}:{created}"
@@ -70,8 +62,8 @@ def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequ
 
 async def kcl_rows(
     kinesis: Any, stream_arn: str, rows: Mapping[str, Lease], shards: Mapping[str, Shard], naming: Naming
-) -> KclRows:
-    """Make the rows of one stream.
+) -> tuple[list[Lease], list[str]]:
+    """Make the rows of one stream, without owners, and remarks for the person who starts the KCL application.
 
     `kinesis` reads each shard's last record, to find out whether that is an aggregate. Raises ConfigurationError if a
     shard is not listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis
@@ -110,7 +102,7 @@ async def kcl_rows(
         f"{shard_id} is left out: the stream does not list it any more, so nothing of it is left"
         for shard_id in sorted(unknown)
     ]
-    return KclRows([row for row, _ in made], [*(remark for _, remark in made if remark is not None), *gone])
+    return [row for row, _ in made], [*(remark for _, remark in made if remark is not None), *gone]
 
 
 async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
@@ -119,26 +111,18 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
     if reached is not None and reached.kind in (PositionKind.SHARD_END, PositionKind.TRIM_HORIZON):
         return reached, 0, None
     if row.record is None:
-        return (
-            TRIM_HORIZON,
-            0,
-            (
-                f"{shard_id} begins at TRIM_HORIZON: the query has read no record of it, and a KCL row can only name a record. "
-                "Records from before the query's start are delivered, too"
-            ),
+        remark = (
+            f"{shard_id} begins at TRIM_HORIZON: the query has read no record of it, and a KCL row can only name a record. "
+            "Records from before the query's start are delivered, too"
         )
+        return TRIM_HORIZON, 0, remark
     position = Position.after(row.record)
     if row.continuation is None or row.sub:
         return position, row.sub, None
     last = await _last_index(kinesis, stream_arn, shard_id, row.record)
     if last is None:
-        return (
-            position,
-            0,
-            (
-                f"{shard_id}: record {row.record} cannot be read any more; if it is a KPL aggregate, all but its first record is delivered again"
-            ),
-        )
+        aggregate = "if it is a KPL aggregate, all but its first record is delivered again"
+        return position, 0, f"{shard_id}: record {row.record} cannot be read any more; {aggregate}"
     return position, last, None
 
 

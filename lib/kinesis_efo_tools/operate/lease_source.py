@@ -16,9 +16,7 @@ from kinesis_efo.manifest import Manifest
 _KCL_COLONS: Final = (0, 3)
 """Colons in the keys of a KCL's rows: `<shard id>`, or `<account>:<stream>:<creation time>:<shard id>`."""
 
-_IMPORTED: Final = (
-    ", or import a file without them: save the output of `aws dynamodb scan`, take them out, and name it with --from-file"
-)
+_IMPORTED: Final = ", or import a file without them: save the output of `aws dynamodb scan`, take them out, and name it with --from-file"
 
 
 class _Document(msgspec.Struct):

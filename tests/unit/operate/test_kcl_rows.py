@@ -11,7 +11,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
-from kinesis_efo_tools.operate.kcl_rows import KclRows, Naming, kcl_rows, require_all
+from kinesis_efo_tools.operate.kcl_rows import Naming, kcl_rows, require_all
 from tests.support import virtual_time
 from tests.support.aggregates import aggregated
 from tests.support.messages import raises
@@ -19,13 +19,13 @@ from tests.support.messages import raises
 SHARDS = {"shardId-1": Shard("shardId-1", ("shardId-0",), (0, 9), first=5)}
 
 
-def made(**rows: Lease) -> KclRows:
+def made(**rows: Lease) -> tuple[list[Lease], list[str]]:
     by_id = {f"shardId-{name[1:]}": row for name, row in rows.items()}
     return asyncio.run(kcl_rows(None, "arn:orders", by_id, SHARDS, Naming(None)))
 
 
 def test_what_a_row_lacks_comes_from_the_listing() -> None:
-    (row,) = made(s1=Lease("orders:shardId-1", checkpoint=TRIM_HORIZON)).rows
+    (row,), _ = made(s1=Lease("orders:shardId-1", checkpoint=TRIM_HORIZON))
     assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"shardId-0"}, "0", "9")
 
 
@@ -45,17 +45,17 @@ def test_few_empty_answers_do_not_lose_a_record(empty: int, sub: int) -> None:
             return {"Records": records if self.answers > empty else [], "NextShardIterator": "next"}
 
     row = Lease("orders:shardId-1", checkpoint=Position.after(7), continuation=9)
-    made = virtual_time.run(kcl_rows(Kinesis(), "arn:orders", {"shardId-1": row}, SHARDS, Naming(None)))
-    assert [each.sub for each in made.rows] == [sub]
-    assert ("cannot be read any more" in str(made.remarks)) == (not sub)
+    rows, remarks = virtual_time.run(kcl_rows(Kinesis(), "arn:orders", {"shardId-1": row}, SHARDS, Naming(None)))
+    assert [each.sub for each in rows] == [sub]
+    assert ("cannot be read any more" in str(remarks)) == (not sub)
 
 
 def test_unlisted_shard_is_left_out() -> None:
-    found = made(s0=Lease("orders:shardId-0", checkpoint=SHARD_END), s1=Lease("orders:shardId-1"))
-    assert [row.key for row in found.rows] == ["shardId-1"]
-    assert found.remarks == ["shardId-0 is left out: the stream does not list it any more, so nothing of it is left"]
+    rows, remarks = made(s0=Lease("orders:shardId-0", checkpoint=SHARD_END), s1=Lease("orders:shardId-1"))
+    assert [row.key for row in rows] == ["shardId-1"]
+    assert remarks == ["shardId-0 is left out: the stream does not list it any more, so nothing of it is left"]
     complete = Lease("orders:shardId-0", checkpoint=SHARD_END, starting_hash_key="0", ending_hash_key="9")
-    assert [row.key for row in made(s0=complete).rows] == ["shardId-0"]
+    assert [row.key for row in made(s0=complete)[0]] == ["shardId-0"]
 
 
 def test_shard_not_listed_yet_is_an_error() -> None:

@@ -180,7 +180,7 @@ _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
 _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoesNotMatch"})
 _SIGNED: Final = re.compile(r"^Signature (?:expired|not\s+yet current): (\d{8}T\d{6}Z) .*\((\d{8}T\d{6}Z) [-+]")
 
-CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, OSError)
+CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, aiohttp.ClientError, OSError)
 """The exceptions of failed AWS calls."""
 
 

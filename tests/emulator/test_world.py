@@ -15,6 +15,7 @@ from kinesis_efo.errors import (
     LeaseLostError,
     RetriesExhaustedError,
 )
+from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_world import LossWorld
@@ -823,3 +824,16 @@ def test_start_from_leases_reports_what_expired_before_any_micro_batch() -> None
         w.later(7200)
         w.warns("are gone")
         w.query(startingPosition="LEASES").fails(DataLossError)
+
+
+def test_bug_in_listing_shards_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    with world() as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        monkeypatch.setattr(Topology, "shards", fail)
+        w.warns("watching the shards failed")
+        assert "a bug" in query.fails(FetcherError, within=90)

@@ -17,13 +17,7 @@ from kinesis_efo.aws import pages_of, token_only
 from kinesis_efo.aws_errors import CALL_ERRORS, Cause, action_of, cause_of, code_of, credentials_remedy, describe
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
-from kinesis_efo.errors import (
-    AccessRefusedError,
-    KinesisEfoError,
-    SequenceNumberError,
-    StreamNotFoundError,
-    SubscriptionError,
-)
+from kinesis_efo.errors import AccessRefusedError, SequenceNumberError, StreamNotFoundError, SubscriptionError
 from kinesis_efo.kinesis.transport import as_time
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.patience import Patience
@@ -293,13 +287,11 @@ class SharedCall(Generic[T]):
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a `ShardLister` call and translate its errors to `StreamError` with a remedy. `source` is where the ARN came from."""
+    """Await a `ShardLister` call and translate AWS's errors to `StreamError` with a remedy. `source` is where the ARN came from."""
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:
         return await listing
-    except KinesisEfoError:
-        raise
-    except Exception as error:
+    except CALL_ERRORS as error:
         cause = cause_of(error)
         if cause is Cause.MISSING:
             raise StreamNotFoundError(

@@ -106,6 +106,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
+        self._begun: set[str] = set()  # The streams that queries have begun to read: only then are stray rows deleted
         self._schedule = Schedule(clock)
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
         self._cleanup_at = inf
@@ -137,7 +138,9 @@ class Checkpoints:
             each.leave()
         if gone:
             self._clean_soon()
-        for shard in sorted(shard for shard, info in shards.items() if self._of(shard).want(info)):
+        self._begun |= {shard.stream for shard in shards}
+        strays = {shard for shard, each in self._shards.items() if each.stray and shard.stream in self._begun}
+        for shard in sorted(strays | {shard for shard, info in shards.items() if self._of(shard).want(info)}):
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
@@ -249,7 +252,7 @@ class Checkpoints:
         """Write a shard's pending changes. Returns whether anything was written."""
         each, wrote = self._of(shard), False
         while (epoch := self._epoch(shard.stream)) is not None:
-            if each.stray is not None and each.stray.epoch <= epoch:
+            if each.stray is not None and each.stray.epoch <= epoch and shard.stream in self._begun:
                 await self._table.delete(each.stray)
                 each.stray, wrote = None, True
                 continue

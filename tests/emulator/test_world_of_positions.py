@@ -7,7 +7,8 @@ from itertools import permutations
 
 import pytest
 
-from kinesis_efo.errors import ConfigurationError, LeaseTableError
+from kinesis_efo.errors import ConfigurationError, DataLossError, LeaseTableError, StreamReplacedError
+from kinesis_efo.leases.row import Lease
 from tests.emulator.world import World, world
 from tests.support.messages import raises
 
@@ -74,6 +75,54 @@ def test_checkpoints_of_a_former_stream_are_replaced() -> None:
         w.query(startingPosition="LEASES").reads(20)
 
 
+# Shows leases of another stream, stream created again.
+def test_rows_of_a_former_stream_stay_until_a_query_reads() -> None:
+    with world(shards=2) as w:
+        w.put(20)
+        former = w.query()
+        former.reads(20)
+        w.later(60)
+        former.stop()
+        w.kinesis.recreate("orders", 2)
+        w.put(10)
+        w.warns("is of another stream", "the runs before read it as")
+        former.start()
+        former.fails(StreamReplacedError)
+        w.later(60)
+        assert "leases reset" in w.query(startingPosition="LEASES").fails(StreamReplacedError)
+
+
+def test_start_from_leases_reports_expired_generations_as_lost() -> None:
+    with world(retention_seconds=3600.0) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.stop()
+        for _ in range(2):
+            w.put(5)
+            w.later(60)
+            w.split()
+        w.later(5400)
+        w.put(5)
+        w.warns("does not exist any more", "are gone", "LimitExceededException")
+        assert "acceptDataLoss" in w.query(startingPosition="LEASES").fails(DataLossError)
+        w.kill_program()
+        w.query(startingPosition="LEASES", failOnDataLoss="false").reads(5, within=120)
+
+
+def test_start_from_leases_names_the_missing_row_beside_losses() -> None:
+    with world(shards=3, retention_seconds=3600.0) as w:
+        w.put(9)
+        query = w.query()
+        query.reads(9)
+        w.later(60)
+        query.stop()
+        w.merge()
+        w.later(5400)
+        del w.kinesis.table.items[f"orders:{SHARDS[2]}"]
+        assert f"no readable row for {SHARDS[2]} of" in w.query(startingPosition="LEASES").fails(LeaseTableError)
+
+
 def test_start_from_leases_without_rows_is_an_error() -> None:
     with world() as w:
         query = w.query(startingPosition="LEASES")
@@ -102,6 +151,14 @@ def test_start_from_leases_uses_only_imported_kcl_rows() -> None:
         key = f"orders:{SHARDS[0]}"
         w.kinesis.table.items = {key: {**row, "leaseKey": {"S": key}}}
         w.query(startingPosition="LEASES").reads(5)
+
+
+@pytest.mark.parametrize(("key", "position"), [(SHARDS[0], "AT_TIMESTAMP"), (f"orders:{SHARDS[0]}", "LATEST")])
+def test_start_at_a_position_only_kcl_knows_is_refused(key: str, position: str) -> None:
+    with world() as w:
+        w.put(10)
+        w.kinesis.table.items = {key: {**Lease(key).to_item(), "checkpoint": {"S": position}}}
+        assert "import-kcl --from-table" in w.query(startingPosition="LEASES").fails(LeaseTableError)
 
 
 def time(w: World, ago: float = 0.0) -> str:

@@ -149,12 +149,9 @@ async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        new = stream.lineage.too_new(found.offset) or [
-            # Also wait for the parents of shards that were announced by an event, and are newer than the list.
-            shard
-            for shard in found.left_out
-            if not start.named or not all(parent in stream.lineage for parent in stream.lineage[shard].parents)
-        ]
+        # Also wait for the parents of shards that were announced by an event, if they are newer than the list.
+        parents = [parent for shard in found.left_out for parent in stream.lineage[shard].parents]
+        new = stream.lineage.too_new([*found.offset, *parents]) or ([] if start.named else found.left_out)
         if not new or not (found.left_out or start.named):
             return found
         if clock.monotonic() >= give_up_at:
@@ -173,17 +170,14 @@ async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
     """Return the positions in the lease table, for streams that have lease rows. Raises LeaseTableError if one shard's row is missing."""
-    scan, now = await table.scan(), _now(clock)
+    scan = await table.scan()
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
     positions: dict[ShardKey, Position] = {}
     parents: dict[ShardKey, frozenset[str]] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
-        if shard.stream not in streams:
-            continue
-        # A KCL's row has no position (LATEST) before its first checkpoint: start at the current time.
-        positions[shard] = lease.position or now
-        parents[shard] = lease.parents
+        if shard.stream in streams and lease.position is not None:
+            positions[shard], parents[shard] = lease.position, lease.parents
     passed = read_to_end(positions, {name: stream.lineage for name, stream in streams.items()}, parents)
     for name in dict.fromkeys(shard.stream for shard in passed):
         shown = [
@@ -203,11 +197,16 @@ async def _from_leases(
         # A shard with unfinished ancestors is read after them, from its beginning, even if its row has a later position of another query.
         del positions[shard]
     for name, rows in by_stream(positions).items():
-        found = await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)
-        if found.left_out:
+        left_out = set((await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)).left_out)
+        if (lineage := streams[name].lineage).lost(rows):
+            # The query reports that the shards between the rows and these were trimmed, and begins them after that.
+            left_out -= lineage.with_descendants(
+                shard for shard in left_out if not all(parent in lineage for parent in lineage[shard].parents)
+            )
+        if left_out:
             raise LeaseTableError(
                 f"kinesis-efo option 'startingPosition' or 'newStreamPosition' is LEASES, but {table.label} has no readable row for "
-                f"{', '.join(found.left_out)} of stream {name!r}{_unreadable(scan.unreadable)}, nor for a parent or child",
+                f"{', '.join(sorted(left_out))} of stream {name!r}{_unreadable(scan.unreadable)}, nor for a parent or child",
                 remedy="Copy the row from the KCL application's table with `kinesis-efo leases import-kcl`, or give each shard its position in "
                 "JSON; `kinesis-efo leases list` shows those in the table",
             ).about(name)
@@ -215,11 +214,10 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another form, and this library's attributes are missing."""
+    """Raise an error if a KCL application wrote a lease row: its key has another form, or its position is only in a KCL's configuration."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
-        foreign = lease.key != lease_keys.encode(shard) and not lease.ours
-        numbered = lease.checkpoint is not None and lease.checkpoint.kind is PositionKind.AFTER
-        if shard.stream in streams and foreign and (":" in lease.key or numbered):
+        foreign = lease.position is None or (lease.key != lease_keys.encode(shard) and not lease.ours)
+        if shard.stream in streams and foreign:
             raise LeaseTableError(
                 f"kinesis-efo option 'startingPosition' is LEASES, but row {lease.key} of {table.label} is a KCL application's: a query "
                 "never uses a KCL's table",

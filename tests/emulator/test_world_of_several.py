@@ -591,3 +591,19 @@ def test_accepted_loss_of_an_ending_query_hides_no_other() -> None:
             w.later(60)
         other.start()
         other.fails(DataLossError)
+
+
+# It began at the other query's position when the shards were listed at last.
+def test_latest_is_the_start_although_listing_takes_long() -> None:
+    with world() as w:
+        w.put(10)
+        w.query().reads(10)
+        w.later(60)
+        w.warns("waiting for ")
+        w.fail("ListShards", after=0, seconds=40)
+        query = w.query(startingPosition="LATEST")
+        w.later(15)
+        w.put(5)
+        w.later(60)
+        w.put(3)
+        query.reads(8)

@@ -7,12 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from kinesis_efo.clock import within
-from kinesis_efo.decisions.losses import Facts
+from kinesis_efo.decisions.losses import Facts, time_of
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
@@ -191,10 +192,12 @@ class Query:
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
                 continue
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
+            # Records after the start belong to the query, however long the listing of its shards took.
+            until = now.value / 1000 + 1
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
                     tips[key] = end  # another query has just begun at LATEST
-            elif row.behind == 0 and end.kind is PositionKind.AFTER:
+            elif row.behind == 0 and end.kind is PositionKind.AFTER and (time_of(key.shard, end, inf) or 0.0) <= until:
                 tips[key] = end if row.read_until is not None and row.read_until >= since else None
         return tips
 

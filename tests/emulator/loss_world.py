@@ -80,6 +80,7 @@ _CUTS: Final = 0.06
 _OUTAGES: Final = 0.15
 _STUCK: Final = 0.1
 _TRIMMED: Final = 0.15
+_UNLISTED: Final = 0.05
 _EXPIRES: Final = 0.1
 _EXPIRED: Final = "expired"
 _SILENT: Final = 0.02
@@ -1040,6 +1041,8 @@ class Scenario:
             since = world.now - self.joins_late.uniform(0.2, 0.9) * self.retention
             self.queries[0].given["startingPosition"] = f"AT_TIMESTAMP:{int(since * 1000)}"
             self.queries[1].given["startingPosition"] = "LATEST"
+        if self.unlisted is not None and len(self.queries) < 2:
+            self.queries.append(self._query("q1"))
         if self.begun_again is not None:
             for query in self.queries:
                 query.names = [self.names[0]]
@@ -1058,7 +1061,7 @@ class Scenario:
             for query in self.queries:
                 query.given["startingPosition"] = self.children_expire.choice(("LATEST", self._timestamp()))
         self.writing = self.disturbing = True
-        self.ending = False
+        self.ending = self.is_calm = False
         self.rivals = False
         self.recreated: set[str] = set()
         self.touched = self.failed = False
@@ -1109,6 +1112,9 @@ class Scenario:
         self.sticks = drawn("iterators are stuck", _STUCK)
         self.trims = drawn("generations trimmed", _TRIMMED)
         if self.trims is not None:
+            self.live = 2.2 * self.retention
+        self.unlisted = drawn("unlisted generations", _UNLISTED)
+        if self.unlisted is not None:
             self.live = 2.2 * self.retention
         expires = drawn("iterators expire", _EXPIRES)
         if expires is not None:
@@ -1268,6 +1274,7 @@ class Scenario:
             (self._let_fail, self.fails),
             (self._let_stick, self.sticks),
             (self._let_generations_go, self.trims),
+            (self._let_lists_fail, self.unlisted),
             (self._end_resharded, self.ends_resharded),
             (self._lose_answers, self.losing),
         ):
@@ -1533,7 +1540,8 @@ class Scenario:
         until = self.began + self.live
         while self.machine.now < until:
             self.machine.sleep(self.gap * self.random.uniform(0.5, 1.5))
-            self._write_some()
+            if not self.is_calm:
+                self._write_some()
         self.writing = False
 
     def _disturb(self) -> None:
@@ -1553,7 +1561,7 @@ class Scenario:
             self._sink_down()
         while machine.now < self.began + self.live:
             machine.sleep(random.expovariate(4 / self.retention))
-            if machine.now < self.began + self.live:
+            if machine.now < self.began + self.live and not self.is_calm:
                 move = random.choice(moves)
                 self._tell(move.__name__.removeprefix("_"))
                 move()
@@ -1812,6 +1820,24 @@ class Scenario:
         if self.disturbing and (is_down or random.random() < 0.5):
             operation = "ListShards" if is_down else random.choice(("ListShards", *_KINESIS[:-1]))
             self._fail(operation, random.choice((60.0, 300.0)), "as generations are gone")
+
+    def _let_lists_fail(self, random: Random) -> None:
+        """Let a sink be down until generations of shards are gone, and then ListShards. Another query reads on; the last shards are idle."""
+        machine, query, name = self.machine, self.queries[0], self.names[0]
+        machine.sleep(random.uniform(0.05, 0.4) * self.retention)
+        if query.over or not query.checkpoint.commits or not self.disturbing:
+            return
+        self.is_calm = True
+        query.down_until = until = machine.now + random.uniform(1.2, 1.5) * self.retention
+        self._tell(f"the sink of {query.name} is down for {until - machine.now:.0f} s")
+        for _ in range(random.choice((2, 2, 3))):
+            self._write_some()
+            machine.sleep(random.choice((20.0, 60.0, 120.0)))
+            self.world.reshard_most(name, random)
+        machine.sleep(until - machine.now - random.choice((30.0, 150.0, 300.0)))
+        self._fail("ListShards", 600.0, "as generations are gone")
+        machine.sleep(600.0)
+        self.is_calm = False
 
     def _lose_answers(self, random: Random) -> None:
         """Lose answers of the run to queries and fetchers for some time: it has done what it was asked for."""

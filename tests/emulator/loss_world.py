@@ -81,6 +81,7 @@ _OUTAGES: Final = 0.15
 _STUCK: Final = 0.1
 _TRIMMED: Final = 0.15
 _UNLISTED: Final = 0.05
+_HIDDEN: Final = 0.03
 _EXPIRES: Final = 0.1
 _EXPIRED: Final = "expired"
 _SILENT: Final = 0.02
@@ -1114,7 +1115,10 @@ class Scenario:
         if self.trims is not None:
             self.live = 2.2 * self.retention
         self.unlisted = drawn("unlisted generations", _UNLISTED)
-        if self.unlisted is not None:
+        self.hidden = None if world.refused else drawn("expired before another began", _HIDDEN)
+        if self.hidden is not None:
+            shared["readMode"] = "polling"
+        if self.unlisted or self.hidden:
             self.live = 2.2 * self.retention
         expires = drawn("iterators expire", _EXPIRES)
         if expires is not None:
@@ -1275,6 +1279,7 @@ class Scenario:
             (self._let_stick, self.sticks),
             (self._let_generations_go, self.trims),
             (self._let_lists_fail, self.unlisted),
+            (self._begin_where_records_expired, self.hidden),
             (self._end_resharded, self.ends_resharded),
             (self._lose_answers, self.losing),
         ):
@@ -1839,6 +1844,25 @@ class Scenario:
         machine.sleep(600.0)
         self.is_calm = False
 
+    def _begin_where_records_expired(self, random: Random) -> None:
+        """Stop a query at idle children until records of theirs have expired, and let another query begin before it starts again."""
+        machine, query = self.machine, self.queries[0]
+        machine.sleep(random.uniform(0.05, 0.4) * self.retention)
+        if query.over or not query.checkpoint.commits or not self.disturbing:
+            return
+        self.is_calm = True
+        self.world.reshard_most(self.names[0], random)
+        machine.sleep(random.choice((120.0, 300.0)))
+        self._tell(f"{query.name} does not run")
+        query.held_until, query.stopping = machine.now + random.uniform(1.15, 1.4) * self.retention, True
+        machine.sleep(60.0)
+        self._kill_planner_of(query)
+        self._write_some()
+        machine.sleep(query.held_until - machine.now - random.choice((60.0, 200.0)))
+        self._come_at("TRIM_HORIZON")
+        machine.sleep(600.0)
+        self.is_calm = False
+
     def _lose_answers(self, random: Random) -> None:
         """Lose answers of the run to queries and fetchers for some time: it has done what it was asked for."""
         while self.machine.now < self.began + self.live:
@@ -1999,12 +2023,15 @@ class Scenario:
     def _come(self) -> None:
         """Let another query come, such as one that starts from the leases."""
         if len(self.queries) < 3:
-            query = self._query(f"q{len(self.queries)}")
-            query.given |= {name: self.queries[0].given[name] for name in self.shared if name in self.queries[0].given}
-            if self.random.random() < 0.4:
-                query.given["startingPosition"] = "LEASES"
-            self.queries.append(query)
-            self._begin(query)
+            self._come_at("LEASES", 0.4)
+
+    def _come_at(self, start: str, probability: float = 1.0) -> None:
+        query = self._query(f"q{len(self.queries)}")
+        query.given |= {name: self.queries[0].given[name] for name in self.shared if name in self.queries[0].given}
+        if self.random.random() < probability:
+            query.given["startingPosition"] = start
+        self.queries.append(query)
+        self._begin(query)
 
     def _copy(self) -> None:
         """Let a query go on from the copy of a checkpoint, beside the one that has it."""

@@ -607,3 +607,21 @@ def test_latest_is_the_start_although_listing_takes_long() -> None:
         w.later(60)
         w.put(3)
         query.reads(8)
+
+
+# Its full buffer seemed to be at the tip once it had room, so the shared subscription moved back to what was gone.
+def test_loss_of_a_slow_query_does_not_fail_the_other() -> None:
+    with world(retention_seconds=3600.0, options={"bufferBytes": "1m"}) as w:
+        w.warns("")
+        fast = w.query()
+        w.later(100)
+        w.put(20)
+        fast.reads(20)
+        w.later(1000)
+        slow = w.query()
+        slow.reads(20)
+        slow.pause_sink(5000)
+        w.put_for(2000, every=20, size=20_000)
+        slow.fails(DataLossError, within=5000)
+        w.put(5)
+        fast.reads(125)

@@ -143,7 +143,10 @@ def _restart(
 
 
 def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
-    return row is not None and row.lag == 0 and row.has(demand.reach) and row.events.news_since(demand.reach) is None
+    # The lag alone may be old: a buffer that has waited for space has not been filled meanwhile.
+    if row is None or not row.quiet or row.lag != 0:
+        return False
+    return row.has(demand.reach) and row.events.news_since(demand.reach) is None
 
 
 def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Position | None:

@@ -236,7 +236,7 @@ def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> 
 async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> None:
     host.planner.give(FIRST, CLICKS)
     await asyncio.sleep(1)
-    host.further.listed.set_exception(RuntimeError("not listed"))
+    host.further.listed.set_exception(OSError("not listed"))
     with pytest.raises(SubscriptionError, match=r"stream 'clicks': .* not listed"):
         await host.task
     assert not list(host.fetcher)

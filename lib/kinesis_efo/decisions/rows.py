@@ -143,8 +143,7 @@ def _restart(
 
 
 def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
-    # The lag alone may be old: a buffer that has waited for space has not been filled meanwhile.
-    if row is None or not row.quiet or row.lag != 0:
+    if row is None or row.lag != 0 or not row.quiet:  # the lag of a buffer that has waited for space is old
         return False
     return row.has(demand.reach) and row.events.news_since(demand.reach) is None
 

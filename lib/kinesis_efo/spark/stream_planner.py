@@ -285,12 +285,9 @@ class QueryRun:
             run.stop()
 
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
-        """After a signal, raise `FetcherUnreachableError` if Spark continues the query: without records, a query that `ends` would seem complete.
-
-        Spark usually stops the query, and with it this call.
-        """
+        """After a signal, raise `FetcherUnreachableError` if Spark continues the query: without records, a query that `ends` would seem complete."""
         if ends:
-            time.sleep(wait)
+            time.sleep(wait)  # Spark usually stops the query, and with it this call
         if ends or time.monotonic() - self._signaled_at > stall:
             raise FetcherUnreachableError(
                 "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"

@@ -143,9 +143,8 @@ def _restart(
 
 
 def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
-    if row is None or row.lag != 0 or not row.quiet:  # the lag of a buffer that has waited for space is old
-        return False
-    return row.has(demand.reach) and row.events.news_since(demand.reach) is None
+    # Do not use the lag: that of a buffer that has waited for space is old.
+    return row is not None and row.quiet and row.has(demand.reach) and row.events.news_since(demand.reach) is None
 
 
 def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Position | None:

@@ -103,9 +103,9 @@ class StreamPlanner:
                 return self._offsets.to_dict(step.end, begin)
             if not step.again:
                 break
-        self._triggers.had_nothing = True
-        if self._run.ending.is_set():
+        else:
             self._run.check_stopping(ends=once or self.available_now or self._options.catch_up)
+        self._triggers.had_nothing = True
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:

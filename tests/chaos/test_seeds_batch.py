@@ -31,6 +31,10 @@ def test_stream_created_again_while_tasks_wait_fails_each_task(kind: str) -> Non
     assert (outcome.rows, outcome.losses) == (0, 2)
 
 
+def test_lost_shards_that_are_newer_than_the_plan_are_named() -> None:
+    play_batches(804)
+
+
 @pytest.mark.parametrize("first", range(FIRST, LAST, TOGETHER))
 def test_batch_read_has_each_row_or_names_the_loss(first: int) -> None:
     outcomes = [play_batches(seed) for seed in range(first, min(first + TOGETHER, LAST))]

@@ -196,6 +196,9 @@ async def read_stretch(
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
         # Also read the children that the lost shard's last event would have announced.
         await stream.refresh(patient=True)
+        parents = {parent for each in stream.lineage.shards for parent in each.parents if parent not in stream.lineage}
+        if gone := sorted(parent for parent in parents if stretch.newest is not None and parent > stretch.newest):
+            logger.warning("stream %s: shards %s, newer than the plan, are gone", stretch.key.stream, ", ".join(gone))
         return unlisted(stretch, stream.children(stretch.key.shard))
     return unlisted(stretch, sink.children)
 

@@ -112,12 +112,16 @@ class HostTable(LeaseStore):
     def _row(self, name: str) -> Iterator[int]:
         """Open and lock a row's file. The lock is exclusive among processes, and ends with the context."""
         with self._usable() as there:
-            file = there.open(name, os.O_RDWR | os.O_CREAT)
-            try:
-                self._lock(file)
-                yield file
-            finally:
-                os.close(file)
+            while True:
+                file = there.open(name, os.O_RDWR | os.O_CREAT)
+                try:
+                    self._lock(file)
+                    # Another process may have deleted the row's file between the two calls: nobody else would see a write to it.
+                    if os.fstat(file).st_nlink:
+                        yield file
+                        return
+                finally:
+                    os.close(file)
 
     def _lock(self, file: int) -> None:
         """Lock a row's file. Raises an OSError after a short wait, because a process may be suspended while it has the lock."""

@@ -91,3 +91,21 @@ class TestHostTable(LeaseStoreContract):
             assert (await store.scan()).leases == {RUN.key: RUN}
 
         self.run(scenario)
+
+    def test_row_deleted_while_another_process_waits_is_created_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def scenario(store: LeaseStore) -> None:
+            await store.create(RUN)
+            (file,) = self.directory.iterdir()
+            with file.open() as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+
+                def delete(_: float) -> None:
+                    file.unlink()
+                    fcntl.flock(held, fcntl.LOCK_UN)
+
+                monkeypatch.setattr("time.sleep", delete)
+                taken = RUN.taken("b", "", 1)
+                assert await store.create(taken) == taken
+            assert (await store.scan()).leases == {RUN.key: taken}
+
+        self.run(scenario)

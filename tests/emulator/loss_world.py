@@ -83,6 +83,8 @@ _TRIMMED: Final = 0.15
 _UNLISTED: Final = 0.05
 _HIDDEN: Final = 0.03
 _EXPIRES: Final = 0.1
+_OVERTAKEN: Final = 0.03
+_LATE_ROWS: Final = 0.03
 _EXPIRED: Final = "expired"
 _SILENT: Final = 0.02
 _KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
@@ -206,8 +208,8 @@ class LossRows(MemoryLeaseStore):
         fits = not record.isdecimal() or after is None or int(record) <= after
         assert fits or self.moved_by_others(), f"row {key} is at {after}, behind {record}"
         super()._store(key, item)
-        if before is not None and after is not None and after > before:
-            self._moved(key, before, after)
+        if after is not None and after > (before or 0):
+            self._moved(key, before or 0, after)
 
 
 def _number_of(item: Any) -> int | None:
@@ -1047,6 +1049,18 @@ class Scenario:
         if self.begun_again is not None:
             for query in self.queries:
                 query.names = [self.names[0]]
+        if self.overtaken is not None:
+            # While the sink writes a micro-batch, twice as many records come.
+            self.queries, query = self.queries[:1], self.queries[0]
+            query.scans, query.trigger, query.unlucky = 1, 1.0, 0.0
+            query.given.pop("minBytesPerTrigger", None)
+            query.given |= {"startingPosition": "TRIM_HORIZON", "maxRecordsPerTrigger": "5"}
+            query.held_until, query.slow = machine.now + 1.02 * self.retention, self.overtaken.uniform(6.0, 9.0) * self.gap
+        if self.late_rows is not None:
+            while len(self.queries) < 2:
+                self.queries.append(self._query("q1"))
+            self.queries[0].given["maxRecordsPerTrigger"], self.queries[0].trigger = "1", 10.0
+            self.queries[1].trigger, self.queries[1].slow = 1.0, 0.0
         world.row_moved = self._check_row
         world.table.moved_by_others = lambda: self.touched  # type: ignore[attr-defined]
         if world.refused:
@@ -1079,12 +1093,19 @@ class Scenario:
 
         def drawn(name: str, probability: float) -> Random | None:
             random = Random(f"{seed} {name}")
-            if random.random() >= probability:
+            if random.random() >= probability or self.overtaken is not None:
                 return None
             self.drawn.add(name)
             return random
 
         world, shared = self.world, self.shared
+        self.overtaken: Random | None = None
+        if world.retention == HOUR:
+            self.overtaken = drawn("overtaken by the horizon", _OVERTAKEN)
+        if self.overtaken is not None:
+            world.list_age = world.unknown_seconds = 0.0
+            self.sizes, self.gap, self.live = (15_000, 25_000), 20.0, 2.6 * self.retention
+            shared |= {"failOnDataLoss": "true", "bufferBytes": "1m"}
         fetchers = drawn("fetchers", 0.15)
         self.fetchers = fetchers.choice((1, 2, 3)) if fetchers is not None else 0
         self.fetchers_end = fetchers
@@ -1123,6 +1144,7 @@ class Scenario:
         expires = drawn("iterators expire", _EXPIRES)
         if expires is not None:
             world.expires = lambda: expires.random() < 0.5
+        self.late_rows = drawn("rows are late", _LATE_ROWS)
         self.ends_resharded = drawn("ends after a reshard", 0.05)
         world.silent = drawn("subscriptions go silent", 0.1)
         self.losing = drawn("answers are lost", 0.1)
@@ -1280,6 +1302,7 @@ class Scenario:
             (self._let_generations_go, self.trims),
             (self._let_lists_fail, self.unlisted),
             (self._begin_where_records_expired, self.hidden),
+            (self._let_rows_be_late, self.late_rows),
             (self._end_resharded, self.ends_resharded),
             (self._lose_answers, self.losing),
         ):
@@ -1560,6 +1583,8 @@ class Scenario:
             ],
             random.randint(2, 6),
         )  # fmt: skip
+        if self.overtaken is not None:
+            machine.sleep(self.live)
         if random.random() < 0.3:
             self._kill_at_message()
         if random.random() < 0.2:
@@ -1862,6 +1887,14 @@ class Scenario:
         self._come_at("TRIM_HORIZON")
         machine.sleep(600.0)
         self.is_calm = False
+
+    def _let_rows_be_late(self, random: Random) -> None:
+        """Let rows of new shards not be written until two queries read them, one of them slowly."""
+        self.machine.sleep(random.uniform(0.05, 0.6) * self.live)
+        if self.disturbing:
+            for name in self.names:
+                self.world.reshard_most(name, random)
+            self._fail("create", random.choice((300.0, 500.0)), "after a reshard")
 
     def _lose_answers(self, random: Random) -> None:
         """Lose answers of the run to queries and fetchers for some time: it has done what it was asked for."""

@@ -1055,7 +1055,10 @@ class Scenario:
             query.scans, query.trigger, query.unlucky = 1, 1.0, 0.0
             query.given.pop("minBytesPerTrigger", None)
             query.given |= {"startingPosition": "TRIM_HORIZON", "maxRecordsPerTrigger": "5"}
-            query.held_until, query.slow = machine.now + 1.02 * self.retention, self.overtaken.uniform(6.0, 9.0) * self.gap
+            query.held_until, query.slow = (
+                machine.now + 1.02 * self.retention,
+                self.overtaken.uniform(6.0, 9.0) * self.gap,
+            )
         if self.late_rows is not None:
             while len(self.queries) < 2:
                 self.queries.append(self._query("q1"))

@@ -198,20 +198,23 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
 
     thread = threading.Thread(target=stop, name="kinesis-efo job", daemon=True)
     thread.start()
+    ended: Exception | SystemExit | None = None
     try:
         yield
-    except Exception:
-        if early.is_set():
+    except (Exception, SystemExit) as error:
+        if early.is_set() and isinstance(error, Exception):
             raise KeyboardInterrupt from None
-        raise
+        ended = error
     finally:
         if os.getpid() == process:  # a forked child may have inherited locked events, which would block forever
             left.set()
             stopping.set()
     # Wait until all queries are stopped, even if the body has ended before.
     thread.join()
-    if failed:
+    if failed and (ended is None or isinstance(ended, SystemExit) and not ended.code):
         raise failed[0]
+    if ended is not None:
+        raise ended
 
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:

@@ -260,13 +260,17 @@ def test_after_a_signal_later_queries_are_stopped_too() -> None:
     assert run(session, work) == 0
 
 
-@pytest.mark.parametrize("awaited", [0, 1])
-def test_a_failure_during_the_stop_fails_the_job(awaited: int, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("awaited", "leaves"), [(0, False), (1, False), (0, True)])
+def test_a_failure_during_the_stop_fails_the_job(
+    awaited: int, leaves: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
     queries = [Query(), Query(StreamingQueryException("the sink is full"))]
 
     def work() -> None:
         signal.raise_signal(signal.SIGTERM)
         queries[awaited].awaitTermination()
+        if leaves:
+            sys.exit(0)
 
     assert run(Session(*queries), work) == 1
     assert capfd.readouterr().err.endswith("\nmy job failed: StreamingQueryException: the sink is full\n")

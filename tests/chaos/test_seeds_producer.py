@@ -83,7 +83,7 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     "a shard that backs off delays others": (0, [
         (ENGINE, "self._settings.max_in_flight and self._is_later(self._settings.linger):", "self._settings.max_in_flight and self._timer is None:"),
     ]),
-    "a close calls a loop that ends": (0, [("producer/blocking.py", "if not self._loop_ends:", "if True:")]),
+    "a close calls a loop that ends": (0, [("producer/blocking.py", "if self._ending is not None:", "if False:")]),
     "a forked process may call it": (0, [("processes.py", "return os.getpid() != self.pid", "return False")]),
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -66,10 +66,11 @@ class Producer:
         session: SdkSession | None = None,
     ) -> None:
         self._producer = AsyncProducer(stream, settings=settings, aws=aws, metrics=metrics, session=session)
-        self._end_lock = threading.Lock()
+        # Reentrant: a signal handler may close the producer while its thread does.
+        self._end_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._loop_ends = False
+        self._ending: Future[None] | None = None
 
     def open(self) -> Self:
         """Connect and load the shard map. Entering the context does this.
@@ -201,8 +202,11 @@ class Producer:
         return self._producer.home is not None and self._producer.home.left
 
     def _call(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        self._start(function).result()
+
+    def _start(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         assert self._loop is not None
-        asyncio.run_coroutine_threadsafe(function(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(function(), self._loop)
 
     def _finish(self, end: Callable[[], Coroutine[Any, Any, None]], *, check: bool) -> None:
         if self._thread is None or not self._producer.opened:
@@ -213,9 +217,12 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # If Ctrl-C interrupted an earlier `_end_loop`, the loop is already stopping and would cancel `end`.
-                    if not self._loop_ends:
-                        self._call(end)
+                    # A signal handler waits for the call that it interrupted. After Ctrl-C, the loop may already be stopping.
+                    if self._ending is not None:
+                        wait([self._ending])
+                    else:
+                        self._ending = self._start(end)
+                        self._ending.result()
                 finally:
                     # Stop the engine even if `end` was interrupted: without the loop, a later flush would wait forever.
                     engine.halt()
@@ -226,7 +233,6 @@ class Producer:
     def _end_loop(self) -> None:
         assert self._loop is not None
         assert self._thread is not None
-        self._loop_ends = True
         try:
             self._loop.call_soon_threadsafe(self._loop.stop)
         except RuntimeError as error:

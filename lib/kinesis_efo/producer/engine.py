@@ -413,7 +413,7 @@ class Engine:
             self._counts.requests += 1
             task = self._loop.create_task(self._send(request))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._sent_or_cancelled)
         if self._queue.in_flight < self._settings.max_in_flight:
             due = self._queue.due_at(eager=eager)
             self._set_timer(None if due is None else due - now)
@@ -494,14 +494,18 @@ class Engine:
         except StreamError as error:
             with self._lock:
                 self._fail(error)
-        except (Exception, asyncio.CancelledError) as error:
-            # If all tasks of the loop are cancelled, as on SIGTERM, sending has ended, so later flushes must fail rather than wait forever.
+        except Exception as error:
             with self._lock:
                 if not self._stopped:
                     self._break(error)
-            if isinstance(error, asyncio.CancelledError):
-                raise
         self._pump()
+
+    def _sent_or_cancelled(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # If all tasks of the loop are cancelled, as on SIGTERM, sending has ended, so later flushes must fail rather than wait forever.
+        with self._lock:
+            if task.cancelled() and not self._stopped:
+                self._break(asyncio.CancelledError())
 
     async def _learn(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
         """Reload the shard map if it may lack a shard to which an aggregate was written. Returns whether the map changed."""

@@ -333,6 +333,25 @@ def test_signal_handler_within_a_put_cannot_call_the_producer() -> None:
     producer.abort()
 
 
+@pytest.mark.parametrize(("end", "writes"), [("close", True), ("abort", False)])
+def test_signal_handler_ends_a_producer_that_closes(end: str, writes: bool) -> None:
+    signals = ["SIGTERM"]
+
+    def handle(frame: FrameType) -> None:
+        if frame.f_code.co_name == "result" and signals:
+            signals.clear()
+            getattr(producer, end)()
+
+    producer = blocking(opened := Opened(), linger=60).open()
+    if not writes:
+        opened.service.gate.clear()
+    producer.put(b"x", "k")
+    call = Call(producer.close, handle)
+    call.join(SOON)
+    assert not call.is_alive()
+    assert (call.error is None, len(opened.stored)) == (writes, int(writes))
+
+
 def test_pickling_a_producer_raises() -> None:
     with with_parts(Producer("orders"), connect=Opened()) as producer, pytest.raises(ProducerClosedError) as caught:
         pickle.dumps(producer)

@@ -11,6 +11,7 @@ import pytest
 from kinesis_efo.decisions.losses import NO_FACTS
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.work import RowKey
+from kinesis_efo.marks import Mark
 from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
 from kinesis_efo.run.losses import Losses
@@ -384,3 +385,41 @@ async def test_shortened_retention_is_an_error() -> None:
         w.kinesis.call("DecreaseStreamRetentionPeriod", StreamName=STREAM, RetentionPeriodHours=24)
         with pytest.raises(DataLossError):
             await read_on(query, offset, 400)
+
+
+@virtual
+async def test_scans_of_the_first_micro_batch_differ_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    w = world()
+    for number in range(120):
+        w.put(f"key{number % 7}")
+        later(w, 1.0)
+    later(w, 24 * HOUR - 60)
+    async with Query(w.application) as query:
+        begin = end = await query.begin()
+        while end == begin:
+            end = await query.poll(begin)
+        query.planner.plan(end)
+        (wanted,) = begin.ranges_to(end)
+        before = await query.read(wanted)
+        later(w, 20.0)
+        for feed in query.fetcher:
+            feed.buffer.drop_unread()
+        with caplog.at_level(logging.WARNING):
+            after = await query.read(wanted)
+    assert 0 < len(after) < len(before)
+    assert "Reading began at the trim horizon, which moved" in caplog.text
+
+
+@virtual
+async def test_added_stream_is_opened_once_its_start_is_committed() -> None:
+    async with Query(world().application) as query:
+        begin, added = await query.begin(), ShardKey("events", "shardId-000000000000")
+        end = begin.moved_to({**begin, added: TRIM_HORIZON}, {}, Mark("query", 1))
+        (rows,) = query.run.table.queries.values()
+        progress = query.planner.progress
+        progress.begin(begin)
+        progress.plan(end)
+        # Without the horizon of the stream's start, each shard older than the retention would be lost.
+        assert rows.demand(added, TRIM_HORIZON) is None
+        progress.begin(end)
+        assert rows.demand(added, TRIM_HORIZON) is not None

@@ -38,10 +38,17 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     accepted: Position | None = None
     # At `TRIM_HORIZON`: the arrival time of the oldest records that `read_until` covers, as earlier ones may be trimmed. None: no limit
     read_since: float | None = None
+    # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
+    planned: bool = False
 
     def accepts_loss(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
-        return self.accepted is not None and self.accepted.reaches(position)
+        accepted = self.accepted
+        if accepted is None or accepted.sequence_number is None or position.sequence_number is not None:
+            return accepted is not None and accepted.reaches(position)
+        # Any number reaches a time, but the loss after the time may be a later one. A child begins before each number of its own.
+        time = position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else self.horizon
+        return time is None or (_is_version_2(accepted.value) and _second(accepted.value) >= time)
 
     def covers_all(self, position: Position) -> bool:
         """Whether all records that arrived before `read_until` lie at or before `position`, however old the shard is."""
@@ -148,7 +155,7 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
     index = shard_id.rpartition("-")[2]
     if not _is_version_2(number) or not index.isdecimal() or _index(number) != int(index):
         return None
-    second = number >> 36 & _36_BITS
+    second = _second(number)
     return float(second) if number >> 148 & _36_BITS <= second <= latest else None
 
 
@@ -178,6 +185,10 @@ def names_another(position: Position, shard: Shard) -> bool:
     own = _index(shard.first)
     # Compare indexes only if the shard's first sequence number contains its index: servers other than Kinesis may not encode it.
     return index.isdecimal() and own == int(index) and _index(number) != own
+
+
+def _second(number: int) -> int:
+    return number >> 36 & _36_BITS
 
 
 def _index(number: int) -> int:

@@ -211,7 +211,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             stopping.set()
     # Wait until all queries are stopped, even if the body has ended before.
     thread.join()
-    if failed and (ended is None or isinstance(ended, SystemExit) and not ended.code):
+    if failed and (ended is None or (isinstance(ended, SystemExit) and not ended.code)):
         raise failed[0]
     if ended is not None:
         raise ended

@@ -104,8 +104,9 @@ async def _open_separate(
 ) -> Transport:
     """Open the GetRecords transport for queries that are catching up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
-    # The clock does not watch this client: the responses of the client that lists the shards every minute are enough to set it.
     client = await stack.enter_async_context(await clients.open("kinesis", config))
+    # After this machine was suspended, the time of an earlier response would hide what has been trimmed meanwhile.
+    clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 
 

@@ -67,7 +67,7 @@ class ShardDelivery:
         # The end of the first event that was read at the trim horizon; None before that event.
         self._first: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
-        self._least = START_SECONDS
+        self._least = 0.0 if known.planned else START_SECONDS
 
     async def deliver(self, event: Event) -> None:
         """Deliver an event and advance the position."""

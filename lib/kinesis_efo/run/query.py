@@ -108,6 +108,10 @@ class Query:
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
+    def has_planned(self, key: ShardKey) -> bool:
+        """Whether the query has planned a micro-batch with records of a shard."""
+        return self.progress.reach is not None and self.progress.reach.get(key, TRIM_HORIZON) != TRIM_HORIZON
+
     def accepted(self, key: ShardKey) -> Position | None:
         """Return the position up to which the loss of a shard's records is accepted; None if no loss is accepted."""
         return self._accepted.get(key)
@@ -502,7 +506,7 @@ class Resumption:
     def resume(self, offset: Offset) -> None:
         """Record that the query continues at `offset`, and compare `offset` with the lease rows."""
         self._offset = offset
-        self._continued |= {key.stream for key in offset}
+        self._continued |= offset.streams
         for stream in self._rows:
             self._compare(stream)
 
@@ -520,7 +524,7 @@ class Resumption:
         if not self._is_new:
             return
         self._is_new = False
-        for stream in sorted({key.stream for key in offset} - self._continued):
+        for stream in sorted(offset.streams - self._continued):
             self._continued.add(stream)
             if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
                 logger.warning("%s", said)

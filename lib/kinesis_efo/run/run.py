@@ -378,6 +378,7 @@ class Run(LeaseListener):
             self._horizon(shard) if begins else None,
             self._accepted(shard),
             self._checkpoints.read_since(shard) if begins else None,
+            begins and any(query.has_planned(shard) for query in self.queries),
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:

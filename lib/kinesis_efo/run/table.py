@@ -574,8 +574,8 @@ class QueryRows:
             return None
         at, to = finished.get(key), reach.get(key)
         if at is None:
-            if to is None:
-                return None
+            if to is None or key.stream not in finished.streams:
+                return None  # a stream that the planned micro-batch adds is read from its end on
             at = TRIM_HORIZON
         return None if at.is_end else Demand(at, SHARD_END if to is None else to, requested)
 

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.decisions.losses import time_of
+from kinesis_efo.decisions.losses import Facts, time_of
 from kinesis_efo.errors import ConfigurationError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
@@ -137,7 +137,7 @@ class StreamPlanner:
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
-        ranges = [self._as_accepted(each.wanted) for each in served]
+        ranges = [self._as_accepted(each.wanted, begin) for each in served]
         sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
         hash_ranges = dict(plan.hash_ranges)
         together = streams_with_generations(begin, ranges)
@@ -162,11 +162,11 @@ class StreamPlanner:
             for fetcher, group in tasks
         ]
 
-    def _as_accepted(self, wanted: ShardRange) -> ShardRange:
+    def _as_accepted(self, wanted: ShardRange, begin: Offset) -> ShardRange:
         """Return the range. If the query accepts the loss of its records, remove `last`, since that record may never be received."""
-        accepted = self._options.accepted_losses.get(wanted.key)
-        gone = accepted is not None and accepted.reaches(wanted.after)
-        return ShardRange(wanted.key, wanted.after, wanted.through) if gone else wanted
+        accepted, horizon = self._options.accepted_losses.get(wanted.key), begin.horizons.get(wanted.key.stream)
+        facts = Facts(accepted=accepted, horizon=horizon)
+        return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
         """Record that Spark has planned the next micro-batch."""

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import (
@@ -116,9 +117,14 @@ def test_shard_created_after_the_start_has_no_own_start(
 
 @given(seconds, seconds)
 def test_accepted_loss_covers_positions_up_to_it(accepted: int, position: int) -> None:
-    known = Facts(accepted=Position.after(accepted))
-    assert known.accepts_loss(Position.after(position)) == (position <= accepted)
-    assert known.accepts_loss(TRIM_HORIZON)
+    known = Facts(accepted=Position.after(number(accepted)))
+    assert known.accepts_loss(Position.after(number(position))) == (position <= accepted)
+    assert known.accepts_loss(Position.at_timestamp(1000 * position)) == (position <= accepted)
+    assert replace(known, horizon=position).accepts_loss(TRIM_HORIZON) == (position <= accepted)
+    assert known.accepts_loss(TRIM_HORIZON), "a child begins before its records"
+    assert not Facts(accepted=Position.after(accepted)).accepts_loss(Position.at_timestamp(1)), (
+        "a number without a time"
+    )
     assert not Facts().accepts_loss(Position.after(position))
     assert Facts(accepted=TRIM_HORIZON).accepts_loss(TRIM_HORIZON)
     assert not Facts(accepted=TRIM_HORIZON).accepts_loss(Position.after(position))

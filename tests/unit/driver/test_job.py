@@ -261,9 +261,7 @@ def test_after_a_signal_later_queries_are_stopped_too() -> None:
 
 
 @pytest.mark.parametrize(("awaited", "leaves"), [(0, False), (1, False), (0, True)])
-def test_a_failure_during_the_stop_fails_the_job(
-    awaited: int, leaves: bool, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_during_the_stop_fails_the_job(awaited: int, leaves: bool, capfd: pytest.CaptureFixture[str]) -> None:
     queries = [Query(), Query(StreamingQueryException("the sink is full"))]
 
     def work() -> None:

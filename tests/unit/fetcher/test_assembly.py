@@ -43,11 +43,11 @@ def answer(operation: str, _: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError(operation)
 
 
-async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, **options: str) -> dict[str, Stream]:
+async def opened(stack: AsyncExitStack, clients: FakeClients, clock: KinesisClock, **options: str) -> dict[str, Stream]:
     parsed = SourceOptions.parse({"manifest": "m.json", **options})
     budget = Budget(1 << 20, now=clock.monotonic)
     made: Any = clients
-    open_stream = await stream_opener(stack, made, MANIFEST.source, parsed, budget, KinesisClock(clock), KINESIS_LIMITS)
+    open_stream = await stream_opener(stack, made, MANIFEST.source, parsed, budget, clock, KINESIS_LIMITS)
     return {name: open_stream(ref) for name, ref in MANIFEST.streams.items()}
 
 
@@ -61,7 +61,7 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: LoopClock, 
 )
 def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: list[int]) -> None:
     async def scenario() -> None:
-        clock = LoopClock()
+        clock = KinesisClock(LoopClock())
         clients = FakeClients(clock, answer)
         async with AsyncExitStack() as stack:
             streams = await opened(stack, clients, clock, maxShardRate=rate)
@@ -75,6 +75,9 @@ def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: l
             events.close()
         assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([seconds] * 3, rel=1e-3)
         assert [call["Limit"] for call in clients.calls("get_records")] == limits
+        assert clock.is_set, (
+            "the time of an older response would hide what was trimmed while this machine was suspended"
+        )
 
     run(scenario())
 

@@ -126,7 +126,7 @@ def test_cancelled_request_fails_the_producer(begun: bool) -> None:
     async def scenario(producer: AsyncProducer, opened: Opened) -> None:
         opened.service.gate.clear()
         sent = await producer.send(b"x", "k")
-        while not (opened.service.requests if begun else asyncio.all_tasks() - {asyncio.current_task()}):
+        while not (opened.service.requests if begun else asyncio.all_tasks() - {asyncio.current_task()}):  # noqa: ASYNC110
             await asyncio.sleep(0)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()

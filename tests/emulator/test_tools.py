@@ -327,6 +327,15 @@ async def test_tail_does_not_end_with_one_empty_answer() -> None:
 
 
 @virtual
+async def test_reset_to_a_number_needs_one_stream() -> None:
+    here = application(stage := await staged(1))
+    refs = {**here.manifest.streams, "clicks": replace(stage.ref, name="clicks")}
+    here = replace(here, shards=frozenset((FIRST,)), manifest=replace(here.manifest, streams=refs))
+    with raises(UsageError, "--to ... is a position inside one shard, of one stream: say which with --stream"):
+        await reset_of(here, Reset(**GIVEN, to="AFTER:5", shard=[FIRST]))
+
+
+@virtual
 async def test_number_of_another_shard_is_refused() -> None:
     stage = await staged(2)
     number = stage.records[SECOND][0].number
@@ -335,6 +344,8 @@ async def test_number_of_another_shard_is_refused() -> None:
         UsageError, "--to ...: the number is of another shard than shardId-000000000000; give one of its own records"
     ):
         await reset(stage, f"AFTER:{number}", [FIRST])
+    with pytest.raises(UsageError, match="of another shard"):
+        await reset(stage, f"AFTER:{stage.records[FIRST][0].number - (1 << 150)}", [FIRST])  # of an older stream
     stage.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=FIRST, AdjacentShardToMerge=SECOND)
     await stage.clock.sleep(30)
     stream = stream_of(stage)

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Group
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, read_to_end
-from kinesis_efo.decisions.losses import names_another
+from kinesis_efo.decisions.losses import names_another, predates
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.owner import readable
@@ -125,9 +125,15 @@ def reset(given: Reset) -> None:
     asyncio.run(move())
 
 
+def _is_inside(position: Position) -> bool:
+    return position.is_end or position.sequence_number is not None
+
+
 async def reset_of(application: Leases, given: Reset) -> None:
     """Move an application's leases."""
     target = start_position("--to", given.to, shards=bool(given.shard))
+    if target is not None and _is_inside(target) and len(application.manifest.streams) > 1:
+        raise UsageError(f"--to {given.to} is a position inside one shard, of one stream: say which with --stream")
 
     async def plan(scan: Scan, _: Scan) -> Plan:
         position = target or await application.now()
@@ -167,7 +173,9 @@ def _check_moves(
                 f"--to SHARD_END: shard {at.shard} of stream {at.stream!r} is open, and what arrives in it would never be read; "
                 "to skip what it has, give --to LATEST"
             )
-        if at.shard in application.shards and names_another(position, each):
+        number = position.sequence_number or 0
+        is_later = each.last is not None and number > each.last
+        if at.shard in application.shards and (is_later or predates(position, each) or names_another(position, each)):
             raise UsageError(f"--to {to}: the number is of another shard than {at.shard}; give one of its own records")
     lineages = {
         name: Lineage(each for at, each in listed.items() if at.stream == name) for name in application.manifest.streams

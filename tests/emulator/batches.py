@@ -21,7 +21,7 @@ from kinesis_efo.batch import planning
 from kinesis_efo.batch.ending import rows_of
 from kinesis_efo.batch.planning import kinesis_time, plan, reset_by, tip_at
 from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.stretches import MARGIN_SECONDS, Stretch
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, SubscriptionError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
@@ -122,12 +122,22 @@ class BatchScenario:
         self.disorder = Random(f"{seed}: disorder").choice((0.0, 0.0, 1.5))
         # How long a task waits for the consumer of its first rows of a shard that was not listed when the read was planned.
         self.stalls = Random(f"{seed}: stalls").choice((0.0, 0.0, 25 * 3600.0))
+        # When a shard is split or merged after the read was planned.
+        self.resharded_later = Random(f"{seed}: later").choice((None, None, 0.0, 15.0, 60.0))
+        # Two reshards are unlisted when the read is planned, and the first of their shards are gone when some tasks begin.
+        self.generations = Random(f"{seed}: generations").randrange(5) == 0
+        if self.generations:
+            self.listing_age, self.quiet, self.fail, self.burst = 60.0, False, False, False
+            self.kind = Random(f"{seed}: kind").choice(("default", "default", "since", "named"))
         # Cases that the draws above seldom make.
         match Random(f"{seed}: rarely").randrange(20):
             case 0:
                 # The only shard ends unlisted, and is gone before it is read.
                 self.shards, self.reshards, self.listing_age, self.waits = 1, 0, 60.0, 100 * 3600.0
                 self.kind, self.fail, self.quiet, self.skew = "default", False, False, 0.0
+            case 4 | 5:
+                # The read ends in the past, and a list of the shards that were open then is old.
+                self.kind = "past"
             case 1 | 2 | 3:
                 # It cannot be told that this machine's clock is more than a second slow.
                 self.kind, self.connect, self.skew, self.way_back, self.waits = "default", False, -1.1, 0.25, 0.0
@@ -143,6 +153,7 @@ class BatchScenario:
         self.world = MemoryWorld(Random(random.random()), shards=self.shards, settings=settings)
         self.records: list[Record] = []
         self.parents: dict[str, tuple[str, ...]] = {}
+        self.created: dict[str, float] = {}
         clock = JumpingClock()
         clock.jump = self.skew
         self.clock = clock
@@ -178,6 +189,7 @@ class BatchScenario:
             shard = self.world.kinesis.put(STREAM, f"key{self.random.randrange(50)}", name.encode())
             shards = self.world.kinesis.state.streams[STREAM].shards
             self.parents |= {each.id: tuple(each.parents) for each in shards.values()}
+            self.created |= {each.id: each.created_at for each in shards.values()}
             stored = shards[shard].keep().records[-1]
             sequence = int(json.loads(stored.json)["SequenceNumber"])
             self.records.append(Record(name, shard, sequence, stored.arrival, self.now))
@@ -208,6 +220,7 @@ class BatchScenario:
 
     stop_burst = 0.0
     resharded_at = 0.0
+    generated_at = 0.0
 
     def _reshard(self) -> None:
         self.resharded_at = self.now
@@ -227,6 +240,11 @@ class BatchScenario:
             self._reshard()
             self._put(20)
             await asyncio.sleep(random.choice((1.0, 30.0)))
+        if self.generations:
+            self.generated_at = self.now
+            self._reshard()
+            self._put(20)
+            await asyncio.sleep(random.choice((1.0, 20.0)))
         options: dict[str, str] = {}
         since: float | None = None
         if self.kind == "since":
@@ -237,6 +255,9 @@ class BatchScenario:
             return
         if self.kind == "consecutive":
             await self._read_consecutive()
+            return
+        if self.kind == "past":
+            await self._read_past()
             return
         if self.way_back:
             self._put()
@@ -310,6 +331,18 @@ class BatchScenario:
         if not any(read.error or read.warned for read in first + second) and (lost := wanted - rows.keys()):
             self._fail(f"{len(lost)} records are in neither of two consecutive stretches: {sorted(lost)[:3]}")
 
+    async def _read_past(self) -> None:
+        """Read up to a time before the read is loaded, and soon after a shard was split or merged."""
+        begin = round(self.now - 3600.0, 3)
+        self._reshard()
+        self._put(20)
+        await asyncio.sleep(self.random.choice((31.0, 60.0, 100.0)))
+        self.world.kinesis.filter_age = self.random.choice((0.0, 60.0))
+        end = round(self.now - self.random.choice((5.0, 21.0, 30.0)), 3)
+        options = {"startingPosition": _at(begin), "endingPosition": _at(end)}
+        reads = await self._action(options, self.clock.time(), True, begin)
+        self._check(reads or [], self.now, begin, until=end)
+
     async def _reshard_soon(self) -> None:
         await asyncio.sleep(self.random.choice((0.1, 1.0, 2.5)))
         if self.random.random() < 0.7:
@@ -339,9 +372,16 @@ class BatchScenario:
             await asyncio.sleep(30.0)
             self.world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=self.shards)
             self.world.kinesis.state.settle()
+        if self.resharded_later is not None:
+            await asyncio.sleep(self.resharded_later)
+            self._reshard()
+            self._put(20)
         reads = []
         for stretch in planned:
-            await asyncio.sleep(self.waits * self.random.random() / len(planned) if self.waits else 0.0)
+            if self.generations and self.random.random() < 0.7:
+                await asyncio.sleep(max(0.0, self.generated_at + DAY + self.random.uniform(0.0, 15.0) - self.now))
+            elif not self.generations:
+                await asyncio.sleep(self.waits * self.random.random() / len(planned) if self.waits else 0.0)
             stop = self.random.randrange(3) if self.repeats and self.random.random() < 0.8 else None
             read = await self._task(stretch, again=False, stop=stop)
             if stop is not None and read.error is None:
@@ -388,9 +428,7 @@ class BatchScenario:
         with _warnings() as warned:
             try:
                 while left:
-                    begins = partial(
-                        check_planned, left[0], topology, ref, "m.json", clock, again=again, fail=self.fail
-                    )
+                    begins = partial(check_planned, topology, ref, "m.json", clock, again=again, fail=self.fail)
                     reading = read_stretch(
                         stream,
                         StretchProgress(left[0]),
@@ -448,6 +486,9 @@ class BatchScenario:
             read = self._read_of(record.shard, by_shard)
             if read is None:
                 self._fail(f"record {record.name} of {record.shard} is in no stretch")
+            is_kept = record.arrival > self.now - DAY + CLOCK_ERROR
+            if is_kept and not self.fail and not any(read.error for read in reads):
+                self._fail(f"record {record.name} of {record.shard} is missing, but Kinesis has it still")
             if not (read.error or read.warned):
                 self._fail(f"record {record.name} of {record.shard} is missing, and nothing is said of it")
             if self.fail and read.error is None and read.began - self.planned_at > TOLERATED + CLOCK_ERROR:
@@ -455,6 +496,11 @@ class BatchScenario:
         for read in reads:
             if isinstance(read.error, SubscriptionError):
                 continue
+            for shard in self.world.kinesis.state.streams[STREAM].shards.keys() & self.created.keys():
+                said = [str(read.error), *(each for each in read.warned if "newer than the plan" not in each)]
+                until = read.stretch.until
+                if until and self.created[shard] > until / 1000 + MARGIN_SECONDS + 1.0 and shard in " ".join(said):
+                    self._fail(f"{read.stretch} reports a loss in {shard}, which is younger than its end: {said}")
             # The trim horizon has moved since the planning, and the shard is older than that.
             moved = read.began - self.planned_at
             if (read.error or read.warned) and read.stretch.horizon is not None:
@@ -470,13 +516,15 @@ class BatchScenario:
         """The read of a shard, or of an ancestor that would have read it, too, but fails or warns of its loss."""
         if shard in reads:
             return reads[shard]
-        found = [
-            read
-            for parent in self.parents.get(shard, ())
-            if (read := self._read_of(parent, reads)) is not None
-            and (read.error or any(shard in warning for warning in read.warned))
-        ]
-        return found[0] if found else None
+        gone = shard not in self.world.kinesis.state.streams[STREAM].shards
+        ancestors = [*self.parents.get(shard, ())]
+        for parent in ancestors:
+            if (read := reads.get(parent)) is not None:
+                said = [each for each in read.warned if shard in each or (gone and "those before them" in each)]
+                if read.error or said:
+                    return read
+            ancestors += self.parents.get(parent, ())
+        return None
 
     def _is_owed(
         self, record: Record, acknowledged: float, since: float | None, until: float | None, named: Record | None

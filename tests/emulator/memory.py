@@ -42,13 +42,14 @@ class MemoryKinesis:
 
     Attributes:
         listing_age: ListShards shows the shards as they were this many seconds ago.
+        filter_age: The same for the shards that were open at a time.
         late_starts: An iterator for a time begins at the first record of this many seconds later: Kinesis finds times inexactly.
     """
 
     def __init__(self, settings: Settings, clock: Clock, faults: FaultInjection | None = None) -> None:
         self.state = Kinesis(settings, settings.region, clock, Ticks())
         self.faults = faults or NoFaults()
-        self.listing_age = 0.0
+        self.listing_age = self.filter_age = 0.0
         self.late_starts = 0.0
 
     def call(self, operation: str, **params: Any) -> Any:
@@ -61,6 +62,8 @@ class MemoryKinesis:
         if "Timestamp" in params:
             latest = max(params["Timestamp"], self.state.now().wall)
             params["Timestamp"] = min(params["Timestamp"] + self.late_starts, latest)
+        if "Timestamp" in (only := params.get("ShardFilter", {})):
+            only["Timestamp"] = min(only["Timestamp"], self.state.now().wall - self.filter_age)
         answer = OPERATIONS[operation](self.state, params)
         if operation == "ListShards" and self.listing_age:
             answer["Shards"] = [self._as_it_was(shown) for shown in answer["Shards"] if not self._is_new(shown)]

@@ -13,10 +13,10 @@ from math import ceil
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.stretches import Stretch, stretches
+from kinesis_efo.batch.stretches import LISTED_SECONDS, MARGIN_SECONDS, Stretch, stretches
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side
-from kinesis_efo.decisions.losses import names_another, written_at
+from kinesis_efo.decisions.losses import names_another
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.bounds import check_ends, check_streams, in_future, instant, not_listed
@@ -30,9 +30,6 @@ from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution, lenient
 
 logger = logging.getLogger(__name__)
-
-_MARGIN_SECONDS: Final = 10.0
-"""Shards that were open this many seconds before or after a time may have records of that time."""
 
 _TIP_MS: Final = 1_000
 _AGAIN_SECONDS: Final = 0.25
@@ -169,33 +166,26 @@ class StretchPlanner:
         found = stretches(
             self._ref.name,
             shards,
-            Side(starts, self._starts, await self._open_at(starts, -_MARGIN_SECONDS, by_id)),
-            Side(self._end, self._ends, await self._open_at(self._end, _MARGIN_SECONDS, by_id)),
+            Side(starts, self._starts, await self._open_at(starts, -MARGIN_SECONDS, by_id)),
+            Side(self._end, self._ends, await self._open_at(self._end, LISTED_SECONDS, by_id)),
         )
         logger.info(
             "stream %r: batch read of %d of %d shards from %s to %s%s",
             self._ref.name, len(found), len(shards), _shown(starts), _shown(self._end),
             f"; other positions for {', '.join(sorted({*self._starts, *self._ends}))}" if self._starts or self._ends else "",
         )  # fmt: skip
-        found = await self._with_horizon(found, by_id)
+        found = await self._with_horizon(found)
         strict, newest, partly = await self._is_strict(), max(by_id), bool(self._starts or self._ends)
-        return [
-            replace(stretch, hash_range=stretch.hash_range if strict else None, newest=newest, partly=partly)
-            for stretch in found
-        ]
+        return [replace(stretch, strict=strict, newest=newest, partly=partly) for stretch in found]
 
-    async def _with_horizon(self, found: list[Stretch], shards: Mapping[str, Shard]) -> list[Stretch]:
+    async def _with_horizon(self, found: list[Stretch]) -> list[Stretch]:
         """Record the current trim horizon in the ranges that begin there, because the horizon moves before the ranges are read."""
-        if all(stretch.start != TRIM_HORIZON for stretch in found):
-            return found
-        created = {shard.shard_id: written_at(shard.first, shard.shard_id, self._now) for shard in shards.values()}
-        horizon = self._now - _SHORTEST_RETENTION
-        if any(at is None or at <= horizon for at in created.values()):
-            stream_created, retention = await self._summary()
+        created, horizon = 0, self._now - _SHORTEST_RETENTION
+        if any(stretch.start == TRIM_HORIZON and stretch.created <= horizon for stretch in found):
+            created, retention = await self._summary()
             horizon = self._now - retention
-            created = {shard: stream_created if at is None else at for shard, at in created.items()}
         return [
-            replace(stretch, horizon=horizon, created=created[stretch.key.shard] or 0.0)
+            replace(stretch, horizon=horizon, created=stretch.created or created)
             if stretch.start == TRIM_HORIZON
             else stretch
             for stretch in found
@@ -280,7 +270,7 @@ class StretchPlanner:
         Reasons for None: the position is not a time, the time is recent, or the list contradicts `known` because one of them is outdated.
         """
         at = position.value / 1000 + margin
-        if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - _MARGIN_SECONDS:
+        if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - MARGIN_SECONDS:
             return None
         opened = await explained(
             self._lister.shards_open_at(self._ref.stream_arn, round(at * 1000)), self._ref, self._source

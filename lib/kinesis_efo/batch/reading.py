@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,10 +18,12 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
-from kinesis_efo.batch.stretches import Stretch, trimmed, unlisted
+from kinesis_efo.batch.stretches import Stretch, dated, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.decisions.lineage import announced
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, first_of
+from kinesis_efo.kinesis.bounds import instant
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
@@ -74,20 +74,17 @@ class StretchProgress:
     records: int = 0  # Fetched Kinesis records, including records before and after the range
     bytes: int = 0  # Size of the fetched events
     arrived: float | None = None  # When the last fetched record arrived in the stream, epoch milliseconds
-    behind: int | None = None  # The lag in the last response, milliseconds
 
     def add(self, event: Event) -> None:
         self.records += event.head.records
         self.bytes += len(event.payload)
-        self.behind = event.head.millis_behind
         if event.head.records:
             self.arrived = last_arrival(event.payload)
 
     def __str__(self) -> str:
-        at = f", at {_text(self.arrived)}" if self.arrived is not None else ""
-        until = f" of {_text(self.stretch.until)}" if self.stretch.until is not None else ""
-        behind = f", {self.behind / 1000:.0f} s behind the tip" if self.behind else ""
-        fetched = f"{self.records:,} records fetched, {format_size(self.bytes)}{at}{until}{behind}"
+        at = f", at {instant(self.arrived / 1000)}" if self.arrived is not None else ""
+        until = f" of {instant(self.stretch.until / 1000)}" if self.stretch.until is not None else ""
+        fetched = f"{self.records:,} records fetched, {format_size(self.bytes)}{at}{until}"
         return f"{self.stretch.key}: {self.rows:,} rows of {fetched}"
 
 
@@ -120,7 +117,7 @@ class _StretchSink:
     take: Callable[[StretchEvent], Awaitable[None]]
     clock: Clock
     after: Position
-    begins: Callable[[], Awaitable[None]] | None = None
+    begins: Callable[[Stretch], Awaitable[None]] | None = None
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
@@ -129,7 +126,7 @@ class _StretchSink:
         self.progress.add(event)
         self.children = event.head.children
         if self.begins is not None:
-            await self.begins()
+            await self.begins(self.progress.stretch)
             self.begins = None
         if event.head.records:
             await self.take(StretchEvent(self.progress.stretch, self.after, event))
@@ -153,7 +150,7 @@ async def read_stretch(
     *,
     patience: float,
     fail_on_data_loss: bool,
-    begins: Callable[[], Awaitable[None]] | None = None,
+    begins: Callable[[Stretch], Awaitable[None]] | None = None,
 ) -> list[Stretch]:
     """Read one shard's range to its end. Return the ranges of children that are missing from the plan, to be read next.
 
@@ -167,6 +164,13 @@ async def read_stretch(
         begins: Awaited after the first response, before its records are passed to `take`.
     """
     stretch = progress.stretch
+    if stretch.newest is not None and stretch.key.shard > stretch.newest:
+        await stream.refresh(patient=True)
+        stretch = progress.stretch = dated(stretch, stream.lineage.shards)
+        if stretch.is_empty:
+            if begins is not None:
+                await begins(replace(stretch, horizon=None))  # the list may be that of a stream that was created again
+            return []
     sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
     # The low watermark of a start time. Other starts need none: a sequence number contains its time, and `begins` checks the trim horizon.
     from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
@@ -178,7 +182,7 @@ async def read_stretch(
         calls += 1
         if calls > 1 and sink.begins is not None:
             # Check the stream without waiting for the first response, which never comes if the stream was recreated without this shard.
-            await sink.begins()
+            await sink.begins(stretch)
 
     try:
         subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Facts(since), may_open)
@@ -194,21 +198,23 @@ async def read_stretch(
             # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
         logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
-        # Also read the children that the lost shard's last event would have announced.
+        # Also read the children that the lost shard's last event would have announced, or descendants if these are lost, too.
         await stream.refresh(patient=True)
-        parents = {parent for each in stream.lineage.shards for parent in each.parents if parent not in stream.lineage}
+        listed = stream.lineage.shards
+        parents = {parent for each in listed for parent in each.parents if parent not in stream.lineage}
         if gone := sorted(parent for parent in parents if stretch.newest is not None and parent > stretch.newest):
-            logger.warning("stream %s: shards %s, newer than the plan, are gone", stretch.key.stream, ", ".join(gone))
-        return unlisted(stretch, stream.children(stretch.key.shard))
+            text = "stream %s: shards %s, newer than the plan, are gone, and those before them that are not listed"
+            logger.warning(text, stretch.key.stream, ", ".join(gone))
+        return unlisted(stretch, announced(listed)) if stretch.last is None else []
     return unlisted(stretch, sink.children)
 
 
 async def check_planned(
-    stretch: Stretch,
     lister: ShardLister,
     ref: StreamRef,
     source: str,
     clock: KinesisClock,
+    stretch: Stretch,
     *,
     again: bool,
     fail: bool,
@@ -225,15 +231,15 @@ async def check_planned(
     created, retention = await explained(lister.summary(ref.stream_arn), ref, source)
     if stretch.stream_created not in (None, created):
         raise StreamReplacedError(
-            f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {_text(created * 1000)}, after the "
-            f"read was planned at {_text(stretch.planned * 1000)}; read again for the records of the new stream"
+            f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {instant(created)}, after the "
+            f"read was planned at {instant(stretch.planned)}; read again for the records of the new stream"
         )
     horizons = clock.time() - retention, clock.latest - retention
     if not trimmable or (lost := trimmed(stretch, *horizons, again=again)) is None:
         return
     what = (
-        f"shard {stretch.key}: the read was planned from the trim horizon at {_text(lost.since * 1000)}, and begins when that is at "
-        f"{_text(lost.horizon * 1000)}{', in another attempt of a task' if again else ''}: any records between the two are gone (retention)"
+        f"shard {stretch.key}: the read was planned from the trim horizon at {instant(lost.since)}, and begins when that is at "
+        f"{instant(lost.horizon)}{', in another attempt of a task' if again else ''}: any records between the two are gone (retention)"
     )
     if lost.tolerated:
         logger.warning("%s", what)
@@ -245,7 +251,6 @@ class Reading:
     """Reads the rows of ranges, at most one range per shard.
 
     Args:
-        word_every: Seconds between two log lines for each shard.
         left_out: Called with a shard and the number of its KPL aggregates that were dropped; if None, they are logged.
         again: Whether this is a later attempt of a Spark task.
     """
@@ -256,7 +261,6 @@ class Reading:
         manifest: Manifest,
         options: SourceOptions,
         clock: Clock | None = None,
-        word_every: float = WORD_SECONDS,
         left_out: Callable[[ShardKey, int], None] | None = None,
         *,
         again: bool = False,
@@ -266,7 +270,6 @@ class Reading:
         self._manifest = manifest
         self._options = options
         self._clock = clock or SystemClock()
-        self._word_every = word_every
         self._left_out = left_out
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -299,7 +302,7 @@ class Reading:
             portion.after,
             through,
             deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-            hash_range=stretch.hash_range,
+            hash_range=stretch.hash_range if stretch.strict else None,
             left_out=self._left_out,
         ):
             if (rows := rows_of(stretch, batch)).num_rows:
@@ -331,16 +334,30 @@ class Reading:
     async def _read_one(
         self, clients: AsyncClients, progress: StretchProgress, take: Callable[[StretchEvent], Awaitable[None]]
     ) -> None:
-        async with self._access(clients, progress.stretch) as (stream, clock, begins):
+        """Read a range, and then the ranges that follow it, each with separate clients, so that only this shard's responses set `clock`."""
+        options, source = self._options, self._manifest.source
+        ref = self._manifest.streams[progress.stretch.key.stream]
+        fail = options.fail_on_data_loss
+        # Do not warn: the planning has already warned.
+        clock, listed_at = KinesisClock(self._clock, warns=False), KinesisClock(self._clock, warns=False)
+        config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
+        async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
+            listed_at.watch(control)
+            listed_at.watch(reader)
+            clock.watch(reader)
+            transport = PollingTransport(reader, clock, _AT_TIP_SECONDS, partial(pace_of, options.shard_rate))
+            limits, lister = polling_limits(KINESIS_LIMITS, options.shard_rate), Topology(control, clock)
+            stream = Stream(ref, transport, lister, options.retry, source, clock, limits, fail_on_data_loss=fail)
+            patient = Topology(control, listed_at, Patience(options.retry, self._clock))
             more = await read_stretch(
                 stream,
                 progress,
                 lambda: clock.answered,
                 take,
                 self._clock,
-                patience=self._options.retry.timeout,
-                fail_on_data_loss=self._options.fail_on_data_loss,
-                begins=begins,
+                patience=options.retry.timeout,
+                fail_on_data_loss=fail,
+                begins=partial(check_planned, patient, ref, source, listed_at, again=self._again, fail=fail),
             )
         for stretch in more:
             logger.info("%s was not listed when the read was planned: reading it after its parent", stretch)
@@ -349,53 +366,9 @@ class Reading:
 
     async def _log_progress(self) -> None:
         while True:
-            await self._clock.sleep(self._word_every)
+            await self._clock.sleep(WORD_SECONDS)
             for each in [*self._progress.values()]:
                 logger.debug("%s", each)
-
-    @asynccontextmanager
-    async def _access(
-        self, clients: AsyncClients, stretch: Stretch
-    ) -> AsyncIterator[tuple[Stream, KinesisClock, Callable[[], Awaitable[None]]]]:
-        """Open a range's stream with a separate client, so that only this shard's responses set the clock.
-
-        Yields the stream, its clock, and `check_planned` with all arguments bound.
-        """
-        options = self._options
-        clock = KinesisClock(self._clock, warns=False)  # the planning has already warned
-        ref = self._manifest.streams[stretch.key.stream]
-        async with AsyncExitStack() as stack:
-            control = await stack.enter_async_context(await clients.open("kinesis"))
-            listed_at = KinesisClock(self._clock, warns=False)
-            listed_at.watch(control)
-            check = partial(
-                check_planned,
-                stretch,
-                Topology(control, listed_at, Patience(options.retry, self._clock)),
-                ref,
-                self._manifest.source,
-                listed_at,
-                again=self._again,
-                fail=options.fail_on_data_loss,
-            )
-            config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
-            reader = await stack.enter_async_context(await clients.open("kinesis", config))
-            listed_at.watch(reader)
-            clock.watch(reader)
-            yield (
-                Stream(
-                    ref,
-                    PollingTransport(reader, clock, _AT_TIP_SECONDS, partial(pace_of, options.shard_rate)),
-                    Topology(control, clock),
-                    options.retry,
-                    self._manifest.source,
-                    clock,
-                    polling_limits(KINESIS_LIMITS, options.shard_rate),
-                    fail_on_data_loss=options.fail_on_data_loss,
-                ),
-                clock,
-                check,
-            )
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
@@ -406,7 +379,3 @@ async def _end(reading: asyncio.Task[None]) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-
-
-def _text(epoch_ms: float) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -6,13 +6,21 @@ return each row of the two hours once, even if Kinesis does not start exactly at
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Final
 
 from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
-from kinesis_efo.decisions.losses import Gap, gap
+from kinesis_efo.decisions.losses import Gap, gap, written_at
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
+
+MARGIN_SECONDS: Final = 10.0
+"""Shards that were open this many seconds before or after a time may have records of that time."""
+
+LISTED_SECONDS: Final = 90.0
+"""ListShards may be a minute behind, but it shows every shard that was created this many seconds ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +28,13 @@ class Stretch:
     """The range of one shard in a batch read."""
 
     key: ShardKey
-    hash_range: tuple[int, int] | None  # Drop aggregates with hash keys outside of this range; None disables dropping
+    hash_range: tuple[int, int]  # The first and last hash key
     start: Position  # `TRIM_HORIZON`, `AT_TIMESTAMP`, `AFTER` or `INSIDE`
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # The shard's last sequence number; None if the shard was open when the read was planned
     horizon: float | None = None  # The trim horizon at planning, epoch seconds; None disables the check for losses
-    created: float = 0.0  # When the shard was created, epoch seconds; used only with `horizon`
+    created: float = 0.0  # When the shard was created at the earliest, epoch seconds
+    strict: bool = False  # Whether to drop aggregates with hash keys outside of `hash_range`
     newest: str | None = None  # The newest shard listed when the read was planned; None to ignore newer shards
     partly: bool = False  # Whether the read has separate start or end positions for some shards
     refused: bool = False  # Whether any row is an error, because another range may also return it
@@ -45,6 +54,16 @@ class Stretch:
         """Epoch milliseconds; rows that arrived then or later do not belong to the range. None if the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the shard was created after the end of the range."""
+        return self.until is not None and self.created > self.until / 1000 + MARGIN_SECONDS
+
+
+def created_at(shard: Shard) -> float:
+    """Return when a shard was created, in epoch seconds; 0 if its first sequence number has another layout than Kinesis'."""
+    return written_at(shard.first, shard.shard_id, inf) or 0.0
+
 
 def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
     """Return what was trimmed from a shard's range between planning and reading; None if nothing was.
@@ -53,7 +72,7 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
     Spark task, which must return the same rows as the first attempt.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
-    >>> stretch = Stretch(ShardKey("orders", "s"), None, horizon, Position.after(9), horizon=1000.0, created=500.0)
+    >>> stretch = Stretch(ShardKey("orders", "s"), (0, 9), horizon, Position.after(9), horizon=1000.0, created=500.0)
     >>> trimmed(stretch, 1060.0, 1062.0, again=False)
     Gap(since=1000.0, horizon=1060.0, tolerated=True)
     >>> trimmed(stretch, 1601.0, 1603.0, again=False)
@@ -67,33 +86,54 @@ def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) ->
     return gap(since, earliest, stretch.horizon)
 
 
-def unlisted(stretch: Stretch, children: Iterable[ChildShard]) -> list[Stretch]:
-    """Return the ranges of a shard's children that were not listed when the read was planned: ListShards may be a minute old.
+def dated(stretch: Stretch, listed: Iterable[Shard]) -> Stretch:
+    """Return a range of `unlisted` with the time of the shard's creation; if ListShards does not show the shard, with a lower bound."""
+    # Shard ids grow, so the shard is not older than those with lower ids.
+    created = max([stretch.created, *(created_at(each) for each in listed if each.shard_id <= stretch.key.shard)])
+    return replace(stretch, created=created, horizon=None if stretch.horizon is None else created)
 
-    After a merge, both parents announce the same child. Its range is returned for the older parent only, unless the read is `partly`.
 
-    >>> stretch = Stretch(ShardKey("orders", "s2"), None, Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
-    >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 0, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
+def unlisted(stretch: Stretch, shards: Collection[ChildShard]) -> list[Stretch]:
+    """Return the ranges that are read after a shard, of shards that were not listed when the read was planned.
+
+    `shards` are the shard's children or, if it was trimmed, all listed shards. The child of a merge is read after the parent that has its
+    first hash key, or after each parent if the read is `partly`. If that parent is not listed, it counts as beginning where the first of
+    its children does, and as a descendant of the shard that has this hash key.
+
+    >>> stretch = Stretch(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
+    >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
     ['orders:s3 from TRIM_HORIZON to AT_TIMESTAMP:99']
     """
     if stretch.newest is None or stretch.until is None:
         return []
-    created = stretch.planned - 90.0  # at the earliest: the plan's list of shards may be a minute old
-    return [
-        replace(
-            stretch,
-            key=ShardKey(stretch.key.stream, child.shard_id),
-            hash_range=None if stretch.hash_range is None else (child.starting_hash, child.ending_hash),
-            start=TRIM_HORIZON if stretch.since is None else stretch.start,
-            last=None,
-            horizon=created if stretch.since is None else None,
-            created=created,
-            refused=stretch.refused or (stretch.partly and len(child.parents) > 1),
-        )
-        for child in children
-        if child.shard_id > stretch.newest
-        and (stretch.partly or min(child.parents, default=stretch.key.shard) == stretch.key.shard)
-    ]
+    (first, last), found = stretch.hash_range, list[Stretch]()
+    created = stretch.planned - LISTED_SECONDS  # at the earliest
+    ranges = {each.shard_id: range(each.starting_hash, each.ending_hash + 1) for each in shards}
+    begins: dict[tuple[str, ...], int] = {}
+    for each in shards:
+        begins[each.parents] = min(each.starting_hash, begins.get(each.parents, each.starting_hash))
+    for child in shards:
+        begin = begins[child.parents] if child.parents else child.starting_hash
+        others = {*child.parents} - {stretch.key.shard}
+        if (
+            child.shard_id > stretch.newest
+            and begin <= last
+            and first <= (child.ending_hash if stretch.partly else begin)
+            and not any(child.starting_hash in ranges[other] for other in others if other in ranges)
+        ):
+            found.append(
+                replace(
+                    stretch,
+                    key=ShardKey(stretch.key.stream, child.shard_id),
+                    hash_range=(child.starting_hash, child.ending_hash),
+                    start=TRIM_HORIZON if stretch.since is None else stretch.start,
+                    last=None,
+                    horizon=created if stretch.since is None else None,
+                    created=created,
+                    refused=stretch.refused or (stretch.partly and bool(others)),
+                )
+            )
+    return found
 
 
 def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
@@ -119,8 +159,9 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     for shard in lineage.shards:
         begin, finish = starts.get(shard.shard_id), finishes.get(shard.shard_id)
         if begin is not None and finish is not None and begin != finish:
-            found.append(Stretch(ShardKey(stream, shard.shard_id), shard.hash_range, begin, finish, shard.last))
-    return found
+            key = ShardKey(stream, shard.shard_id)
+            found.append(Stretch(key, shard.hash_range, begin, finish, shard.last, created=created_at(shard)))
+    return [stretch for stretch in found if not stretch.is_empty]
 
 
 def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:

@@ -102,7 +102,7 @@ def test_shards_outside_the_times_are_left_out() -> None:
 def test_shards_are_listed_with_a_margin() -> None:
     kinesis = Kinesis()
     plan(kinesis, startingPosition=at(-3), endingPosition=at(-2))
-    assert kinesis.asked == [-3 * HOUR - 10, -2 * HOUR + 10]
+    assert kinesis.asked == [-3 * HOUR - 10, -2 * HOUR + 90]
     kinesis = Kinesis()
     plan(kinesis)
     assert kinesis.asked == []
@@ -245,7 +245,7 @@ def test_strict_needs_streams_distributed_by_key(
     kinesis = Kinesis()
     kinesis.distributes = distributes
     found = plan(kinesis, deaggregate=option)
-    assert {stretch.hash_range is not None for stretch in found.values()} == {strict}
+    assert {stretch.strict for stretch in found.values()} == {strict}
     assert kinesis.distributions_asked == (option == "strict")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == (option == "strict" and not strict)

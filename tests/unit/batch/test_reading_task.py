@@ -169,15 +169,19 @@ def test_read_ends_by_the_clock_of_kinesis(monkeypatch: pytest.MonkeyPatch) -> N
         return {RAW_BODY: b'{"Records": [], "MillisBehindLatest": 0, "NextShardIterator": "j"}'}
 
     made = FakeClients(clock, nothing, ahead=-100_000.0)
+    monkeypatch.setattr(reading, "WORD_SECONDS", inf)
     monkeypatch.setattr(reading, "AsyncClients", made)
-    read = Reading([replace(STRETCHES[0], end=UNTIL)], MANIFEST, SOURCE, clock, word_every=inf)
+    read = Reading([replace(STRETCHES[0], end=UNTIL)], MANIFEST, SOURCE, clock)
     assert list(read.batches()) == []
     assert answers > 20, "the end was not yet there for Kinesis"
 
 
-@pytest.mark.parametrize(("hashes", "rows", "left"), [((0, MIDDLE), 0, 1), ((MIDDLE + 1, LAST), 3, 0), (None, 3, 0)])
+@pytest.mark.parametrize(
+    ("hashes", "strict", "rows", "left"),
+    [((0, MIDDLE), True, 0, 1), ((MIDDLE + 1, LAST), True, 3, 0), ((0, MIDDLE), False, 3, 0)],
+)
 def test_foreign_aggregates_are_left_out_and_counted(
-    hashes: tuple[int, int] | None, rows: int, left: int, monkeypatch: pytest.MonkeyPatch
+    hashes: tuple[int, int], strict: bool, rows: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [parcel] = aggregated(("b", b"%d" % number) for number in range(3))
     assert int.from_bytes(md5(b"b").digest()) > MIDDLE
@@ -193,7 +197,7 @@ def test_foreign_aggregates_are_left_out_and_counted(
     def read(source: SourceOptions) -> tuple[int, list[tuple[ShardKey, int]]]:
         clients(monkeypatch, answer)
         told: list[tuple[ShardKey, int]] = []
-        stretch = replace(STRETCHES[0], hash_range=hashes)
+        stretch = replace(STRETCHES[0], hash_range=hashes, strict=strict)
         batches = Reading([stretch], MANIFEST, source, left_out=lambda *each: told.append(each)).batches()
         return sum(batch.num_rows for batch in batches), told
 

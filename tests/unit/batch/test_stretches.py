@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.batch.stretches import Stretch, stretches, trimmed, unlisted
+from kinesis_efo.batch.stretches import Stretch, dated, stretches, trimmed, unlisted
 from kinesis_efo.decisions.lineage import Shard, Side
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
+from kinesis_efo_local.sequence import Numbering
 
 TOP = 2**10
 
@@ -200,7 +201,62 @@ def test_nothing_is_read_between_a_position_and_itself() -> None:
 
 def test_unlisted_child_that_was_trimmed_is_a_loss() -> None:
     end, key = Position.at_timestamp(5_000_000), ShardKey("orders", "s0")
-    parent = Stretch(key, None, TRIM_HORIZON, end, newest="s0", planned=5000.0)
-    (child,) = unlisted(parent, [ChildShard("s1", ("s0",), 0, 9)])
-    assert trimmed(child, 4900.0, 4902.0, again=True) is None
-    assert trimmed(child, 6000.0, 6002.0, again=False) is not None
+    parent = Stretch(key, (0, 9), TRIM_HORIZON, end, newest="s0", planned=5000.0)
+    (found,) = unlisted(parent, [ChildShard("s1", ("s0",), 0, 9)])
+    assert trimmed(found, 4900.0, 4902.0, again=True) is None
+    assert trimmed(found, 6000.0, 6002.0, again=False) is not None
+
+
+def child(name: str, parents: str, first: int, last: int) -> ChildShard:
+    return ChildShard(name, tuple(parents.split()), first, last)
+
+
+def followers(key: str, hashes: tuple[int, int], *shards: ChildShard, partly: bool = False) -> list[str]:
+    """What is read after a shard, with `!` if that is refused."""
+    stretch = Stretch(ShardKey("orders", key), hashes, TRIM_HORIZON, TIP, newest="s2", partly=partly)
+    return [each.key.shard + "!" * each.refused for each in unlisted(stretch, shards)]
+
+
+def test_descendants_of_lost_shards_are_read_once() -> None:
+    # s1 and s2 are in the plan. s3 and s6, the lower child of s1 and the upper child of s3, are gone.
+    merged = child("s8", "s6 s7", 2, 4)
+    listed = [
+        child("s4", "s1", 4, 6),
+        child("s5", "s3", 0, 1),
+        child("s7", "s4", 4, 4),
+        merged,
+        child("s9", "s4", 5, 6),
+        child("sa", "s2", 7, 9),
+    ]
+    assert followers("s1", (0, 6), *listed) == ["s4", "s5", "s8"]
+    assert followers("s1", (0, 6), *listed, child("s1", "", 0, 6)) == ["s4", "s5", "s8"], "an old list may have s1"
+    assert followers("s2", (7, 9), *listed) == ["sa"]
+    assert followers("s7", (4, 4), merged) == []
+
+
+def test_shards_of_a_lost_merge_follow_one_parent() -> None:
+    listed = [child("s4", "s3", 0, 4), child("s5", "s3", 5, 9)]
+    assert (followers("s1", (0, 4), *listed), followers("s2", (5, 9), *listed)) == (["s4", "s5"], [])
+    nameless = [child("s4", "", 0, 4), child("s5", "", 5, 9)]
+    assert (followers("s1", (0, 4), *nameless), followers("s2", (5, 9), *nameless)) == (["s4"], ["s5"])
+
+
+def test_merge_in_a_partial_read_is_refused_for_each_parent() -> None:
+    merged = child("s3", "s1 s2", 0, 9)
+    found = [
+        followers(*each, merged, partly=partly) for each in (("s1", (0, 4)), ("s2", (5, 9))) for partly in (True, False)
+    ]
+    assert found == [["s3!"], ["s3"], ["s3!"], []]
+
+
+def test_shards_newer_than_the_end_are_not_read() -> None:
+    def opened(index: int, second: int) -> Shard:
+        return Shard(f"shardId-{index:012}", (), (0, 9), first=int(Numbering(index, second).record(second * 10**9)))
+
+    shards = [opened(0, 1000), opened(1, 2010), opened(2, 2011)]
+    tip = Side(Position.at_timestamp(2_000_000), {})
+    planned = stretches("orders", shards, Side(TRIM_HORIZON, {}), tip)
+    assert [stretch.key.shard for stretch in planned] == [shards[0].shard_id, shards[1].shard_id]
+    late = replace(planned[0], key=ShardKey("orders", shards[2].shard_id), horizon=0.0)
+    assert [dated(late, listed).is_empty for listed in ([], shards[:1], shards)] == [False, False, True]
+    assert (dated(late, shards[:2]).created, dated(late, shards[:2]).horizon) == (2010.0, 2010.0)

@@ -10,6 +10,7 @@ import pytest
 
 from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, pace_of, read_stretch
 from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.stream import Stream
@@ -278,3 +279,32 @@ def test_shard_missing_in_a_recreated_stream_fails_the_read() -> None:
         assert clock.time() - START < 10
 
     virtual_time.run(main())
+
+
+def test_shard_newer_than_the_end_is_not_read_unless_the_stream_is_new() -> None:
+    second = int(START) + 11
+    newer = Shard("shardId-000000000002", (KEY.shard,), (0, 9), int(Numbering(2, second).record(second * 10**9)))
+    child = Stretch(
+        ShardKey("orders", newer.shard_id), (0, 9), TRIM_HORIZON, UNTIL_START, horizon=1.0, newest=KEY.shard
+    )
+    asked: list[Stretch] = []
+
+    async def check(stretch: Stretch) -> None:
+        asked.append(stretch)
+        if len(asked) > 1:
+            raise StreamReplacedError("created again")
+
+    async def never(_: StretchEvent) -> None:
+        raise AssertionError
+
+    async def main() -> list[Stretch]:
+        clock = LoopClock()
+        stream = Stream(ORDERS, ScriptedTransport(clock), ScriptedTopology([newer]), RetrySettings(), "m.json", clock)
+        return await read_stretch(
+            stream, StretchProgress(child), clock.time, never, clock, patience=1.0, fail_on_data_loss=True, begins=check
+        )
+
+    assert virtual_time.run(main()) == []
+    with pytest.raises(StreamReplacedError):
+        virtual_time.run(main())
+    assert [stretch.horizon for stretch in asked] == [None, None], "nothing can be lost"

@@ -62,7 +62,7 @@ class MemoryKinesis:
         if "Timestamp" in params:
             latest = max(params["Timestamp"], self.state.now().wall)
             params["Timestamp"] = min(params["Timestamp"] + self.late_starts, latest)
-        if "Timestamp" in (only := params.get("ShardFilter", {})):
+        if self.filter_age and "Timestamp" in (only := params.get("ShardFilter", {})):
             only["Timestamp"] = min(only["Timestamp"], self.state.now().wall - self.filter_age)
         answer = OPERATIONS[operation](self.state, params)
         if operation == "ListShards" and self.listing_age:

@@ -32,7 +32,7 @@ def test_stream_created_again_while_tasks_wait_fails_each_task(kind: str) -> Non
 
 
 def test_lost_shards_that_are_newer_than_the_plan_are_named() -> None:
-    play_batches(5)
+    play_batches(34)
 
 
 def test_old_list_of_the_shards_open_at_the_end_loses_none() -> None:

@@ -125,7 +125,7 @@ class BatchScenario:
         # When a shard is split or merged after the read was planned.
         self.resharded_later = Random(f"{seed}: later").choice((None, None, 0.0, 15.0, 60.0))
         # Two reshards are unlisted when the read is planned, and the first of their shards are gone when some tasks begin.
-        self.generations = Random(f"{seed}: generations").randrange(5) == 0
+        self.generations = Random(f"{seed}: grandchildren").randrange(10) == 0
         if self.generations:
             self.listing_age, self.quiet, self.fail, self.burst = 60.0, False, False, False
             self.kind = Random(f"{seed}: kind").choice(("default", "default", "since", "named"))

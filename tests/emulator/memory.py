@@ -141,7 +141,7 @@ class MemoryClient:
         try:
             return await self._answer(operation, params)
         finally:
-            headers = {"date": formatdate(self._kinesis.state.now().wall, usegmt=True)}
+            headers = {"x-amzn-requestid": "1", "date": formatdate(self._kinesis.state.now().wall, usegmt=True)}
             if self.way_back:
                 await asyncio.sleep(self.way_back)
             for listener in self._listeners["after-call.kinesis"]:

@@ -78,7 +78,7 @@ class FakeClient:
             request = SimpleNamespace(context={})
             self._tell("request-created", request=request, operation_name=operation)
             date = formatdate(self._clients.clock.time() + self._clients.ahead, usegmt=True)
-            parsed = {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
+            parsed = {"ResponseMetadata": {"HTTPHeaders": {"x-amzn-requestid": "1", "date": date}}}
             self._tell("after-call", parsed=parsed, context=request.context)
             return self._clients.answer(operation, arguments)
 

@@ -105,7 +105,7 @@ class Fetcher:
         self._coordinator: Coordinator
         self._listener: RowListener
         self._readings: set[_RangeReading] = set()
-        self._beyond: dict[tuple[RowKey, Position], float] = {}
+        self._beyond: dict[tuple[ShardKey, Position], float] = {}
         self._orders_changed = Signal()
 
     def start(self, coordinator: Coordinator, listener: RowListener) -> None:
@@ -354,7 +354,7 @@ class _RangeReading:
             self._clock.monotonic(),
             waits_for,
             fail=fails,
-            beyond_since=fetcher._beyond.get((self._row, wanted.through)),
+            beyond_since=fetcher._beyond.get((wanted.key, wanted.through)),
         )
         fetcher._readings.add(self)
         try:
@@ -371,7 +371,7 @@ class _RangeReading:
                             self.handed_at = None
                             # Restart the time limits only now, because the task may have taken long to process these payloads.
                             self._shortfall.progressed(self._clock.monotonic())
-                            fetcher._beyond.pop((self._row, wanted.through), None)
+                            fetcher._beyond.pop((wanted.key, wanted.through), None)
                 if self._shortfall.lost:
                     await fetcher._lost(wanted.key, self._shortfall.lost)
         except (DataLossError, RetriesExhaustedError) as error:
@@ -422,7 +422,7 @@ class _RangeReading:
             if cursor.beyond:
                 yield cursor.beyond
             return
-        self._fetcher._beyond.setdefault((self._row, through), now)
+        self._fetcher._beyond.setdefault((self._row.shard, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
             # Drop the event that should contain the record, so that the run has this range fetched again.

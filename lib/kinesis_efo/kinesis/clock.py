@@ -26,7 +26,7 @@ class KinesisClock:
     `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if behind.
 
     Args:
-        clock: This machine's clock, used until the first response that has a time.
+        clock: This machine's clock, used until the first response of AWS that has a time.
         warns: Log one warning if this machine's clock is more than `MOST_SKEW_SECONDS` off.
     """
 
@@ -82,7 +82,9 @@ class KinesisClock:
 
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:
         try:
-            told = parsedate_to_datetime(parsed["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
+            headers = parsed["ResponseMetadata"]["HTTPHeaders"]
+            # A proxy's own error has no request id, and the proxy's clock may be off.
+            told = parsedate_to_datetime(headers["date"] if "x-amzn-requestid" in headers else "").timestamp()
         except (KeyError, TypeError, ValueError):
             self._answered = None
             return

@@ -259,7 +259,7 @@ def kinesis_clock(skew: float) -> KinesisClock:
     client = Answers()
     clock = KinesisClock(FixedClock(NOW + skew))
     clock.watch(client)
-    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT", "x-amzn-requestid": "1"})
     return clock
 
 
@@ -279,7 +279,7 @@ def test_tip_of_a_slow_host_is_late_enough(skew: float, second: float) -> None:
     client = Answers()
     clock = KinesisClock(FixedClock(NOW + second + skew))
     clock.watch(client)
-    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"})
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT", "x-amzn-requestid": "1"})
     tip = tip_for_kinesis(tip_at(NOW + second + skew), clock, here=True)
     assert tip.value >= (NOW + second) * 1000
 
@@ -292,7 +292,7 @@ def test_tip_of_a_possibly_slow_host_is_late_enough() -> None:
     tip = tip_at(here.time())
     request = client.send()
     here.pass_by(0.3)
-    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT"}, request)
+    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT", "x-amzn-requestid": "1"}, request)
     assert clock.skew == 0
     assert tip_for_kinesis(tip, clock, here=True).value >= (NOW + 0.9) * 1000
 

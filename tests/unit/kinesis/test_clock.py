@@ -13,7 +13,8 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from tests.support.answers import Answers, FixedClock
 
 NOW = 1_700_000_000.0
-DATE = {"date": "Tue, 14 Nov 2023 22:13:20 GMT"}
+BY_A_PROXY = {"date": "Tue, 14 Nov 2023 22:13:20 GMT"}
+DATE = BY_A_PROXY | {"x-amzn-requestid": "1"}
 
 
 def heard(skew: float, headers: Mapping[str, str] = DATE) -> tuple[KinesisClock, FixedClock, Answers]:
@@ -50,7 +51,7 @@ def test_local_time_differs_from_kinesis_time() -> None:
     assert (clock.is_set, clock.here, clock.time()) == (True, NOW + 40, NOW)
 
 
-@pytest.mark.parametrize("headers", [{}, {"date": "soon"}])
+@pytest.mark.parametrize("headers", [{}, {"date": "soon", "x-amzn-requestid": "1"}, BY_A_PROXY])
 def test_server_without_a_date_has_the_local_time(headers: Mapping[str, str]) -> None:
     clock, machine, client = heard(40.0, headers)
     assert (clock.time(), clock.answered, clock.skew) == (NOW + 40, NOW + 40, 0.0)

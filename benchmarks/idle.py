@@ -55,7 +55,7 @@ def run() -> list[Figure]:
 
 
 def _measured(options: SourceOptions, shards: int) -> list[Figure]:
-    manifest = resolve_manifest(options, SyncClients(options.aws))
+    manifest = resolve_manifest(options, SyncClients(options.aws).client)
     reader = KinesisStreamReader(options, manifest)
     try:
         start = _settled(reader, shards)
@@ -124,7 +124,7 @@ def reader_of_program(given: dict[str, str], program: Program, **changed: Any) -
         changed: What its `SourceOptions` are to have besides.
     """
     options = SourceOptions.parse(given)
-    manifest = resolve_manifest(options, SyncClients(options.aws))
+    manifest = resolve_manifest(options, SyncClients(options.aws).client)
 
     def start(secret: str, check: Callable[[], None]) -> Callable[[], str]:
         process = RunProcess(RunOrder(manifest, options, Listening(), program, secret))

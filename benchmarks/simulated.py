@@ -53,7 +53,7 @@ _RECORD: Final = '{"Data":"' + "A" * 136 + '","PartitionKey":"key-123456","Seque
 
 
 class SimulatedKinesis:
-    """One stream; implements `Transport` and `ShardLister`.
+    """One stream; implements `Transport` and `Topology`.
 
     Args:
         shards: The number of its shards.
@@ -79,7 +79,7 @@ class SimulatedKinesis:
         return Offset({ShardKey("orders", shard): TRIM_HORIZON for shard in self.ids})
 
     async def shards(self, stream_arn: str) -> list[Shard]:
-        """See `ShardLister`."""
+        """See `Topology`."""
         width = 2**128 // self.number
         return [
             Shard(shard, (), (number * width, (number + 1) * width - 1), _FIRST, None)
@@ -90,7 +90,7 @@ class SimulatedKinesis:
         return True
 
     async def summary(self, stream_arn: str) -> StreamSummary:
-        """See `ShardLister`."""
+        """See `Topology`."""
         from kinesis_efo.kinesis.topology import StreamSummary  # earlier versions call the two below instead
 
         return StreamSummary(await self.created(stream_arn), await self.retention(stream_arn))
@@ -99,11 +99,11 @@ class SimulatedKinesis:
         return 1_700_000_000
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        """See `ShardLister`."""
+        """See `Topology`."""
         return Distribution.KEYED
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """See `ShardLister`."""
+        """See `Topology`."""
         return await self.shards(stream_arn)
 
     async def retention(self, stream_arn: str) -> float:

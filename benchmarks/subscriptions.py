@@ -124,7 +124,7 @@ class _Counted(Query):
 
 def _plan(pipe: Connection, given: dict[str, str], fetchers: int) -> None:
     options = SourceOptions.parse(given)
-    manifest = resolve_manifest(options, SyncClients(options.aws))
+    manifest = resolve_manifest(options, SyncClients(options.aws).client)
     start_fetchers = _Elsewhere(pipe) if fetchers else None
     runtime = LocalRun(manifest, options, Listening(), "the secret", start_fetchers=start_fetchers)
     runtime.start()

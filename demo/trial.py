@@ -187,7 +187,7 @@ async def _checks(path: Path, say: Say) -> list[Line]:
 
 
 def _manifest(path: Path) -> Manifest:
-    return load_manifest(str(path), SyncClients(AwsSettings()))
+    return load_manifest(str(path), SyncClients(AwsSettings()).client)
 
 
 async def _encryption(access: Access, ref: StreamRef) -> Line:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -108,13 +108,6 @@ class Manifest:
                 for name, ref in self.streams.items()
             },
         }
-
-
-class Session(Protocol):
-    """Creates AWS clients: `SyncClients`, or a boto3 session."""
-
-    def client(self, service_name: str, /) -> Any:
-        """Create a client for `ssm` or `s3`."""
 
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
@@ -255,20 +248,20 @@ def arn_faults(ref: StreamRef, region: str) -> list[str]:
     return faults
 
 
-def load_manifest(location: str, session: Session) -> Manifest:
-    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`. Raises `ManifestError`."""
+def load_manifest(location: str, client: Callable[[str], Any]) -> Manifest:
+    """Load a manifest from a local path, `ssm:///name` or `s3://bucket/key`. `client` creates an AWS client. Raises `ManifestError`."""
     scheme, separator, rest = location.partition("://")
     try:
         if not separator:
             with Path(location).open("rb") as file:
                 text: str | bytes = file.read(_MOST_BYTES + 1)
         elif scheme == "ssm":
-            text = session.client("ssm").get_parameter(Name=rest, WithDecryption=True)["Parameter"]["Value"]
+            text = client("ssm").get_parameter(Name=rest, WithDecryption=True)["Parameter"]["Value"]
         elif scheme == "s3":
             bucket, _, key = rest.partition("/")
             if not bucket or not key:
                 raise ManifestError(f"manifest {location} must be s3://bucket/key")
-            text = session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_BYTES + 1)
+            text = client("s3").get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_BYTES + 1)
         else:
             raise ManifestError(
                 f"manifest {location}: scheme {scheme!r} is not known; give a path, ssm:///name or s3://bucket/key"
@@ -300,13 +293,13 @@ def _remedy(error: Exception, location: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def resolve_manifest(options: SourceOptions, session: Session) -> Manifest:
+def resolve_manifest(options: SourceOptions, client: Callable[[str], Any]) -> Manifest:
     """Return the manifest of a query, whose options contain either its location or the ARNs.
 
     Also raises `ManifestError` if a stream lacks a consumer and `readMode` is not `polling`.
     """
     if options.manifest:
-        manifest = load_manifest(options.manifest, session).in_region(options.aws.region).select(options.streams)
+        manifest = load_manifest(options.manifest, client).in_region(options.aws.region).select(options.streams)
         if options.batch and options.streams is None:
             manifest.check_choice()
     else:

@@ -39,7 +39,7 @@ def main(config: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     options = SourceOptions.parse(config["options"])
     runtime = LocalRun(
-        resolve_manifest(options, SyncClients(options.aws)), options, Listening(), "the secret", limits=QUICK
+        resolve_manifest(options, SyncClients(options.aws).client), options, Listening(), "the secret", limits=QUICK
     )
     runtime.start()
     try:

@@ -32,7 +32,7 @@ from kinesis_efo.errors import (
     WriteError,
 )
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
-from kinesis_efo.producer.service import KinesisService, Service
+from kinesis_efo.producer.service import KinesisService
 from tests.emulator.strands import BEGIN, Loop, World, fork, threads_of
 from tests.emulator.written_stream import Outage, WrittenStream
 from tests.support.producers import with_parts
@@ -425,7 +425,7 @@ class Run:
     # -- running it
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[Service]:
+    async def connect(self) -> AsyncIterator[KinesisService]:
         yield KinesisService(self.stream, self.stream, "orders")
 
     def play(self) -> Outcome:

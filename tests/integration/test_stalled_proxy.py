@@ -108,14 +108,14 @@ def test_a_blocking_call_fails_at_its_deadline(proxy: str) -> None:
 
 def manifest_from_ssm(options: SourceOptions, file: Path) -> None:
     def load() -> None:
-        resolve_manifest(options, SyncClients(options.aws, "us-east-1"))
+        resolve_manifest(options, SyncClients(options.aws, "us-east-1").client)
 
     Patience(options.retry, SystemClock()).load("ssm:///app", load)
 
 
 def run(options: SourceOptions, file: Path) -> None:
     runtime = RunThread(
-        resolve_manifest(SourceOptions.parse({"manifest": str(file)}), SyncClients(options.aws)),
+        resolve_manifest(SourceOptions.parse({"manifest": str(file)}), SyncClients(options.aws).client),
         options,
         Listening(),
         token_urlsafe(32),
@@ -128,7 +128,7 @@ def run(options: SourceOptions, file: Path) -> None:
 
 def batch_read(options: SourceOptions, file: Path) -> None:
     given = BatchOptions(options)
-    asyncio.run(plan(resolve_manifest(options, SyncClients(options.aws)), given, Position.at_timestamp(0)))
+    asyncio.run(plan(resolve_manifest(options, SyncClients(options.aws).client), given, Position.at_timestamp(0)))
 
 
 @one_stall

@@ -183,7 +183,7 @@ def prepare(
     text = {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", **options}
     parsed = SourceOptions.parse(text)
     parsed = replace(parsed, retry=retry or parsed.retry)
-    manifest = resolve_manifest(parsed, SyncClients(parsed.aws))
+    manifest = resolve_manifest(parsed, SyncClients(parsed.aws).client)
     return LocalRun(
         manifest, parsed, listening, token_urlsafe(32), start_fetchers=start_fetchers, clock=clock, limits=limits
     )

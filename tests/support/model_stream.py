@@ -40,7 +40,7 @@ class ModelShard:
 
 
 class ModelStream:
-    """One stream; implements `Transport` and `ShardLister`.
+    """One stream; implements `Transport` and `Topology`.
 
     Args:
         shards: Number of shards at first.
@@ -139,7 +139,7 @@ class ModelStream:
         self.grown.set()
         self.grown = asyncio.Event()
 
-    # -- ShardLister
+    # -- Topology
 
     async def shards(self, stream_arn: str) -> list[Shard]:
         return [shard.describe() for shard in self.shards_by_id.values()]

@@ -17,7 +17,7 @@ from tests.support.world import World
 def next_start(world: World, checkpoint: Path, *streams: str) -> dict[str, str]:
     """Status, detail and remedy, by subject."""
     settings = AwsSettings(endpoint_url=world.aws.endpoint_url)
-    manifest = load_manifest(str(world.manifest), SyncClients(settings)).select(list(streams) or None)
+    manifest = load_manifest(str(world.manifest), SyncClients(settings).client).select(list(streams) or None)
 
     async def ask() -> dict[str, str]:
         async with Access(settings, manifest.region) as access:

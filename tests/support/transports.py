@@ -214,7 +214,7 @@ class ScriptedStream:
 
 
 class ScriptedTopology:
-    """A topology that plays answers; implements `kinesis_efo.kinesis.topology.ShardLister`.
+    """A topology that plays answers; implements `kinesis_efo.kinesis.topology.Topology`.
 
     Args:
         answers: One per call of `shards`: shards or their ids, or an exception. The last one is repeated for ever.

@@ -196,11 +196,11 @@ class Session:
 def test_a_manifest_comes_from_three_places(tmp_path: Path) -> None:
     path, text = tmp_path / "m.json", json.dumps(document())
     path.write_text(text)
-    assert load_manifest(str(path), Session(None)).source == str(path)
+    assert load_manifest(str(path), Session(None).client).source == str(path)
     ssm, s3 = Session({"Parameter": {"Value": text}}), Session({"Body": io.BytesIO(text.encode())})
-    assert load_manifest("ssm:///kinesis-efo/dev/lake", ssm).application == "lake"
+    assert load_manifest("ssm:///kinesis-efo/dev/lake", ssm.client).application == "lake"
     assert ssm.calls == [("ssm.get_parameter", {"Name": "/kinesis-efo/dev/lake", "WithDecryption": True})]
-    assert load_manifest("s3://bucket/some/key.json", s3).application == "lake"
+    assert load_manifest("s3://bucket/some/key.json", s3.client).application == "lake"
     assert s3.calls == [("s3.get_object", {"Bucket": "bucket", "Key": "some/key.json"})]
 
 
@@ -219,7 +219,7 @@ def test_a_manifest_comes_from_three_places(tmp_path: Path) -> None:
 )
 def test_wrong_locations_are_refused(location: str, message: str) -> None:
     with raises(ManifestError, message):
-        load_manifest(location, Session(None))
+        load_manifest(location, Session(None).client)
 
 
 def error(code: str, operation: str = "GetParameter") -> ClientError:
@@ -242,7 +242,7 @@ REFUSED = "An error occurred ({0}) when calling the {1} operation: no. The job's
 )
 def test_errors_of_aws_are_explained(location: str, cause: Exception, message: str) -> None:
     with raises(ManifestError, f"manifest {location} cannot be loaded: {message}"):
-        load_manifest(location, Session(cause))
+        load_manifest(location, Session(cause).client)
 
 
 @pytest.fixture
@@ -251,7 +251,9 @@ def resolved(tmp_path: Path) -> Callable[..., Manifest]:
 
     def resolve(data: dict[str, Any], **options: str) -> Manifest:
         (tmp_path / "m.json").write_text(json.dumps(data))
-        return resolve_manifest(SourceOptions.parse({"manifest": str(tmp_path / "m.json"), **options}), Session(None))
+        return resolve_manifest(
+            SourceOptions.parse({"manifest": str(tmp_path / "m.json"), **options}), Session(None).client
+        )
 
     return resolve
 
@@ -267,7 +269,7 @@ def test_selected_streams(resolved: Callable[..., Manifest]) -> None:
 # Shows 80.
 def test_arns_instead_of_a_manifest() -> None:
     options = SourceOptions.parse({"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t"})
-    manifest = resolve_manifest(options, Session(None))
+    manifest = resolve_manifest(options, Session(None).client)
     assert (manifest.application, manifest.region, manifest.lease_table) == ("lake", "eu-west-1", "t")
     assert manifest.streams["dev-orders"].consumer_arn == CONSUMER
     assert (
@@ -285,14 +287,14 @@ def test_arns_instead_of_a_manifest() -> None:
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
     options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
-    assert resolve_manifest(options, Session(None)).source == source
+    assert resolve_manifest(options, Session(None).client).source == source
 
 
 # Shows 80.
 @pytest.mark.parametrize("parse", [SourceOptions.parse, lambda given: BatchOptions.parse(given).source])
 def test_streams_alone_are_enough_to_poll(parse: Callable[[dict[str, str]], SourceOptions]) -> None:
     reads = {} if parse != SourceOptions.parse else {"readMode": "polling"}
-    manifest = resolve_manifest(parse({"streamArn": f"{STREAM}, {OTHER}", **reads}), Session(None))
+    manifest = resolve_manifest(parse({"streamArn": f"{STREAM}, {OTHER}", **reads}), Session(None).client)
     assert (manifest.lease_table, [ref.stream_arn for ref in manifest.streams.values()]) == ("", [STREAM, OTHER])
     assert manifest.application == ("dev-orders" if reads else "")
     manifest.check_choice()
@@ -302,7 +304,7 @@ def test_consumers_are_matched_to_streams_in_any_order() -> None:
     options = SourceOptions.parse(
         {"streamArn": f"{STREAM},{OTHER}", "consumerArn": f"{OTHER}/consumer/copy:1, {CONSUMER}"}
     )
-    manifest = resolve_manifest(options, Session(None))
+    manifest = resolve_manifest(options, Session(None).client)
     assert {name: ref.consumer_arn for name, ref in manifest.streams.items()} == {
         "dev-orders": CONSUMER,
         "clicks": f"{OTHER}/consumer/copy:1",
@@ -321,7 +323,9 @@ def test_batch_read_names_one_of_several_streams(tmp_path: Path) -> None:
 
     def read(**options: str) -> list[str]:
         return list(
-            resolve_manifest(BatchOptions.parse({"manifest": str(path), **options}).source, Session(None)).streams
+            resolve_manifest(
+                BatchOptions.parse({"manifest": str(path), **options}).source, Session(None).client
+            ).streams
         )
 
     assert (read(streams="*"), read(streams="clicks")) == (["clicks", "orders"], ["clicks"])
@@ -331,7 +335,7 @@ def test_batch_read_names_one_of_several_streams(tmp_path: Path) -> None:
 
 def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:
     options = SourceOptions.parse({"streamArn": STREAM, "leaseTable": "t", "readMode": "polling"})
-    manifest = resolve_manifest(options, Session(None))
+    manifest = resolve_manifest(options, Session(None).client)
     ref = manifest.streams["dev-orders"]
     assert (manifest.application, ref.polled, ref.reader) == ("t", True, f"stream {STREAM}")
     assert all(ref.polled for ref in resolved(polled(), readMode="polling").streams.values())
@@ -358,4 +362,4 @@ def test_the_region_option_must_fit_the_manifest(resolved: Callable[..., Manifes
         "kinesis-efo option 'region' (on the command line, --region) is 'us-gov-west-1', but the resources of the options "
         "streamArn, consumerArn and leaseTable are in 'eu-west-1'; omit the option",
     ):
-        resolve_manifest(SourceOptions.parse(direct), Session(None))
+        resolve_manifest(SourceOptions.parse(direct), Session(None).client)

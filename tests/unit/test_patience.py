@@ -316,7 +316,7 @@ def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
         "run the job with the same release"
     )
     with raises(ManifestError, said):
-        patience.load(location, partial(load_manifest, location, session))  # it came, and is not valid
+        patience.load(location, partial(load_manifest, location, session.client))  # it came, and is not valid
     assert session.asked == 4
 
 
@@ -325,7 +325,7 @@ def test_a_manifest_is_waited_for(location: str, fault: str) -> None:
 def test_a_permanent_manifest_error_is_not_waited_for(location: str, code: str) -> None:
     session = Session(lambda: answered(code, 400), times=100)
     with pytest.raises(ManifestError, match=code):
-        Patience(RETRY, LoopClock()).load(location, partial(load_manifest, location, session))
+        Patience(RETRY, LoopClock()).load(location, partial(load_manifest, location, session.client))
     assert session.asked == 1
 
 

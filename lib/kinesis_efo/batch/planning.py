@@ -22,7 +22,7 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.kinesis.bounds import check_ends, check_streams, in_future, instant, not_listed
 from kinesis_efo.kinesis.clock import MOST_SKEW_SECONDS, KinesisClock
 from kinesis_efo.kinesis.faults import report_loss
-from kinesis_efo.kinesis.topology import ShardLister, StreamSummary, Topology, explained, identified, read_distribution
+from kinesis_efo.kinesis.topology import StreamSummary, Topology, explained, identified, read_distribution
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import BatchOptions, Deaggregation
 from kinesis_efo.patience import Patience
@@ -137,7 +137,7 @@ class StretchPlanner:
     """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
 
     def __init__(
-        self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: ShardLister, now: float
+        self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: Topology, now: float
     ) -> None:
         self._ref = ref
         self._source = source

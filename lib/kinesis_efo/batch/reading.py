@@ -29,7 +29,7 @@ from kinesis_efo.kinesis.faults import report_loss
 from kinesis_efo.kinesis.polling import POLLING_CONFIG, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.topology import ShardLister, Topology, explained
+from kinesis_efo.kinesis.topology import Topology, explained
 from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
@@ -210,7 +210,7 @@ async def read_stretch(
 
 
 async def check_planned(
-    lister: ShardLister,
+    lister: Topology,
     ref: StreamRef,
     source: str,
     clock: KinesisClock,

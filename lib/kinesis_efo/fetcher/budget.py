@@ -215,7 +215,7 @@ class Account:
 
 
 class ShardRoom:
-    """Space for a shard's next event, in addition to its buffered events; implements `kinesis.transport.Room`.
+    """Space for a shard's next event, in addition to its buffered events; implements `kinesis.transport.Quota`.
 
     `waits` is called when the shard begins to queue for space.
     """

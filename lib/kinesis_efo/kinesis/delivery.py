@@ -12,7 +12,7 @@ from kinesis_efo.decisions.losses import START_SECONDS, Facts, ReadUntil, at_hor
 from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.kinesis.transport import Room
+from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.events import ChildShard, Event, EventHead
 
@@ -23,7 +23,7 @@ class EventSink(Protocol):
     """Receives the events of a shard and reserves buffer space for them. While the sink is full, reading pauses."""
 
     @property
-    def room(self) -> Room:
+    def room(self) -> Quota:
         """Where the transport reserves space for the next event."""
         ...
 

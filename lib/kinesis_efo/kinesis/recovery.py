@@ -18,7 +18,7 @@ from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.errors import AccessRefusedError, ConsumerNotFoundError, StreamNotFoundError
 from kinesis_efo.kinesis.faults import Backoff, Fault, Verdict, classify, fatal, former_position, lost_after, replaced
 from kinesis_efo.kinesis.stats import SubscriptionStats
-from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, ShardLister
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, Presence, Topology
 from kinesis_efo.kinesis.transport import Transport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -97,7 +97,7 @@ class ReadContext:
     stream: StreamRef
     source: str
     transport: Transport
-    topology: ShardLister
+    topology: Topology
     retry: RetrySettings = field(default_factory=RetrySettings)
     limits: Limits = KINESIS_LIMITS
     clock: Clock = field(default_factory=SystemClock)

@@ -25,7 +25,7 @@ from kinesis_efo.decisions.losses import (
     time_of,
 )
 from kinesis_efo.kinesis.faults import lost_after
-from kinesis_efo.kinesis.topology import SKEW_SECONDS, ShardLister, SharedCall
+from kinesis_efo.kinesis.topology import SKEW_SECONDS, SharedCall, Topology
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
@@ -130,7 +130,7 @@ class Retention:
     def __init__(
         self,
         stream: StreamRef,
-        lister: ShardLister,
+        lister: Topology,
         clock: Clock,
         shard: Callable[[str], Awaitable[Shard | None]],
         *,

@@ -23,7 +23,7 @@ from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, f
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
-from kinesis_efo.kinesis.topology import ShardLister, explained, identified, read_distribution, starting_positions
+from kinesis_efo.kinesis.topology import Topology, explained, identified, read_distribution, starting_positions
 from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -53,7 +53,7 @@ class Stream:
         self,
         ref: StreamRef,
         transport: Transport,
-        lister: ShardLister,
+        lister: Topology,
         retry: RetrySettings,
         source: str,
         clock: Clock,

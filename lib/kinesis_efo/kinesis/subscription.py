@@ -20,7 +20,7 @@ from kinesis_efo.kinesis.faults import classify
 from kinesis_efo.kinesis.recovery import Limits, ReadContext, Recovery
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
-from kinesis_efo.kinesis.transport import EventStream, NoRoom, Room
+from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.records.events import ChildShard, Event
 
@@ -309,7 +309,7 @@ class QueuedRoom:
     While a request is queued, the time limits of the open `subscription` are suspended. Closing the subscription leaves the request queued.
     """
 
-    def __init__(self, room: Room, clock: Clock, full: float) -> None:
+    def __init__(self, room: Quota, clock: Clock, full: float) -> None:
         self.subscription: OpenSubscription
         self._room = room
         self._clock = clock

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import inf
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
@@ -45,39 +45,10 @@ class StreamSummary(NamedTuple):
     retention: float
 
 
-class ShardLister(Protocol):
-    """Reads the shards, summary and consumer of streams. Each call raises botocore's `ClientError` if Kinesis rejects it."""
-
-    async def shards(self, stream_arn: str) -> list[Shard]:
-        """List all shards within retention, open and closed.
-
-        Raises `ResponseParserError` for an empty list, which some servers return right after a stream was created. Every stream has an open
-        shard, so a later call succeeds. A new query that accepted an empty list would never read anything.
-        """
-        ...
-
-    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        """List the shards that were open at a time; None if the time is before retention or before the stream's creation.
-
-        Raises `ResponseParserError` if the list is empty but the stream existed at that time.
-        """
-        ...
-
-    async def summary(self, stream_arn: str) -> StreamSummary:
-        """Return the stream's creation time and retention."""
-        ...
-
-    async def distribution(self, stream_arn: str) -> Distribution:
-        """Return how Kinesis distributes new records over the shards."""
-        ...
-
-    async def consumer_exists(self, consumer_arn: str) -> bool:
-        """Whether a consumer with this ARN exists and is not being deleted. A re-registered consumer has another ARN."""
-        ...
-
-
 class Topology:
-    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client; implements `ShardLister`.
+    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
+
+    Each method raises botocore's `ClientError` if Kinesis rejects the call.
 
     Args:
         client: Retries throttled calls; the caller closes it.
@@ -92,19 +63,31 @@ class Topology:
         self._impossible: set[tuple[str, str]] = set()
 
     async def shards(self, stream_arn: str) -> list[Shard]:
+        """List all shards within retention, open and closed.
+
+        Raises `ResponseParserError` for an empty list, which some servers return right after a stream was created. Every stream has an open
+        shard, so a later call succeeds. A new query that accepted an empty list would never read anything.
+        """
         return await self._call("ListShards", stream_arn, partial(self._list_some, stream_arn))
 
     async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        """List the shards that were open at a time; None if the time is before retention or before the stream's creation.
+
+        Raises `ResponseParserError` if the list is empty but the stream existed at that time.
+        """
         return await self._call("ListShards", stream_arn, partial(self._list_open_at, stream_arn, epoch_ms))
 
     async def summary(self, stream_arn: str) -> StreamSummary:
+        """Return the stream's creation time and retention."""
         found = await self._call("DescribeStreamSummary", stream_arn, partial(self._summary, stream_arn))
         return StreamSummary(int(found["StreamCreationTimestamp"].timestamp()), found["RetentionPeriodHours"] * 3600.0)
 
     async def distribution(self, stream_arn: str) -> Distribution:
+        """Return how Kinesis distributes new records over the shards."""
         return distribution_of(self._client, await self._summary(stream_arn))
 
     async def consumer_exists(self, consumer_arn: str) -> bool:
+        """Whether a consumer with this ARN exists and is not being deleted. A re-registered consumer has another ARN."""
         ask = partial(self._client.describe_stream_consumer, ConsumerARN=consumer_arn)
         try:
             answer = await self._call("DescribeStreamConsumer", consumer_arn, ask)
@@ -186,7 +169,7 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
     return ResponseParserError(f"no shard of {stream_arn} is listed: it is being created or deleted")
 
 
-async def starting_positions(lister: ShardLister, stream_arn: str, start: Position) -> dict[str, Position]:
+async def starting_positions(lister: Topology, stream_arn: str, start: Position) -> dict[str, Position]:
     """Return the start position of each shard for a new query, by shard id. A time before retention becomes the trim horizon.
 
     `start` must be a `TRIM_HORIZON` or `AT_TIMESTAMP` position; raises `ValueError` for other kinds.
@@ -199,7 +182,7 @@ async def starting_positions(lister: ShardLister, stream_arn: str, start: Positi
     return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
 
 
-async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
+async def identified(lister: Topology, stream_arn: str) -> StreamIdentity:
     """Return the identity of the stream that has this ARN now; without the creation time if DescribeStreamSummary fails."""
     try:
         return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
@@ -209,7 +192,7 @@ async def identified(lister: ShardLister, stream_arn: str) -> StreamIdentity:
 
 
 async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> Distribution:
-    """Return the result of a `ShardLister.distribution` call; on an error, log it and return `UNKNOWN`."""
+    """Return the result of a `Topology.distribution` call; on an error, log it and return `UNKNOWN`."""
     try:
         return await asking
     except CALL_ERRORS as error:
@@ -223,7 +206,7 @@ class Presence:
     An error may concern a thousand shards at once, but Kinesis allows an account only a few ListShards and Describe calls per second.
     """
 
-    def __init__(self, stream: StreamRef, lister: ShardLister, clock: Clock) -> None:
+    def __init__(self, stream: StreamRef, lister: Topology, clock: Clock) -> None:
         self._clock = clock
         self._shards = SharedCall(lambda: lister.shards(stream.stream_arn), clock, FRESH_SECONDS)
         self._consumer = SharedCall(lambda: lister.consumer_exists(stream.consumer_arn or ""), clock, FRESH_SECONDS)
@@ -287,7 +270,7 @@ class SharedCall(Generic[T]):
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
-    """Await a `ShardLister` call and translate AWS's errors to `StreamError` with a remedy. `source` is where the ARN came from."""
+    """Await a `Topology` call and translate AWS's errors to `StreamError` with a remedy. `source` is where the ARN came from."""
     where = f"stream {ref.name!r}: {ref.stream_arn} (from {source})"
     try:
         return await listing

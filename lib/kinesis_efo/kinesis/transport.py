@@ -80,17 +80,13 @@ class Quota(Protocol):
         """Called after `try_reserve` has failed: wait for space and reserve it. Raises `NoRoom` after a timeout."""
         ...
 
-
-class Room(Quota, Protocol):
-    """A quota to which reserved but unused space can be returned."""
-
     def release(self) -> None:
         """Return the space reserved for an event that will not come."""
         ...
 
 
 class Unlimited:
-    """Unlimited space; implements `Room`."""
+    """Unlimited space; implements `Quota`."""
 
     share = 1 << 62
 

@@ -28,7 +28,7 @@ from kinesis_efo.producer.metrics import Counts, ProducerMetrics, StallWatch
 from kinesis_efo.producer.queue import PutRecordsRequest, RecordQueue, RequestOutcome, Result
 from kinesis_efo.producer.record import Data, Epoch, PutArguments, Record, SizeLimit, Written, make_record
 from kinesis_efo.producer.routing import ShardMap, StreamTraits, shard_map, warn_of_consequences
-from kinesis_efo.producer.service import Service
+from kinesis_efo.producer.service import KinesisService
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, MAX_REQUEST_RECORDS, ProducerSettings
 from kinesis_efo.records.distribution import Distribution
 
@@ -69,7 +69,7 @@ class Engine:
     def __init__(
         self,
         stream: str,
-        service: Service,
+        service: KinesisService,
         shards: ShardMap,
         traits: StreamTraits,
         settings: ProducerSettings,

@@ -24,12 +24,12 @@ from kinesis_efo.producer.faults import judge
 from kinesis_efo.producer.metrics import ProducerMetrics, producer_collector
 from kinesis_efo.producer.record import Data, PutArguments, Record, Written
 from kinesis_efo.producer.routing import shard_map
-from kinesis_efo.producer.service import Service, connect
+from kinesis_efo.producer.service import KinesisService, connect
 from kinesis_efo.producer.settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
 
-Connect = Callable[[], AbstractAsyncContextManager[Service]]
+Connect = Callable[[], AbstractAsyncContextManager[KinesisService]]
 
 
 class AsyncProducer:
@@ -227,5 +227,5 @@ class AsyncProducer:
             )
         return engine
 
-    def _connect_kinesis(self) -> AbstractAsyncContextManager[Service]:
+    def _connect_kinesis(self) -> AbstractAsyncContextManager[KinesisService]:
         return connect(self.stream, self._aws, self.settings.max_in_flight + 1, self._session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import botocore
 import msgspec
@@ -30,23 +30,6 @@ logger = logging.getLogger(__name__)
 
 _SMALL = 400
 """Parcels of fewer bytes are encoded by msgspec's base64. pybase64 is four times as fast, but requires a call per record."""
-
-
-class Service(Protocol):
-    """The calls of a producer to Kinesis; replaced in tests."""
-
-    async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
-        """Send one PutRecords request without retries. Returns one result per parcel, in order.
-
-        `keyed`: whether keys select the shard. If not, explicit hash keys are not sent.
-        """
-        ...
-
-    async def shards(self) -> list[HashRange]:
-        """List the stream's shards, including closed ones."""
-        ...
-
-    async def traits(self) -> StreamTraits: ...
 
 
 class _PutRecordsEntry(msgspec.Struct, gc=False, omit_defaults=True):
@@ -74,6 +57,10 @@ class KinesisService:
         keep_answers(data, "PutRecords")
 
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
+        """Send one PutRecords request without retries. Returns one result per parcel, in order.
+
+        `keyed`: whether keys select the shard. If not, explicit hash keys are not sent.
+        """
         entries = [
             _PutRecordsEntry(
                 parcel.data if parcel.size < _SMALL else msgspec.Raw(b'"%b"' % b64encode(parcel.data)),
@@ -95,6 +82,7 @@ class KinesisService:
         return results
 
     async def shards(self) -> list[HashRange]:
+        """List the stream's shards, including closed ones."""
         pages = pages_of("ListShards", self._control.list_shards, self._stream, token_only)
         return [_shard(shard) async for page in pages for shard in page["Shards"]]
 
@@ -124,7 +112,7 @@ class KinesisService:
 @asynccontextmanager
 async def connect(
     stream: str, aws: AwsSettings, connections: int, session: SdkSession | None = None
-) -> AsyncIterator[Service]:
+) -> AsyncIterator[KinesisService]:
     """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight."""
     if session is not None and (aws.profile or aws.credential_provider):
         raise ConfigurationError("give a session, or a profile or credential_provider in AwsSettings, and not both")

@@ -7,7 +7,10 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from kinesis_efo_core import Batch, Frames
 
 logger = logging.getLogger(__name__)
 
@@ -20,51 +23,10 @@ SWITCH: Final = "KINESIS_EFO_CORE"
 _INTERFACE: Final = 1
 
 
-class CoreBatch(Protocol):
-    """Rows that the core has decoded for one batch. The core declines unusual payloads as a whole; Python then decodes them."""
-
-    @property
-    def floor(self) -> str | None:
-        """The sequence number after which decoding continues: the last record's, or `begin`'s `floor` before the first record."""
-
-    def begin(self, stream: str, shard: str, floor: str | None, ceiling: str | None) -> bool:
-        """Begin a shard's range: the records after `floor`, up to `ceiling`. Return whether the core can decode it."""
-
-    def add(self, payload: bytes | memoryview) -> tuple[int, int, bool] | None:
-        """Decode a payload. Return how many records are in the range, how many there are, and whether the range ended; None if declined."""
-
-    def clear(self) -> None: ...
-
-    def take(self) -> Any:
-        """Return the rows, as an object with Arrow's C data interface. The next batch continues in the same range."""
-
-
-class CoreFrames(Protocol):
-    """Decodes the frames of an event stream from chunks that may be cut anywhere."""
-
-    @property
-    def awaited(self) -> int:
-        """Length of the incomplete frame, bytes; 0 if its first bytes have not arrived."""
-
-    @property
-    def missing(self) -> int:
-        """Bytes of the incomplete frame that have not arrived."""
-
-    def feed(self, chunk: bytes) -> tuple[list[tuple[dict[str, str | bytes | bool], bytes]], bytes | None]:
-        """Return the headers and payloads of the frames that the chunk completes, and the bytes from a declined frame on, if any."""
-
-    def rest(self) -> bytes:
-        """Return the bytes of the incomplete frame and discard them."""
-
-
 class EventReaders(NamedTuple):
-    """The core's functions that read events. The readers return None for events that the core declines.
+    """The core's functions that read events; see `kinesis_efo_core.pyi`."""
 
-    `read_head` returns an event's continuation, lag in milliseconds, number of records, and last sequence number. `read_answer` returns the
-    iterator of a GetRecords response, its lag in milliseconds, number of records, last sequence number, and bytes of data and keys.
-    """
-
-    new_frames: Callable[[], CoreFrames]
+    new_frames: Callable[[], Frames]
     read_head: Callable[[bytes], tuple[str, int, int, str | None] | None]
     read_answer: Callable[[bytes], tuple[str, int, int, str | None, int] | None]
 
@@ -73,7 +35,7 @@ class Choice(NamedTuple):
     """The decoder that this process uses."""
 
     # Creates a batch of the core; the argument is whether to split KPL aggregates. None if Python decodes the records
-    new_batch: Callable[[bool], CoreBatch] | None
+    new_batch: Callable[[bool], Batch] | None
     detail: str  # Describes the choice, for the log
     fix: str = ""  # How to fix an installed native core that cannot be used; else empty
     events: EventReaders | None = None  # None if Python reads the events
@@ -116,7 +78,7 @@ def event_readers() -> EventReaders | None:
     return CHOSEN.events
 
 
-def new_batch(*, deaggregate: bool) -> CoreBatch | None:
+def new_batch(*, deaggregate: bool) -> Batch | None:
     """Create a batch of the core; None if Python decodes the records. Logs the choice once per process."""
     _log(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import lt
-from typing import Any, Final, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,10 @@ from pybase64 import b64decode
 
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo.records.batches import BatchBuilder, Data, KinesisRecord, even_parts, is_full, undecodable
-from kinesis_efo.records.core import CoreBatch, new_batch
+from kinesis_efo.records.core import new_batch
+
+if TYPE_CHECKING:
+    from kinesis_efo_core import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +174,7 @@ class _CoreDecoder:
     Therefore, batches have the same boundaries as if Python decoded everything, and all errors come from Python.
     """
 
-    def __init__(self, core: CoreBatch) -> None:
+    def __init__(self, core: Batch) -> None:
         self._core = core
         self._ranges: list[_RangePayloads] = []
         self._ready = False

@@ -125,7 +125,7 @@ class Targets:
             elif not named_by_rows:
                 raise OptionsError(["kinesis-efo sink needs option 'stream' or 'manifest', or a column 'stream'"])
             return cls(options.stream, None, "option 'stream'")
-        load = partial(load_manifest, options.manifest, SyncClients(options.aws))
+        load = partial(load_manifest, options.manifest, SyncClients(options.aws).client)
         manifest = Patience(RetrySettings(), SystemClock()).load(options.manifest, load).in_region(options.aws.region)
         arns = {name: stream.stream_arn for name, stream in manifest.streams.items()}
         names = ", ".join(map(repr, sorted(arns)))

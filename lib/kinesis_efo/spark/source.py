@@ -210,7 +210,7 @@ def _check_columns(schema: StructType) -> None:
 
 
 def _manifest(options: SourceOptions) -> Manifest:
-    load = partial(resolve_manifest, options, _Session(options))
+    load = partial(resolve_manifest, options, partial(_client, options))
     if options.manifest is None or "://" not in options.manifest:
         return load()  # skip the imports below
     from kinesis_efo.clock import SystemClock
@@ -219,14 +219,8 @@ def _manifest(options: SourceOptions) -> Manifest:
     return Patience(options.retry, SystemClock()).load(options.manifest, load)
 
 
-class _Session:
-    """Creates AWS clients to read a manifest in SSM or S3. Imports the AWS SDK only if a client is needed."""
+def _client(options: SourceOptions, service: str) -> Any:
+    """Create an AWS client to read a manifest in SSM or S3. Imports the AWS SDK, which no other manifest needs."""
+    from kinesis_efo.aws import SyncClients, patient_config
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-
-    def client(self, service_name: str, /) -> Any:
-        from kinesis_efo.aws import SyncClients, patient_config
-
-        options = self._options
-        return SyncClients(options.aws, config=patient_config(options.retry.timeout)).client(service_name)
+    return SyncClients(options.aws, config=patient_config(options.retry.timeout)).client(service)

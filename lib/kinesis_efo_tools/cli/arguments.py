@@ -182,7 +182,7 @@ def load(
 
     try:
         clients = SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS)
-        loaded = in_thread(load_manifest, location, clients)
+        loaded = in_thread(load_manifest, location, clients.client)
         found = loaded.result(seconds).in_region(aws.region)
     except TimeoutError:
         raise ManifestError(

@@ -159,7 +159,7 @@ def _check_installed() -> None:
 
 
 def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> Declaration:
-    given = load_manifest(str(manifest), SyncClients(AwsSettings()))
+    given = load_manifest(str(manifest), SyncClients(AwsSettings()).client)
     unknown = shards.keys() - given.streams.keys()
     if unknown:
         raise typer.BadParameter(

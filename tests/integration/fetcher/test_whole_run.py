@@ -41,7 +41,7 @@ def asking(world: World, runtime: RunThread, streams: str) -> Iterator[RunLink |
     options = SourceOptions.parse(
         {**world.options, "startingPosition": "TRIM_HORIZON", "leaseTimeout": "1s", "streams": streams}
     )
-    manifest = resolve_manifest(options, SyncClients(options.aws))
+    manifest = resolve_manifest(options, SyncClients(options.aws).client)
     file: Any = SimpleNamespace(lives=True, close=lambda: None, entry=SimpleNamespace(pid=0))
     client = RunConnection(runtime.address, runtime.secret)
     link = RunLink(file, client, lambda: None, time.sleep)

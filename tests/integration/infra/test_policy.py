@@ -152,7 +152,7 @@ async def life(world: World, application: str = "lake", *, catches_up: bool = Tr
         catches_up: Whether a query with a consumer is behind another one of its program, and reads alone first.
     """
     location = f"ssm:///kinesis-efo/test/{application}"
-    manifest = await asyncio.to_thread(load_manifest, location, SyncClients(world.settings))
+    manifest = await asyncio.to_thread(load_manifest, location, SyncClients(world.settings).client)
     polled = manifest.streams["orders"].polled
     config = AioConfig(**(POLLING_CONFIG if polled else subscription_config()))
     clients = AsyncClients(world.settings, manifest.region)
@@ -260,7 +260,7 @@ def test_catching_up_needs_what_polling_false_removes(world: World) -> None:
 
 def read_batch(world: World) -> int:
     """Make all calls of a batch read that begins before the stream's retention; returns the number of rows."""
-    manifest = load_manifest("ssm:///kinesis-efo/test/lake", SyncClients(world.settings))
+    manifest = load_manifest("ssm:///kinesis-efo/test/lake", SyncClients(world.settings).client)
     options = BatchOptions.parse(
         {
             "manifest": "m.json",

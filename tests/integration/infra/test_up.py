@@ -59,7 +59,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalAws]:
 
 def manifest(aws: LocalAws, application: str) -> Manifest:
     settings = AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)
-    return load_manifest(f"ssm:///kinesis-efo/test/{application}", SyncClients(settings))
+    return load_manifest(f"ssm:///kinesis-efo/test/{application}", SyncClients(settings).client)
 
 
 NOT_LOCAL = {
@@ -151,7 +151,7 @@ def test_projects_with_one_environment_name_do_not_collide(declare: Callable[...
     assert any(each.endswith("lake.test-orders") for each in lake)
     for name, project in (("test", "kinesis-efo"), ("lake.test", "lake")):
         clients = SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url))
-        loaded = load_manifest(f"ssm:///{project}/test/lake", clients)
+        loaded = load_manifest(f"ssm:///{project}/test/lake", clients.client)
         assert (loaded.environment, loaded.lease_table) == (name, f"{project}-test-lake")
 
 
@@ -193,7 +193,7 @@ def test_command_serves_until_interrupted(
                 if line.startswith("export "):
                     told, _, value = line.removeprefix("export ").strip().partition("=")
                     monkeypatch.setenv(told, value)
-            loaded = load_manifest("ssm:///kinesis-efo/test/lake", SyncClients(AwsSettings()))
+            loaded = load_manifest("ssm:///kinesis-efo/test/lake", SyncClients(AwsSettings()).client)
             assert loaded.region == REGION
             assert loaded.streams["orders"].stream_arn.split(":")[4] == environment.account_id
             process.send_signal(signal.SIGINT if command == "up" else signal.SIGTERM)
@@ -242,7 +242,7 @@ def test_library_loads_manifests_from_s3(
         apply_in(aws, environment, tmp_path)
     else:
         declare_in(aws, environment)
-    loaded = load_manifest(location, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)))
+    loaded = load_manifest(location, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)).client)
     assert (loaded.application, loaded.lease_table) == ("lake", "kinesis-efo-test-lake")
     parameters = {each["Name"] for each in aws.client("ssm").describe_parameters()["Parameters"]}
     assert "/kinesis-efo/test/lake" not in parameters

@@ -93,7 +93,7 @@ def test_an_endless_manifest_is_refused(location: str, message: str) -> None:
     with answering(bytes(1 << 16)) as url:
         settings = AwsSettings(region="eu-west-1", endpoint_url=url)
         with pytest.raises(ManifestError, match=message):
-            load_manifest(location, SyncClients(settings, config={"retries": {"total_max_attempts": 1}}))
+            load_manifest(location, SyncClients(settings, config={"retries": {"total_max_attempts": 1}}).client)
 
 
 @pytest.mark.parametrize("location", ["ssm:///lake", "s3://a-bucket/key"])
@@ -113,7 +113,7 @@ def test_no_more_than_a_manifest_is_read(tmp_path: Path) -> None:
     writing = threading.Thread(target=write)
     writing.start()
     with pytest.raises(ManifestError, match="has more than 1 MiB, which no manifest has"):
-        load_manifest(str(path), SyncClients(AwsSettings()))
+        load_manifest(str(path), SyncClients(AwsSettings()).client)
     writing.join(60)
     assert len(written) < 64
 

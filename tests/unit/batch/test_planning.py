@@ -37,7 +37,7 @@ SHARDS = [
 
 
 class Kinesis:
-    """A stream that was split an hour ago; implements `ShardLister`."""
+    """A stream that was split an hour ago; implements `Topology`."""
 
     def __init__(self, retention: float = 24 * HOUR, created: float = NOW - 1000 * HOUR) -> None:
         self._retention = retention

@@ -16,7 +16,7 @@ from kinesis_efo.producer import AsyncProducer, ProducerSettings
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.engine import REPLACED_SECONDS
 from kinesis_efo.producer.routing import HashRange
-from kinesis_efo.producer.service import Service
+from kinesis_efo.producer.service import KinesisService
 from tests.support import virtual_time
 from tests.support.producers import with_parts
 from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
@@ -58,7 +58,7 @@ class LimitedService(ModelService):
 
 def run(scenario: Callable[[AsyncProducer], Awaitable[Any]], service: ModelService, **wanted: Any) -> None:
     @asynccontextmanager
-    async def connect() -> AsyncIterator[Service]:
+    async def connect() -> AsyncIterator[KinesisService]:
         yield service
 
     async def main() -> None:

@@ -14,7 +14,7 @@ from kinesis_efo.metrics import METRICS, MetricsSettings
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics
 from kinesis_efo.producer.metrics import producer_collector
-from kinesis_efo.producer.service import Service
+from kinesis_efo.producer.service import KinesisService
 from tests.support.producers import with_parts
 from tests.support.write_model import ModelService, ModelStream, even_shards
 
@@ -22,7 +22,7 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[Service]:
+async def opened() -> AsyncIterator[KinesisService]:
     yield ModelService(ModelStream(even_shards(1)))
 
 

@@ -23,7 +23,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.record import Written
-from kinesis_efo.producer.service import Service
+from kinesis_efo.producer.service import KinesisService
 from tests.support import virtual_time
 from tests.support.messages import raises
 from tests.support.producers import with_parts
@@ -47,11 +47,11 @@ class Opened:
         self.closed = False
         self.made = threading.Event()
 
-    def __call__(self) -> AbstractAsyncContextManager[Service]:
+    def __call__(self) -> AbstractAsyncContextManager[KinesisService]:
         return self._open()
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Service]:
+    async def _open(self) -> AsyncIterator[KinesisService]:
         self.service = ModelService(self.stream)
         self.loop = asyncio.get_running_loop()
         self.made.set()
@@ -551,7 +551,7 @@ class TestBlocking:
 
     def test_failed_open_raises_and_leaves_no_thread(self) -> None:
         @asynccontextmanager
-        async def broken() -> AsyncIterator[Service]:
+        async def broken() -> AsyncIterator[KinesisService]:
             service = ModelService(ModelStream(even_shards(1)))
 
             async def refuse() -> list[Any]:

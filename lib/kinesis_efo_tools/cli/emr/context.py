@@ -78,7 +78,7 @@ class Context:
                 "--target is missing" + (_no_target(given, deployment) if deployment else "") + f"; give {TARGETS}"
             )
         target = Target.parse(text)
-        manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None))
+        manifest = load_manifest(location, SyncClients(aws, deployment.region if deployment else None).client)
         named = (given.environment, given.application)
         if deployment and named != (manifest.environment, manifest.application):
             raise UsageError(

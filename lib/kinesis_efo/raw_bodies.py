@@ -10,7 +10,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, Final
 
@@ -181,23 +181,6 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
     client.meta.events.register(f"before-send.kinesis.{operation}", mark, unique_id=f"kinesis-efo-mark-{operation}")
     client.meta.events.register(f"after-call.kinesis.{operation}", give, unique_id=f"kinesis-efo-give-{operation}")
-
-
-@contextmanager
-def closed_where_it_fails(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the `with` block fails: the SDK does not close streams that it cannot parse."""
-    sent: list[Any] = []
-    event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
-    client.meta.events.register(event, remember)
-    try:
-        yield
-    except BaseException:
-        for request in sent:
-            if (answer := getattr(request, "answer", None)) is not None:
-                answer.raw.close()
-        raise
-    finally:
-        client.meta.events.unregister(event, remember)
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:

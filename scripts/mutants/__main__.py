@@ -108,7 +108,6 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ),
     (
         "leases/search",
-        "leases/watch",
         "leases/shard_rows",
         "leases/expiry",
         "leases/owner",

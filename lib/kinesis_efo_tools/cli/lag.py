@@ -17,7 +17,6 @@ from kinesis_efo.kinesis.topology import Topology, explained, identified
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.watch import watch
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import arguments, output
 from kinesis_efo_tools.cli.commands.lag import Lag
@@ -30,6 +29,7 @@ from kinesis_efo_tools.operate import lag as lagging
 from kinesis_efo_tools.operate.each_stream import of_each
 from kinesis_efo_tools.operate.lag import ShardLag, Sightings
 from kinesis_efo_tools.operate.live import ask, brought_up_to_date
+from kinesis_efo_tools.operate.watch import watch
 
 
 def show_lag(given: Lag) -> None:

@@ -10,12 +10,12 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import LeaseStore, Scan
-from kinesis_efo.leases.watch import WatchResult, watch
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.change_mode import ChangeMode
 from kinesis_efo_tools.cli.failing import CommandExit, confirm
 from kinesis_efo_tools.operate import lease_edits
 from kinesis_efo_tools.operate.lease_edits import Edit
+from kinesis_efo_tools.operate.watch import WatchResult, watch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,7 +17,6 @@ from kinesis_efo.aws import domains_of_aws
 from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.raw_bodies import closed_where_it_fails
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
 
@@ -50,7 +50,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
             )
         listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
         try:
-            with closed_where_it_fails(kinesis, "SubscribeToShard"):
+            with _closed_on_failure(kinesis, "SubscribeToShard"):
                 answer = await kinesis.subscribe_to_shard(
                     ConsumerARN=ref.consumer_arn,
                     ShardId=listed["Shards"][0]["ShardId"],
@@ -197,3 +197,20 @@ def _has_dry_run(client: Any, operation: str) -> bool:
 def _members(client: Any, operation: str) -> Collection[str]:
     members: Collection[str] = client.meta.service_model.operation_model(operation).input_shape.members
     return members
+
+
+@contextmanager
+def _closed_on_failure(client: Any, operation: str) -> Iterator[None]:
+    """Close the responses of an operation if the `with` block fails: the SDK does not close streams that it cannot parse."""
+    sent: list[Any] = []
+    event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
+    client.meta.events.register(event, remember)
+    try:
+        yield
+    except BaseException:
+        for request in sent:
+            if (answer := getattr(request, "answer", None)) is not None:
+                answer.raw.close()
+        raise
+    finally:
+        client.meta.events.unregister(event, remember)

@@ -19,12 +19,12 @@ from kinesis_efo.decisions.losses import written_at
 from kinesis_efo.kinesis.topology import SKEW_SECONDS
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.backlog import backlog
 from kinesis_efo_tools.operate.checkup import consumer_name
+from kinesis_efo_tools.operate.watch import WatchResult
 
 METRIC_WINDOW: Final = timedelta(minutes=10)
 """How far back to ask CloudWatch, whose figures are per minute and some minutes late."""

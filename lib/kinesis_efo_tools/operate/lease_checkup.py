@@ -12,10 +12,10 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.leases.watch import watch
 from kinesis_efo.manifest import Manifest
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, Finding, finding
+from kinesis_efo_tools.operate.watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
 """Lease key of the test writes. No shard has it, and every write has the condition that it exists."""

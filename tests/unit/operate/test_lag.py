@@ -12,11 +12,11 @@ import pytest
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Scan
-from kinesis_efo.leases.watch import WatchResult
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_tools.operate.backlog import MOST_CALLS, Backlog, backlog
 from kinesis_efo_tools.operate.lag import Movement, ReaderState, ShardLag, Sightings, rows
+from kinesis_efo_tools.operate.watch import WatchResult
 from tests.support.answers import FixedClock
 from tests.support.virtual_time import LoopClock, run
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.watch import WatchResult, watch
 from kinesis_efo.positions import Position
+from kinesis_efo_tools.operate.watch import WatchResult, watch
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.virtual_time import LoopClock, run
 

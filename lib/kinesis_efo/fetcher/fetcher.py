@@ -31,7 +31,8 @@ from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Order, RowKey
 from kinesis_efo.kinesis.delivery import EventSink
-from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
+from kinesis_efo.kinesis.recovery import ReadContext
+from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.positions import Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.records.events import ChildShard
 
@@ -266,7 +267,7 @@ class Fetcher:
             compact_after=self.settings.compact_after,
         )
 
-    def _subscriptions(self, row: RowKey) -> Subscriptions:
+    def _subscriptions(self, row: RowKey) -> ReadContext:
         stream = self._streams.stream(row.shard.stream)
         return stream.subscriptions if row.is_shared or stream.separate is None else stream.separate
 

@@ -86,12 +86,13 @@ class FailureLog:
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """The settings and services shared by all subscriptions to one stream.
+    """The settings and services shared by all subscriptions to one stream with one transport, and the state of its shards.
 
     Attributes:
         source: Where the consumer's ARN came from, for messages.
         random: Returns numbers in `[0, 1)`, for jitter.
         presence: Looks up the shards and the consumer through `topology`. Concurrent lookups share one call.
+        stats: The statistics of each shard that has been subscribed to.
     """
 
     stream: StreamRef
@@ -104,6 +105,8 @@ class ReadContext:
     random: Callable[[], float] = standard_random.random
     presence: Presence = field(init=False)
     failures: FailureLog = field(init=False)
+    stats: dict[str, SubscriptionStats] = field(default_factory=dict, init=False)
+    recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "failures", FailureLog(self.clock))
@@ -113,6 +116,16 @@ class ReadContext:
     def way(self) -> str:
         """How shards are read, for messages."""
         return "polling" if self.stream.polled else "subscription"
+
+    def recovery(self, shard_id: str) -> Recovery:
+        """Return the state that a shard's successive subscriptions share."""
+        if shard_id not in self.recoveries:
+            self.recoveries[shard_id] = Recovery(self, shard_id)
+        return self.recoveries[shard_id]
+
+    def describe(self, shard_id: str) -> str:
+        """Describe the subscription to a shard, for messages."""
+        return self.stats.get(shard_id, SubscriptionStats()).describe(self.clock.monotonic())
 
 
 class Recovery:

@@ -22,7 +22,7 @@ from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_fr
 from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, fatal, former_position, replaced
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.subscription import ShardSubscription, Subscriptions
+from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.topology import Topology, explained, identified, read_distribution, starting_positions
 from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
@@ -81,15 +81,13 @@ class Stream:
         self.losses: Final = self._retention.log
         self._learned: dict[str, tuple[ChildShard, ...]] = {}
         self._hash_ranges: dict[str, tuple[int, int]] = {}
-        self.subscriptions: Final = Subscriptions(context, self._retention)
-        self.separate: Subscriptions | None = None  # GetRecords, for queries that are catching up; None if disabled
+        self.subscriptions: Final = context
+        self.separate: ReadContext | None = None  # GetRecords, for queries that are catching up; None if disabled
 
     def allow_separate(self, transport: Transport, limits: Limits) -> None:
         """Let queries that are catching up use a GetRecords transport."""
-        context = replace(
-            self.subscriptions.context, stream=replace(self.ref, consumer_arn=None), transport=transport, limits=limits
-        )
-        self.separate = Subscriptions(context, self._retention)
+        ref = replace(self.ref, consumer_arn=None)
+        self.separate = replace(self.subscriptions, stream=ref, transport=transport, limits=limits)
 
     async def refresh(self, *, patient: bool = False) -> None:
         """List the stream's shards again, with retries if `patient`. Raises `StreamError` if they cannot be listed."""
@@ -297,9 +295,11 @@ class Stream:
         Raises `StreamReplacedError` or `InvalidRequestError` if `start` belongs to an earlier stream or another shard.
         """
         self._check_number(shard_id, start)
-        return self._by(separate).make(shard_id, start, sink, known, may_open)
+        return ShardSubscription(
+            self._by(separate), shard_id, start, sink, retention=self._retention, known=known, may_open=may_open
+        )
 
-    def _by(self, separate: bool) -> Subscriptions:
+    def _by(self, separate: bool) -> ReadContext:
         return self.separate if separate and self.separate is not None else self.subscriptions
 
     @property
@@ -335,7 +335,7 @@ class Stream:
     async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
         by = self._by(separate)
         look = partial(self._look, by, shard_id, epoch_ms=now + _TIP_MILLIS, timed=False)
-        if by.context.stream.polled:
+        if by.stream.polled:
             if (end := await look(position, gives_up=is_far)) is not None:
                 return end
             starts = look_from(now, position, polled=True)
@@ -362,7 +362,7 @@ class Stream:
         """
         by = self._by(separate)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
-        for start in look_from(epoch_ms, position, polled=by.context.stream.polled):
+        for start in look_from(epoch_ms, position, polled=by.stream.polled):
             end = await self._look(by, shard_id, start, epoch_ms, gives_up=is_empty if start != position else None)
             if end is not None and end.position != start:
                 return await self._record_idle(shard_id, position, end, epoch_ms / 1000)
@@ -370,7 +370,7 @@ class Stream:
 
     async def _look(
         self,
-        by: Subscriptions,
+        by: ReadContext,
         shard_id: str,
         start: Position,
         epoch_ms: int,
@@ -385,7 +385,7 @@ class Stream:
             now=self._clock.monotonic,
             timed=timed,
             gives_up=gives_up,
-            patience=min(by.context.retry.timeout, _SEARCH_SECONDS),
+            patience=min(by.retry.timeout, _SEARCH_SECONDS),
         )
         end = End(start)
         while True:
@@ -399,20 +399,20 @@ class Stream:
 
     async def _subscribe_and_read(
         self,
-        by: Subscriptions,
+        by: ReadContext,
         shard_id: str,
         start: Position,
         read: Callable[[EventStream], Awaitable[T]],
     ) -> T:
         """Subscribe and return the result of `read`, which reads the events and closes them. Repeat both steps after a transient error."""
-        context, recovery = by.context, by.recovery(shard_id)
-        backoff, since = Backoff(context.retry, context.random), self._clock.monotonic()
+        recovery = by.recovery(shard_id)
+        backoff, since = Backoff(by.retry, by.random), self._clock.monotonic()
         while True:
             await self._clock.sleep(max(0.0, recovery.next_call - self._clock.monotonic()))
-            recovery.next_call = self._clock.monotonic() + context.limits.between_calls
+            recovery.next_call = self._clock.monotonic() + by.limits.between_calls
             try:
-                events = await context.transport.subscribe(context.stream, shard_id, start, Unlimited())
-                recovery.next_call = self._clock.monotonic() + context.limits.after_success
+                events = await by.transport.subscribe(by.stream, shard_id, start, Unlimited())
+                recovery.next_call = self._clock.monotonic() + by.limits.after_success
                 return await read(events)
             except Exception as error:
                 fault = classify(error)
@@ -423,10 +423,10 @@ class Stream:
                 patient = fault.verdict in (Verdict.RETRY, Verdict.TOO_SOON, Verdict.NOT_ACTIVE, Verdict.TAKEN_OVER)
                 delay = backoff.failed(error, self._clock.monotonic()) if patient else None
                 if delay is None:
-                    raise fatal(fault, context.stream, shard_id, self._source, backoff) from error
+                    raise fatal(fault, by.stream, shard_id, self._source, backoff) from error
                 if (seconds := self._clock.monotonic() - since) >= FIRST_WORD_SECONDS:
                     text = f"{self.ref.name}:{shard_id}: looking for its end for {seconds:.0f} s: {fault}"
-                    context.failures.warn(fault.code, shard_id, text)
+                    by.failures.warn(fault.code, shard_id, text)
                 await self._clock.sleep(delay)
 
     async def _retried(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:

@@ -17,7 +17,7 @@ from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
 from kinesis_efo.kinesis.faults import classify
-from kinesis_efo.kinesis.recovery import Limits, ReadContext, Recovery
+from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
 from kinesis_efo.kinesis.transport import EventStream, NoRoom, Quota
@@ -47,7 +47,6 @@ class ShardSubscription:
 
     Args:
         retention: Checks whether records after a position may be gone; None skips the check.
-        recovery: Shared with the shard's former subscriptions, which have ended.
     """
 
     def __init__(
@@ -59,12 +58,12 @@ class ShardSubscription:
         *,
         retention: Retention | None = None,
         known: Facts = NO_FACTS,
-        recovery: Recovery | None = None,
         may_open: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._context = context
-        self._recovery = recovery or Recovery(context, shard_id)
+        self._recovery = context.recovery(shard_id)  # Shared with the shard's former subscriptions, which have ended
         self.stats: SubscriptionStats = self._recovery.stats
+        context.stats[shard_id] = self.stats
         self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, known)
         self._place = QueuedRoom(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
@@ -351,45 +350,3 @@ class QueuedRoom:
     def cancel(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-class Subscriptions:
-    """Creates the subscriptions to the shards of one stream with one transport, and stores the state that a shard's subscriptions share."""
-
-    def __init__(self, context: ReadContext, retention: Retention) -> None:
-        self.context: Final = context
-        self.stats: dict[str, SubscriptionStats] = {}
-        self._retention = retention
-        self._recoveries: dict[str, Recovery] = {}
-
-    def make(
-        self,
-        shard_id: str,
-        start: Position,
-        sink: EventSink,
-        known: Facts,
-        may_open: Callable[[], Awaitable[None]] | None,
-    ) -> ShardSubscription:
-        """Create a subscription to one shard. The arguments are those of `Stream.subscribe`."""
-        recovery = self.recovery(shard_id)
-        self.stats[shard_id] = recovery.stats
-        return ShardSubscription(
-            self.context,
-            shard_id,
-            start,
-            sink,
-            retention=self._retention,
-            known=known,
-            recovery=recovery,
-            may_open=may_open,
-        )
-
-    def recovery(self, shard_id: str) -> Recovery:
-        """Return the state that a shard's subscriptions share."""
-        if shard_id not in self._recoveries:
-            self._recoveries[shard_id] = Recovery(self.context, shard_id)
-        return self._recoveries[shard_id]
-
-    def describe(self, shard_id: str) -> str:
-        """Describe the subscription to a shard, for messages."""
-        return self.stats.get(shard_id, SubscriptionStats()).describe(self.context.clock.monotonic())

@@ -177,13 +177,22 @@ class BotoEventStream:
         self.received = 0
         self._body = body
         self._room = room
-        self._connection = _Connection(body)
-        self.http = self._connection.facts
+        # With HTTP/2, the window stays closed while nothing is read. With HTTP/1.1, reading from the socket has to be paused.
+        connection = getattr(body, "connection", None)
+        self._socket = connection.transport if connection is not None else None
         self._has_room = False
         self._closed = False
         self._decoder = FrameDecoder()
         self._payloads: deque[bytes] = deque()
         self._fault: Exception | None = None
+
+    @property
+    def http(self) -> HttpFacts:
+        """The protocol of the connection."""
+        if isinstance(self._body, Response):
+            return self._body.facts
+        security = self._socket.get_extra_info("ssl_object") if self._socket is not None else None
+        return HttpFacts("HTTP/1.1", tls_version(security))
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
@@ -197,7 +206,8 @@ class BotoEventStream:
                 raise StopAsyncIteration
             if not self._has_room and self._decoder.awaited > self._room.share:
                 await self._find_room(self._decoder.awaited)
-                self._connection.expect(self._decoder.missing)
+                if isinstance(self._body, Response):
+                    self._body.expect(self._decoder.missing)
                 self._decoder.collect()
                 continue
             chunk = await self._body.content.readany()
@@ -219,11 +229,13 @@ class BotoEventStream:
 
     async def _find_room(self, size: int) -> None:
         if not self._room.try_reserve(size):
-            self._connection.pause()
+            if self._socket is not None and not self._socket.is_closing():
+                self._socket.pause_reading()
             try:
                 await self._room.reserve(size)
             finally:
-                self._connection.resume()
+                if self._socket is not None and not self._socket.is_closing():
+                    self._socket.resume_reading()
         self._has_room = True
 
     def _take(self, frame: Frame) -> None:
@@ -247,36 +259,6 @@ class BotoEventStream:
     def close(self) -> None:
         self._closed = True
         self._body.close()
-
-
-class _Connection:
-    """The connection of a response. Hides the differences between HTTP/1.1 and HTTP/2."""
-
-    def __init__(self, body: Any) -> None:
-        self._body = body if isinstance(body, Response) else None
-        connection = getattr(body, "connection", None)
-        self._transport = connection.transport if connection is not None else None
-
-    @property
-    def facts(self) -> HttpFacts:
-        if self._body is not None:
-            return self._body.facts
-        security = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
-        return HttpFacts("HTTP/1.1", tls_version(security))
-
-    def pause(self) -> None:
-        """Stop receiving over HTTP/1.1. HTTP/2 needs no action: its window stays closed while nothing is read."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def expect(self, size: int) -> None:
-        """Let an HTTP/2 server send `size` more bytes, for which space was reserved. No effect with HTTP/1.1."""
-        if self._body is not None:
-            self._body.expect(size)
 
 
 def starting_position(position: Position | None) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: l
             streams = await opened(stack, clients, clock, maxShardRate=rate)
             apart = streams["orders"].separate
             assert apart is not None
-            events = await apart.context.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
+            events = await apart.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
             times = []
             for _ in range(4):
                 assert (await anext(aiter(events))).head.records == 10

@@ -25,7 +25,7 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.recovery import ReadContext, Recovery
+from kinesis_efo.kinesis.recovery import ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.subscription import ShardSubscription
@@ -398,8 +398,8 @@ async def test_a_consumer_being_created_is_waited_for() -> None:
 async def test_failures_of_the_former_subscription_still_count() -> None:
     """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
     world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
-    recovery, calls = Recovery(world.context, SHARD), 0
-    subscription = world.subscribe(recovery=recovery)
+    calls = 0
+    subscription = world.subscribe()
     for _ in range(5):
         running = asyncio.ensure_future(subscription.run())
         while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
@@ -407,7 +407,7 @@ async def test_failures_of_the_former_subscription_still_count() -> None:
         calls += 2
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        subscription = world.subscribe(recovery=recovery)
+        subscription = world.subscribe()
     with pytest.raises(RetriesExhaustedError):
         await subscription.run()
     assert len(world.transport.calls) == 11

@@ -99,12 +99,6 @@ class HostTable(LeaseStore):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LeaseTableError(f"there is a file that is no lease, {error}, in {self.label}") from None
 
-    def _lease(self, item: Item) -> Lease | None:
-        try:
-            return Lease.from_item(item) if item else None
-        except ValueError as error:
-            raise LeaseTableError(f"{error} in {self.label}") from None
-
     def _name(self, key: str) -> str:
         return f"{self._prefixes[key.removeprefix(RUN_PREFIX).partition(':')[0]]}{key}"
 

@@ -58,10 +58,7 @@ class RunNotes:
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
         """Return each checkpoint's newest mark, from a stream's lease row or recorded by this run."""
-        marks = self._found.get(stream, ())
-        for mark, at in list(self._planned.values()):
-            marks = add_mark(marks, mark, at)
-        return marks
+        return self._with_recorded(self._found.get(stream, ()))
 
     def record_mark(self, mark: Mark) -> None:
         """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
@@ -71,10 +68,13 @@ class RunNotes:
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
         """Return a stream's lease row with what this run stores for later runs."""
-        marks = row.marks
+        distributed = row.distributed or stream in self._distributed
+        return replace(row, distributed=distributed, marks=self._with_recorded(row.marks))
+
+    def _with_recorded(self, marks: tuple[CheckpointMark, ...]) -> tuple[CheckpointMark, ...]:
         for mark, at in list(self._planned.values()):
             marks = add_mark(marks, mark, at)
-        return replace(row, distributed=row.distributed or stream in self._distributed, marks=marks)
+        return marks
 
 
 def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:

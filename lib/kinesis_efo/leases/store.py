@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kinesis_efo.leases.row import Lease
+from kinesis_efo.errors import LeaseTableError
+from kinesis_efo.leases.row import Item, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,13 @@ class LeaseStore(ABC):
     @abstractmethod
     def label(self) -> str:
         """The name of the table in messages."""
+
+    def _lease(self, item: Item) -> Lease | None:
+        """Convert DynamoDB attributes to a row; None if there are none, or if they are not a lease."""
+        try:
+            return Lease.from_item(item) if item else None
+        except ValueError as error:
+            raise LeaseTableError(f"{error} in {self.label}") from None
 
     @abstractmethod
     async def check(self) -> str:

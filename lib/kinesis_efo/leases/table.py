@@ -96,15 +96,8 @@ class LeaseTable(LeaseStore):
         try:
             answer = await self._call(action, send(**request))
         except ClientError as error:  # a failed condition: `_call` has translated all other errors
-            item = error.response.get("Item")
-            return Conflict(self._lease(item) if item else None)
-        return (self._lease(answer["Attributes"]) if "Attributes" in answer else None) or lease
-
-    def _lease(self, item: Item) -> Lease | None:
-        try:
-            return Lease.from_item(item)
-        except ValueError as error:
-            raise LeaseTableError(f"{error} in {self.label}") from None
+            return Conflict(self._lease(error.response.get("Item", {})))
+        return self._lease(answer.get("Attributes", {})) or lease
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """Await a call and translate its error. A failed condition is raised unchanged."""

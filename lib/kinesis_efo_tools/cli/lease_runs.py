@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.units import format_size
@@ -47,7 +48,7 @@ def runs_table(
         state: str | Text = (
             row.key if states is None else output.text(states[stream].value, STATE_STYLES.get(states[stream], ""))
         )
-        seconds = None if lag is None else lag.seconds_behind(now)
+        seconds = None if lag is None else _seconds_behind(lag, now)
         behind = None if seconds is None else duration(seconds)
         rows.append(
             (
@@ -70,7 +71,7 @@ def run_line(stream: str, run: Lease, now: float) -> str:
     if run.lag is None:
         return line
     line += f", {output.count(run.lag.shards, 'shard')}"
-    if (seconds := run.lag.seconds_behind(now)) is not None:
+    if (seconds := _seconds_behind(run.lag, now)) is not None:
         line += f", {duration(seconds)} behind"
     return line + ("" if run.lag.at is None else f", as of {duration(max(0.0, now - run.lag.at / 1000))} ago")
 
@@ -87,3 +88,14 @@ def lag_data(run: Lease) -> dict[str, Any] | None:
         "bufferedRecords": run.lag.records,
         "at": None if run.lag.at is None else written_out(run.lag.at / 1000),
     }
+
+
+def _seconds_behind(lag: Lag, now: float) -> float | None:
+    """Return the lag in seconds at `now` (epoch seconds), assuming that nothing was processed since the lag was measured.
+
+    >>> _seconds_behind(Lag(1, 0, 20_000, "shardId-000000000000", at=100_000), 105.0)
+    25.0
+    """
+    if lag.millis_behind is None:
+        return None
+    return lag.millis_behind / 1000 + (0.0 if lag.at is None else max(0.0, now - lag.at / 1000))

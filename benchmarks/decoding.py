@@ -99,7 +99,9 @@ def poller(bodies: list[bytes]) -> int:
 def readers() -> dict[str, core.Choice]:
     """Python, and the native core if it is installed and reads events."""
     native = core.choose({})
-    return {"Python": core.choose({core.SWITCH: "off"})} | ({"core": native} if native.events else {})
+    return {"Python": core.choose({core.SWITCH: "off"})} | (
+        {"core": native} if getattr(native, "core", None) or getattr(native, "events", None) else {}
+    )
 
 
 def by(choice: core.Choice, work: Work) -> Work:

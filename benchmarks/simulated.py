@@ -21,6 +21,7 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
+from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import Quota
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.renewal import Timing
@@ -52,7 +53,7 @@ _FIRST: Final = 495903382714902566085596925383615710959210000000000000000
 _RECORD: Final = '{"Data":"' + "A" * 136 + '","PartitionKey":"key-123456","SequenceNumber":"%d"}'
 
 
-class SimulatedKinesis:
+class SimulatedKinesis(Topology):
     """One stream; implements `Transport` and `Topology`.
 
     Args:

@@ -20,8 +20,8 @@ def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Decode with one of them, in processes that the test starts, too."""
     environment = {core.SWITCH: "off" if request.param == "python" else "on"}
     choice = core.choose(environment)
-    if request.param == "core" and choice.events is None:
-        not_here("kinesis-efo-core is missing or too old; make core")
+    if request.param == "core" and choice.core is None:
+        not_here("kinesis-efo-core is missing; make core")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "CHOSEN", choice)
         for name, value in environment.items():

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from kinesis_efo_core import Batch, Frames
+    from kinesis_efo_core import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +23,12 @@ SWITCH: Final = "KINESIS_EFO_CORE"
 _INTERFACE: Final = 1
 
 
-class EventReaders(NamedTuple):
-    """The core's functions that read events; see `kinesis_efo_core.pyi`."""
-
-    new_frames: Callable[[], Frames]
-    read_head: Callable[[bytes], tuple[str, int, int, str | None] | None]
-    read_answer: Callable[[bytes], tuple[str, int, int, str | None, int] | None]
-
-
 class Choice(NamedTuple):
     """The decoder that this process uses."""
 
-    # Creates a batch of the core; the argument is whether to split KPL aggregates. None if Python decodes the records
-    new_batch: Callable[[bool], Batch] | None
+    core: Any | None  # The core's module, `kinesis_efo_core`; None if Python decodes everything
     detail: str  # Describes the choice, for the log
     fix: str = ""  # How to fix an installed native core that cannot be used; else empty
-    events: EventReaders | None = None  # None if Python reads the events
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
@@ -60,28 +50,17 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
     if interface != _INTERFACE:
         reason = f"kinesis-efo-core has interface {interface}, and this library wants {_INTERFACE}"
         return Choice(None, f"records are decoded in Python: {reason}", fix)
-    detail = f"records are decoded by kinesis-efo-core {module.__version__}"
-    try:
-        events = EventReaders(module.Frames, module.read_head, module.read_answer)
-    except AttributeError:
-        # The core comes from an older release than the library, so Python reads the events.
-        return Choice(module.Batch, f"{detail}, which is too old to read events: Python does")
-    return Choice(module.Batch, detail, events=events)
+    return Choice(module, f"records are decoded by kinesis-efo-core {module.__version__}")
 
 
 CHOSEN: Final = choose(os.environ)
 """The choice of this process."""
 
 
-def event_readers() -> EventReaders | None:
-    """Return the core's functions that read events; None if Python reads them."""
-    return CHOSEN.events
-
-
 def new_batch(*, deaggregate: bool) -> Batch | None:
     """Create a batch of the core; None if Python decodes the records. Logs the choice once per process."""
     _log(CHOSEN.detail, CHOSEN.fix)
-    return None if CHOSEN.new_batch is None else CHOSEN.new_batch(deaggregate)
+    return None if CHOSEN.core is None else CHOSEN.core.Batch(deaggregate)
 
 
 @cache

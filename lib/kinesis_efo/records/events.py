@@ -14,8 +14,8 @@ import msgspec
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
 from kinesis_efo.positions import SHARD_END, LastRecord, Position
+from kinesis_efo.records import core
 from kinesis_efo.records.aggregation import MAGIC, deaggregate
-from kinesis_efo.records.core import event_readers
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ def read_head(payload: bytes) -> EventHead:
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
     """
-    if (core := event_readers()) and (usual := core.read_head(payload)):
+    if (native := core.CHOSEN.core) and (usual := native.read_head(payload)):
         going_on, behind, records, end = usual
         return EventHead(int(going_on), behind, records, last=None if end is None else int(end))
     event = _decode(_DECODER, payload, "an event")
@@ -218,7 +218,7 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     >>> str(answer.events[0].through)
     'AFTER:42'
     """
-    if (core := event_readers()) and (usual := core.read_answer(body)):
+    if (native := core.CHOSEN.core) and (usual := native.read_answer(body)):
         iterator, behind, count, digits, size = usual
         event = (
             _still(behind, stuck=iterator == asked) if digits is None else _brought(body, behind, count, int(digits))

@@ -9,10 +9,13 @@ If the native core is installed, it reads valid frames of usual length. This mod
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kinesis_efo.errors import FrameError
-from kinesis_efo.records.core import event_readers
+from kinesis_efo.records import core
+
+if TYPE_CHECKING:
+    from kinesis_efo_core import Frames
 
 try:
     # Ten times as fast as zlib's `crc32`, with which checksums take a third of a fetcher's CPU time.
@@ -57,8 +60,7 @@ class FrameDecoder:
         self._have = 0
         self._prelude: tuple[int, int, int] | None = None
         self._fault: FrameError | None = None
-        core = event_readers()
-        self._core = None if core is None else core.new_frames()
+        self._core: Frames | None = core.CHOSEN.core and core.CHOSEN.core.Frames()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.

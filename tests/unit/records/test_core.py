@@ -29,8 +29,8 @@ KEY = ShardKey("orders", "shardId-000000000003")
 @pytest.fixture(scope="module")
 def native() -> Any:
     """The core."""
-    if CORE.events is None:
-        not_here("kinesis-efo-core is missing or too old; make core")
+    if CORE.core is None:
+        not_here("kinesis-efo-core is missing; make core")
     return importlib.import_module(core.MODULE)
 
 
@@ -259,7 +259,7 @@ def test_usual_payloads_are_decoded_by_the_core_alone(native: Any) -> None:
     batch = Watched(native.Batch(True))
     payloads = [event(record(1), record(2)), event(record(3))]
     found, error, _ = outcome(
-        core.Choice(lambda _: batch, CORE.detail, CORE.fix, CORE.events), [part(payloads)] * 2, deaggregate=True
+        core.Choice(SimpleNamespace(Batch=lambda _: batch), CORE.detail), [part(payloads)] * 2, deaggregate=True
     )
     assert (len(found), error) == (1, "")
     assert batch.calls == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
@@ -358,27 +358,19 @@ def refused(error: ImportError) -> Any:
 )
 def test_python_decodes_where_the_core_cannot(environment: Any, load: Any, detail: str, wrong: bool) -> None:
     choice = core.choose(environment, load)
-    assert choice.new_batch is None
+    assert choice.core is None
     assert choice.detail.endswith(detail)
     assert bool(choice.fix) == wrong
 
 
-def test_the_core_decodes_where_it_is_there() -> None:
+def test_the_core_decodes_where_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[bool] = []
-    events = core.EventReaders(lambda: None, lambda _: None, lambda _: None)  # type: ignore[arg-type, return-value]
-    module = SimpleNamespace(
-        INTERFACE=1,
-        __version__="7",
-        Batch=made.append,
-        Frames=events.new_frames,
-        read_head=events.read_head,
-        read_answer=events.read_answer,
-    )
+    module = SimpleNamespace(INTERFACE=1, __version__="7", Batch=made.append)
     choice = core.choose({}, lambda name: {core.MODULE: module}[name])
-    assert choice.new_batch is not None
-    choice.new_batch(True)
-    assert (choice.detail, choice.fix, made) == ("records are decoded by kinesis-efo-core 7", "", [True])
-    assert choice.events == events
+    assert choice == (module, "records are decoded by kinesis-efo-core 7", "")
+    monkeypatch.setattr(core, "CHOSEN", choice)
+    Decoder(deaggregate=True)
+    assert made == [True]
 
 
 @pytest.mark.parametrize(("fix", "level"), [("", logging.DEBUG), ("do", logging.WARNING)])

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.records import core
-from kinesis_efo.records.events import EventHead, read_answer, read_head
+from kinesis_efo.records.events import read_answer, read_head
 from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
 from tests.support.agreement import CORE, agree_on_answer, agree_on_frames, agree_on_head
 from tests.support.event_stream_vectors import WRONG, Wrong
@@ -30,8 +30,8 @@ CHILD = '{"ShardId":"c","ParentShards":["p"],"HashKeyRange":{"StartingHashKey":"
 @pytest.fixture(autouse=True, scope="module")
 def native() -> Any:
     """The core."""
-    if CORE.events is None:
-        not_here("kinesis-efo-core is missing or too old; make core")
+    if CORE.core is None:
+        not_here("kinesis-efo-core is missing; make core")
     return importlib.import_module(core.MODULE)
 
 
@@ -85,8 +85,8 @@ def test_frame_declined_by_the_core_is_read(monkeypatch: pytest.MonkeyPatch) -> 
         def rest(self) -> bytes:
             return b""
 
-    readers = core.EventReaders(Declining, lambda _: None, lambda _: None)
-    monkeypatch.setattr(core, "CHOSEN", core.Choice(None, "", events=readers))
+    native = SimpleNamespace(Frames=Declining, read_head=lambda _: None, read_answer=lambda _: None)
+    monkeypatch.setattr(core, "CHOSEN", core.Choice(native, ""))
     decoder, wire = FrameDecoder(), encode_frame({}, b"second")
     assert decoder.feed(wire + wire[:20]) == [Frame({}, b"first"), Frame({}, b"second")]
     assert (decoder.awaited, decoder.missing) == (len(wire), len(wire) - 20)
@@ -237,24 +237,7 @@ def test_what_is_odd_is_read_or_refused_alike(name: str) -> None:
     agree_on_answer(polled(ODD[name]), "50")
 
 
-# -- who reads
-
-
-def test_an_older_core_decodes_records_and_python_reads_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wheel and library may be of different releases, as on a cluster whose package was built before."""
-    old = SimpleNamespace(INTERFACE=1, __version__="0.1.0", Batch=lambda _: None)
-    choice = core.choose({}, lambda _: old)
-    assert choice.new_batch is not None
-    assert (choice.events, choice.fix) == (None, "")
-    assert (
-        choice.detail == "records are decoded by kinesis-efo-core 0.1.0, which is too old to read events: Python does"
-    )
-    monkeypatch.setattr(core, "CHOSEN", choice)
-    decoder, wire = FrameDecoder(), encode_frame({}, event())
-    (frame,) = [*decoder.feed(wire[:9]), *decoder.feed(wire[9:])]
-    decoder.finish()
-    assert read_head(frame.payload) == EventHead(50, 7, 1, last=42)
-    assert read_answer(polled(event())).events[0].head == EventHead(42, 7, 1, last=42)
+# -- threads
 
 
 @pytest.mark.parametrize("read", ["read_head", "read_answer", "feed"])

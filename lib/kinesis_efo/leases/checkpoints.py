@@ -8,7 +8,6 @@ example of a deleted stream with the same name.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -36,46 +35,12 @@ REFRESH_INTERVAL: Final = 60.0
 """Seconds after which `readUntil` is written again for an idle shard, whose position does not change."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Minimum seconds between two checkpoints of one shard. Only a shard's end is written immediately."""
+"""Minimum seconds between two checkpoints of one shard. A shard's end does not wait for them."""
 
 _LOOK_INTERVAL: Final = 5.0
-_RETRY_PAUSE: Final = 1.0
+_STEP_SECONDS: Final = 1.0
+"""Seconds between two looks at what is due. Several rows that are due are written one after another."""
 _LAST_WRITES_IN_FLIGHT: Final = 32
-
-
-class Schedule:
-    """A queue of shards by the time at which to write their lease rows. All times are in monotonic seconds."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._times: dict[ShardKey, float] = {}
-        self._heap: list[tuple[float, ShardKey]] = []
-        self._wake = asyncio.Event()
-
-    def __contains__(self, shard: ShardKey) -> bool:
-        return shard in self._times
-
-    def add(self, shard: ShardKey, at: float) -> None:
-        """Schedule the write of a shard's row at `at`, unless an earlier write is scheduled."""
-        if at < self._times.get(shard, inf):
-            self._times[shard] = at
-            heapq.heappush(self._heap, (at, shard))
-            self._wake.set()
-
-    async def next(self, until: float) -> ShardKey | None:
-        """Wait for the next shard that is due; remove and return it. Returns None if none is due before `until`."""
-        while True:
-            self._wake.clear()
-            now = self._clock.monotonic()
-            while self._heap and self._heap[0][0] <= now:
-                at, shard = heapq.heappop(self._heap)
-                if self._times.get(shard) == at:  # otherwise, an earlier entry of the shard was already returned
-                    del self._times[shard]
-                    return shard
-            if now >= until:
-                return None
-            due = min(until, self._heap[0][0]) if self._heap else until
-            await within(self._clock, due - now, self._wake.wait())
 
 
 class Checkpoints:
@@ -107,7 +72,7 @@ class Checkpoints:
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
         self._begun: set[str] = set()  # The streams that queries have begun to read: only then are stray rows deleted
-        self._schedule = Schedule(clock)
+        self._due: dict[ShardKey, float] = {}  # When to write the rows of shards, monotonic seconds
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
         self._cleanup_at = inf
         self._troubled = False
@@ -206,11 +171,10 @@ class Checkpoints:
     def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
         """Schedule the write of a shard's row in `after` seconds or, if None, as soon as `_SHARD_INTERVAL` allows."""
         now, each = self._clock.monotonic(), self._of(shard)
-        if after is not None:
-            self._schedule.add(shard, now + after)
-        elif shard not in self._schedule:
+        if after is None:
             last = now if each.written_at is None else each.written_at
-            self._schedule.add(shard, now if each.row is None else max(now, last + _SHARD_INTERVAL))
+            after = 0.0 if each.row is None else last + _SHARD_INTERVAL - now
+        self._due[shard] = min(self._due.get(shard, inf), now + after)
 
     async def _run(self) -> None:
         try:
@@ -221,32 +185,33 @@ class Checkpoints:
                     self._refresh()
                 if now >= self._cleanup_at:
                     await self._clean(now)
-                shard = await self._schedule.next(min(self._look_at, self._cleanup_at))
-                if shard is not None:
-                    await self._write_paced(shard)
+                pause = max(_STEP_SECONDS, await self._write_due(now) / self._rate)
+                await self._clock.sleep(max(0.0, now + pause - self._clock.monotonic()))
         except LeaseError as error:
             self._failure.set(error)
         except Exception as error:
             logger.error("writing checkpoints failed", exc_info=error)
             self._failure.set(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
 
-    async def _write_paced(self, shard: ShardKey) -> None:
-        began = self._clock.monotonic()
-        if self._epoch(shard.stream) is None:
-            self._enqueue(shard, _RETRY_PAUSE)
-            return
-        try:
-            wrote = await self._write(shard)
-        except TableUnavailableError as error:
-            if not self._troubled:
-                logger.warning("checkpoints wait: %s", error)
-            self._troubled = True
-            self._enqueue(shard, _RETRY_PAUSE)
-            await self._clock.sleep(_RETRY_PAUSE)
-            return
-        self._troubled = False
-        if wrote:
-            await self._clock.sleep(max(0.0, began + 1 / self._rate - self._clock.monotonic()))
+    async def _write_due(self, now: float) -> int:
+        """Write the rows that are due, the longest due ones first, until a second's writes are used up. Returns how many were written."""
+        wrote = 0
+        for shard in sorted((each for each, at in self._due.items() if at <= now), key=self._due.__getitem__):
+            if self._epoch(shard.stream) is None:
+                continue
+            del self._due[shard]
+            try:
+                wrote += await self._write(shard)
+            except TableUnavailableError as error:
+                if not self._troubled:
+                    logger.warning("checkpoints wait: %s", error)
+                self._troubled = True
+                self._enqueue(shard, _STEP_SECONDS)
+                break
+            self._troubled = False
+            if wrote >= self._rate:
+                break
+        return wrote
 
     async def _write(self, shard: ShardKey, *, last: bool = False) -> bool:
         """Write a shard's pending changes. Returns whether anything was written."""

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
+from kinesis_efo_tools.operate.lease_edits import moved
 
 KEY = "shardId-000000000000"
 BIG = int("9" * 129)
@@ -80,8 +81,8 @@ class LeaseStoreContract(ABC):
         after = written(await store.update(lease, replace(lease.renewed(), epoch=2, stream=unsure)))
         assert (after.stream, await stored(store)) == (unsure, after)
         assert "streamCreated" not in await self.get_item(store, KEY)
-        moved = written(await store.update(after, after.moved(Position.after(7))))
-        assert moved.stream is None
+        back = written(await store.update(after, moved(after, Position.after(7))))
+        assert back.stream is None
         assert "streamArn" not in await self.get_item(store, KEY)
 
     @scenario

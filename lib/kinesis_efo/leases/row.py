@@ -13,8 +13,9 @@ from typing import Any, Final, Self, TypeAlias
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.leases import attributes
-from kinesis_efo.leases.attributes import CheckpointMark, Lag
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import RUN_PREFIX
+from kinesis_efo.leases.lag import Lag, of_lag, read_lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution
 
@@ -145,20 +146,6 @@ class Lease:
         row = replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation)
         return replace(row, owner_switches=0, children=self.children | frozenset(children))
 
-    def moved(self, position: Position) -> Self:
-        """Return the row after it was manually moved, forward or back."""
-        checkpoint, sub, continuation = attributes.stored(position)
-        return replace(
-            self.released(),
-            checkpoint=checkpoint,
-            sub=sub,
-            continuation=continuation,
-            children=self.children if position.is_end else frozenset(),
-            read_until=None,
-            read_since=None,
-            stream=None,
-        )
-
     def released(self) -> Self:
         """Return the row after its owner released the lease."""
         return replace(self._next(), owner=None, endpoint=None, status=None, lag=None)
@@ -241,7 +228,7 @@ class Lease:
         item: Item = {name: {"N": str(number)} for name, number in numbers.items() if number is not None}
         item |= {name: {"S": text} for name, text in texts.items() if text is not None}
         if self.lag is not None:
-            item |= attributes.of_lag(self.lag)
+            item |= of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
         # Omit empty sets, which DynamoDB does not support.
@@ -272,7 +259,7 @@ class Lease:
             read_since=attributes.seconds(item, "readSince"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
-            lag=attributes.read_lag(item),
+            lag=read_lag(item),
             marks=attributes.read_marks(item),
             **named,
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
-from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from kinesis_efo.leases.attributes import stored
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
@@ -42,8 +43,23 @@ def moves(leases: Iterable[Lease], position: Position, listed: Mapping[str, Leas
     for lease in leases:
         complete = lease.completed((listed or {}).get(lease.key, LeaseInfo()))
         if complete != lease or (lease.position, lease.sub, lease.owner, lease.stream) != (position, 0, None, None):
-            edits.append(Edit(lease.key, lease, complete.moved(position)))
+            edits.append(Edit(lease.key, lease, moved(complete, position)))
     return edits
+
+
+def moved(row: Lease, position: Position) -> Lease:
+    """Return the row after it was manually moved, forward or back."""
+    checkpoint, sub, continuation = stored(position)
+    return replace(
+        row.released(),
+        checkpoint=checkpoint,
+        sub=sub,
+        continuation=continuation,
+        children=row.children if position.is_end else frozenset(),
+        read_until=None,
+        read_since=None,
+        stream=None,
+    )
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:

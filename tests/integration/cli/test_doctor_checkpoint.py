@@ -19,6 +19,7 @@ from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 from kinesis_efo_local.sequence import Numbering
+from kinesis_efo_tools.operate.lease_edits import moved
 from tests.integration.cli.conftest import Cli, Here, Result
 from tests.support.world import World
 
@@ -138,7 +139,7 @@ def test_stream_that_was_created_again_fails(cli: Cli, tmp_path: Path) -> None:
     w = cli.world()
     here = write(w, tmp_path / "c", {"orders": {FIRST: TRIM_HORIZON}})
     arn = w.consumers["orders"].partition("/consumer/")[0]
-    row = replace(Lease(f"orders:{FIRST}").moved(Position.after(7)), stream=StreamIdentity(arn, 1_600_000_000))
+    row = replace(moved(Lease(f"orders:{FIRST}"), Position.after(7)), stream=StreamIdentity(arn, 1_600_000_000))
     w.rows(row)
     status, detail, fix = said(w, here)["restart of orders"]
     assert status == "failed"
@@ -169,7 +170,7 @@ def test_checkpoint_behind_the_leases_is_reported(cli: Cli, tmp_path: Path) -> N
     first, second, third = numbers(w, "orders", 3)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(second)}})
     for number, status in ((first, "passed"), (second, "passed"), (third, "unknown")):
-        row = Lease(f"orders:{FIRST}").moved(Position.after(number))
+        row = moved(Lease(f"orders:{FIRST}"), Position.after(number))
         w.rows(row)
         found = said(w, here)["restart of orders"]
         assert found[0] == status, found
@@ -184,7 +185,7 @@ def test_checkpoint_behind_its_mark_is_reported(cli: Cli, tmp_path: Path, moved:
     positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
     here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moved))
     run_row = Lease(run_key("clicks"), checkpoint=None, marks=(CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000),))
-    other_query = Lease(f"orders:{FIRST}").moved(Position.after(further))
+    other_query = moved(Lease(f"orders:{FIRST}"), Position.after(further))
     w.rows(run_row, other_query)
     found = said(w, here)
     assert found["checkpoint"][0] == status

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.leases.attributes import CheckpointMark, Lag
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.marks import Mark
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
+from kinesis_efo_tools.operate.lease_edits import moved
 
 numbers = st.integers(0, 10**129 - 1)
 positions = st.one_of(
@@ -224,7 +226,7 @@ def test_row_has_the_last_record_and_the_position_read() -> None:
     later = read.checkpointed(Position.after(60))
     assert (later.record, later.sub, later.position) == (47, 6, Position.after(60)), "nothing came since"
     assert later.checkpointed(SHARD_END).checkpoint == SHARD_END
-    back = later.moved(Position.after(3))
+    back = moved(later, Position.after(3))
     assert (back.record, back.position, back.read_until) == (3, Position.after(3), None)
     assert Lease.from_item(back.to_item()) == back
 

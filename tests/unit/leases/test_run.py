@@ -21,8 +21,8 @@ from kinesis_efo.errors import (
     LeaseTableError,
     TableUnavailableError,
 )
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease

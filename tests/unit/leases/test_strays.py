@@ -7,6 +7,7 @@ import pytest
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.row import Lease, strays
 from kinesis_efo.positions import Position
+from kinesis_efo_tools.operate.lease_edits import moved
 
 ARN, OTHER = (
     "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
@@ -47,4 +48,4 @@ def test_row_of_unknown_time_is_no_stray(stream: StreamIdentity | None, present:
 
 def test_row_moved_by_hand_is_no_stray() -> None:
     [row] = rows(EARLIER)
-    assert strays([row.moved(Position.after(9))], NOW) is None
+    assert strays([moved(row, Position.after(9))], NOW) is None

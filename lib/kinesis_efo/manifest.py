@@ -94,21 +94,6 @@ class Manifest:
             )
         return self
 
-    def document(self, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-        """Return the document from which `parse_manifest` creates this manifest."""
-        return {
-            "schemaVersion": SCHEMA_VERSION,
-            "application": self.application,
-            "environment": self.environment,
-            "region": self.region,
-            "leaseTable": lease_table,
-            "streams": {
-                name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn}
-                | ({} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn})
-                for name, ref in self.streams.items()
-            },
-        }
-
 
 def parse_manifest(text: str | bytes, source: str) -> Manifest:
     """Parse and validate the JSON text of a manifest. Unknown keys are ignored.

@@ -51,8 +51,8 @@ class Process(NamedTuple):
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except OSError:
-            pass  # the process belongs to another user
+        except (OSError, OverflowError):
+            pass  # the process belongs to another user, or the id to no process of this system
         stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
 

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from kinesis_efo.errors import visible
-from kinesis_efo.processes import UNKNOWN, read_stat
+from kinesis_efo.processes import UNKNOWN, Process, read_stat
 
 _PROC: Final = Path("/proc")
 
@@ -48,17 +48,8 @@ def readable(owner: str) -> str:
 
 def provably_gone(owner: str, proc: Path = _PROC) -> bool:
     """Whether an owner's process has certainly ended. Always False for a process on another machine or in another container."""
-    if (process := _of_this_machine(owner)) is None:
-        return False
-    try:
-        os.kill(int(process.pid), 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, ValueError, OverflowError):
-        return False
-    stat = read_stat(process.pid, proc)
-    # A zombie has ended; so has an owner whose pid belongs to a later process.
-    return stat is not None and (stat.started != process.started or stat.dead)
+    process = _of_this_machine(owner)
+    return process is not None and not Process(int(process.pid), process.started).lives(proc)
 
 
 def of_this_program(owner: str, proc: Path = _PROC) -> bool:

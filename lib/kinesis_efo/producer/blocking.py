@@ -123,7 +123,8 @@ class Producer:
         wait for the producer. In a forked process, getting its result raises `ProducerClosedError`.
         """
         written = _WrittenFuture(self._producer)
-        record = self._producer.engine.make_sent(data, partition_key, explicit_hash_key, written)
+        record = self._producer.engine.make_record(data, partition_key, explicit_hash_key, sent=written)
+        assert record is not None, "a record whose result is awaited raises an error"
         self._queue((record,))
         return written
 

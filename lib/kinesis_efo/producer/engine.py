@@ -145,35 +145,38 @@ class Engine:
             )
 
     def make_record(
-        self, data: Data, key: str | None, hash_key: str | int | None = None, *, position: int | None = None
+        self,
+        data: Data,
+        key: str | None,
+        hash_key: str | int | None = None,
+        *,
+        position: int | None = None,
+        sent: Future[Written] | None = None,
     ) -> Record | None:
-        """Validate a record. Returns None if it can never be written and `fail_on_error` is off.
+        """Validate a record. Returns None if it can never be written, `fail_on_error` is off, and nothing awaits its result.
 
-        `position` is the record's number in messages, by default its number among all records of this producer.
+        Args:
+            position: The record's number in messages, by default its number among all records of this producer.
+            sent: Completed with the record's result.
         """
         self.check()
         if key is None:
             key = f"{self._random.getrandbits(64):016x}"
         try:
-            return make_record(
+            record = make_record(
                 data, key, hash_key, self._limit, next(self._positions) if position is None else position
             )
         except RecordRefusedError as refused:
-            if self._settings.fail_on_error:
+            if self._settings.fail_on_error or sent is not None:
                 raise
             with self._lock:
                 self._counts.records_refused += 1
             self._log_left_out(refused)
             return None
-
-    def make_sent(self, data: Data, key: str | None, hash_key: str | int | None, written: Future[Written]) -> Record:
-        """Validate a record whose result completes `written`. Raises `RecordRefusedError` even if `fail_on_error` is off."""
-        self.check()
-        key = f"{self._random.getrandbits(64):016x}" if key is None else key
-        record = make_record(data, key, hash_key, self._limit, next(self._positions))
-        written.set_running_or_notify_cancel()  # another thread can no longer cancel the future
-        record.sent = written
-        self._sent.add(written)
+        if sent is not None:
+            sent.set_running_or_notify_cancel()  # another thread can no longer cancel the future
+            record.sent = sent
+            self._sent.add(sent)
         return record
 
     def make_records(

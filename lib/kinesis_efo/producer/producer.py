@@ -160,7 +160,8 @@ class AsyncProducer:
     ) -> asyncio.Future[Written]:
         """Queue a record like `put`, and return a future with its shard and sequence number."""
         written = Future[Written]()
-        record = self._engine_here().make_sent(data, partition_key, explicit_hash_key, written)
+        record = self._engine_here().make_record(data, partition_key, explicit_hash_key, sent=written)
+        assert record is not None, "a record whose result is awaited raises an error"
         await self._queue((record,))
         return asyncio.wrap_future(written)
 

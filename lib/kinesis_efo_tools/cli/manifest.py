@@ -22,7 +22,7 @@ from kinesis_efo_tools.manifest_schema import SCHEMA
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.checkup import consumer, stream
 from kinesis_efo_tools.operate.lease_checkup import lease_table
-from kinesis_efo_tools.operate.manifest_search import Search, SearchResult, StreamSpec, search
+from kinesis_efo_tools.operate.manifest_search import Search, SearchResult, StreamSpec, document, search
 
 
 def init(given: Init) -> None:
@@ -51,7 +51,7 @@ def init(given: Init) -> None:
 
 def show(given: Show) -> None:
     found = arguments.load(given.manifest, given.aws)
-    output.answer(given.as_json, {**found.document(found.lease_table), "source": found.source}, lambda: _view(found))
+    output.answer(given.as_json, {**document(found, found.lease_table), "source": found.source}, lambda: _view(found))
 
 
 def check(given: Check) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from kinesis_efo.arns import CONSUMER_ARN, STREAM_ARN, STREAM_NAME
 from kinesis_efo.errors import ConfigurationError, ManifestError
 from kinesis_efo.leases.table import LeaseTable
-from kinesis_efo.manifest import Manifest, StreamRef
+from kinesis_efo.manifest import SCHEMA_VERSION, Manifest, StreamRef
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.checkup import consumers_of
 from kinesis_efo_tools.operate.findings import CheckFailed, Finding, Status, existing, finding
@@ -84,7 +84,23 @@ class SearchResult:
     @property
     def document(self) -> dict[str, Any]:
         """The manifest's document, as the infrastructure writes it."""
-        return self.manifest.document({"name": self.manifest.lease_table, "arn": self.lease_table_arn})
+        return document(self.manifest, {"name": self.manifest.lease_table, "arn": self.lease_table_arn})
+
+
+def document(manifest: Manifest, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
+    """Return the document from which `parse_manifest` creates a manifest."""
+    return {
+        "schemaVersion": SCHEMA_VERSION,
+        "application": manifest.application,
+        "environment": manifest.environment,
+        "region": manifest.region,
+        "leaseTable": lease_table,
+        "streams": {
+            name: {"streamName": ref.stream_name, "streamArn": ref.stream_arn}
+            | ({} if ref.consumer_arn is None else {"consumerArn": ref.consumer_arn})
+            for name, ref in manifest.streams.items()
+        },
+    }
 
 
 async def search(clients: Clients, wanted: Search) -> SearchResult:

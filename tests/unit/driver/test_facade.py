@@ -26,6 +26,7 @@ from kinesis_efo.options.source import DRIVER_HOST, LISTENS, PROGRAM
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.spark.source import KinesisEfoSource
 from kinesis_efo.tasks.compat import SPARK_VERSION
+from kinesis_efo_tools.operate.manifest_search import document
 from tests.support.messages import raises
 from tests.support.shared_runs import manifest
 
@@ -103,7 +104,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A manifest that can be loaded, and a Kinesis that tells its time."""
     monkeypatch.setattr(KinesisEfoSource, "kinesis_time", lambda _: SERVER_MILLIS)
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(manifest("orders").document("leases")))
+    path.write_text(json.dumps(document(manifest("orders"), "leases")))
     return str(path)
 
 

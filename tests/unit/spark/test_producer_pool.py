@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from kinesis_efo.errors import StreamNotFoundError
 from kinesis_efo.producer import ProducerSettings
 from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, SinkOptions
+from kinesis_efo_tools.operate.manifest_search import document
 from tests.support.shared_runs import manifest
 
 OPTIONS = SinkOptions()
@@ -85,6 +86,6 @@ def test_a_forked_process_uses_no_inherited_producer() -> None:
 
 def test_sink_names_the_application_in_its_session(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(manifest("orders").document("leases")))
+    path.write_text(json.dumps(document(manifest("orders"), "leases")))
     writer = KinesisWriter.of({"manifest": str(path)}, StructType([StructField("data", StringType())]), False)
     assert writer.options.aws.role_session_name == "kinesis-efo-lake"

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from kinesis_efo.fetcher.feed import ShardFeed
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey, ShardRange
 
 
 def row_of(key: ShardKey) -> Any:

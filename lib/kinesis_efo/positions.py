@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from enum import Enum
 from operator import itemgetter
-from typing import Final, NamedTuple, TypeVar, overload
+from typing import Final, NamedTuple, Self, TypeVar, overload
 
 import msgspec
-
-from kinesis_efo.marks import Mark
 
 T = TypeVar("T")
 
@@ -133,6 +132,7 @@ class Position(NamedTuple):
 
 TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
 SHARD_END = Position(PositionKind.SHARD_END)
+_MARK: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,18})", re.ASCII)
 _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.INSIDE: 2}
 _RANKS: Final = {
     PositionKind.TRIM_HORIZON: 0,
@@ -197,6 +197,33 @@ class ShardRange(NamedTuple):
     def is_over(self) -> bool:
         """Whether the range is complete."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
+
+
+class Mark(NamedTuple):
+    """The checkpoint that an offset belongs to (a random id), and how many of its micro-batches have moved a position so far.
+
+    A Spark data source receives neither the path of its checkpoint nor the id of its query. So the offsets in a checkpoint have their own id.
+
+    >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
+    ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))
+    """
+
+    checkpoint: str
+    moved: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse the text that `str` returns."""
+        if (found := _MARK.fullmatch(text)) is None:
+            raise ValueError(f"not a kinesis-efo offset: its mark is {text[:80]!r}, expected <id>:<number>")
+        return cls(found[1], int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint}:{self.moved}"
+
+    def moved_on(self) -> Self:
+        """Return the mark after one more micro-batch that moves a position."""
+        return self._replace(moved=self.moved + 1)
 
 
 class OffsetDocument(msgspec.Struct):

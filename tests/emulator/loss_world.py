@@ -33,9 +33,9 @@ import pytest
 from kinesis_efo.cluster import remote_fetcher
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_link, run_process, shared_run
+from kinesis_efo.positions import Mark
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run import clients
 from kinesis_efo.run.messages import FINISHED, FinishedBatches

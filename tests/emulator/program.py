@@ -37,13 +37,12 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.run import RunLease
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_link, run_process, shared_run
 from kinesis_efo.planner.program import Program, RunEntry
 from kinesis_efo.planner.run_link import RunConnection, Silence
 from kinesis_efo.planner.shared_run import SharedRun, WhereService
-from kinesis_efo.positions import Offset, ShardRange
+from kinesis_efo.positions import Mark, Offset, ShardRange
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run import clients, thread, whole_run
 from kinesis_efo.run.access import Begin, Next, Plan

@@ -10,8 +10,7 @@ from statistics import quantiles
 import pytest
 
 from kinesis_efo.kinesis.stats import State
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.query import Query as Planning
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query

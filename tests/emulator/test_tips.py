@@ -6,8 +6,7 @@ import asyncio
 from functools import partial
 
 from kinesis_efo.kinesis.polling import separate_pace
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query as Planning
 from tests.emulator.memory_world import MemoryWorld

@@ -20,12 +20,11 @@ from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_process
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.clients import Clients

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 
 SHARD = ShardKey("orders", "shardId-000000000000")
 marks = st.builds(Mark, st.text("0123456789abcdef", min_size=1, max_size=8), st.integers(0, 10**12))

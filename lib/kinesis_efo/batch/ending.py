@@ -12,8 +12,7 @@ from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS, Quiet
 from kinesis_efo.errors import FrameError, RetriesExhaustedError, SubscriptionError
 from kinesis_efo.positions import Position, PositionKind
-from kinesis_efo.records.arrivals import last_arrival
-from kinesis_efo.records.events import Event
+from kinesis_efo.records.events import Event, last_arrival
 
 DISORDER_MS: Final = 2_000
 """Reading begins this many milliseconds before a start time and ends this many after an end time: records may arrive out of order."""

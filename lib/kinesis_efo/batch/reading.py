@@ -35,9 +35,8 @@ from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import SHARD_END, Position, PositionKind, ShardKey
-from kinesis_efo.records.arrivals import last_arrival
 from kinesis_efo.records.decoder import decode
-from kinesis_efo.records.events import ChildShard, Event
+from kinesis_efo.records.events import ChildShard, Event, last_arrival
 from kinesis_efo.units import format_size
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
-from kinesis_efo.records.arrivals import Arrivals
+from kinesis_efo.records.events import Arrivals
 
 COMPACT_AFTER: Final = 1024
 """Slots of dropped events are removed in groups of at least this size, since each removal moves all later slots."""

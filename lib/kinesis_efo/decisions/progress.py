@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, lowest
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, lowest
 
 
 class Progress:

@@ -31,10 +31,9 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.errors import KinesisEfoError
-from kinesis_efo.marks import Mark
 from kinesis_efo.planner.program import RunFile, files_of
 from kinesis_efo.planner.run_link import RunConnection
-from kinesis_efo.positions import Offset, ShardKey
+from kinesis_efo.positions import Mark, Offset, ShardKey
 from kinesis_efo.processes import Process, notes_directory
 from kinesis_efo.run.messages import FinishedBatches
 from kinesis_efo.spark.lag import Report, read_note

@@ -18,8 +18,7 @@ from kinesis_efo.decisions.rows import STARVING_SECONDS
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
 from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
-from kinesis_efo.records.arrivals import Arrivals, read_arrivals
-from kinesis_efo.records.events import Event, first_number, has_record, last_record
+from kinesis_efo.records.events import Arrivals, Event, first_number, has_record, last_record, read_arrivals
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.transport import EventStream
 from kinesis_efo.positions import Position, PositionKind
-from kinesis_efo.records.arrivals import read_arrivals
-from kinesis_efo.records.events import EventHead, last_record
+from kinesis_efo.records.events import EventHead, last_record, read_arrivals
 
 _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """The first two searches for the last record begin this many seconds before the given time. The third begins at the query's position."""

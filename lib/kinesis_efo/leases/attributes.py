@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Position, PositionKind
+from kinesis_efo.positions import Mark, Position, PositionKind
 
 Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 

@@ -16,8 +16,7 @@ from typing import Final
 from kinesis_efo.clock import Clock
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import SHARD_END, Offset, Position, PositionKind, ShardKey
+from kinesis_efo.positions import SHARD_END, Mark, Offset, Position, PositionKind, ShardKey
 
 KEPT: Final = 16
 """Maximum number of checkpoints whose marks (`Mark`) one lease row stores. A mark has about 40 bytes, and DynamoDB bills writes per

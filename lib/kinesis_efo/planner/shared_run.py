@@ -33,10 +33,10 @@ from kinesis_efo.errors import (
 from kinesis_efo.failure import stopped
 from kinesis_efo.fetcher.work import WHERE, PlannerClient, WhereReply, WhereRequest
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import Program, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError, Silence
+from kinesis_efo.positions import Mark
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.messages import JoinReply

@@ -61,6 +61,15 @@ class Event(NamedTuple):
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
+class Arrivals(NamedTuple):
+    """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds, up to the sequence number `through`."""
+
+    earliest: int
+    latest: int
+    through: int
+    records: int
+
+
 class _HashKeyRange(msgspec.Struct, rename="pascal"):
     starting_hash_key: str
     ending_hash_key: str
@@ -105,6 +114,15 @@ class _StoredRecords(msgspec.Struct, rename="pascal"):
     records: list[_StoredRecord]
 
 
+class _Arrival(msgspec.Struct, rename="pascal", gc=False):
+    sequence_number: str
+    approximate_arrival_timestamp: float | None = None
+
+
+class _ArrivedRecords(msgspec.Struct, rename="pascal"):
+    records: list[_Arrival] = []
+
+
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
 
@@ -122,8 +140,11 @@ class GetRecordsAnswer(NamedTuple):
 _DECODER: Final = msgspec.json.Decoder(_EventBody)
 _ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
 _STORED: Final = msgspec.json.Decoder(_StoredRecords)
+_ARRIVED: Final = msgspec.json.Decoder(_ArrivedRecords)
 _STILL: Final = 0
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
+_ARRIVAL_NAME: Final = b'"ApproximateArrivalTimestamp"'
+_ARRIVAL: Final = re.compile(rb'"ApproximateArrivalTimestamp"\s*:\s*([-+0-9.eE]+)')
 _NUMBER_NAME: Final = b'"SequenceNumber"'
 _CONTINUATION: Final = re.compile(rb'"ContinuationSequenceNumber"\s*:')
 _UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
@@ -209,6 +230,51 @@ def read_head(payload: bytes) -> EventHead:
             )
     children = _children(event.child_shards)
     return EventHead(number, event.millis_behind_latest, len(event.records), children, last=last)
+
+
+def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
+    """Read the arrival times of an event's records, in groups that span at most `step` milliseconds each, in the order of the records.
+
+    Returns an empty tuple if a record is unreadable or lacks an arrival time. (The event's decoder raises the error.)
+
+    >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
+    ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
+    ... )
+    >>> for group in read_arrivals(payload, 5_000):
+    ...     print(group)
+    Arrivals(earliest=10000, latest=11000, through=2, records=2)
+    Arrivals(earliest=60000, latest=60000, through=3, records=1)
+    """
+    try:
+        records = _ARRIVED.decode(payload).records
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()
+    groups: list[Arrivals] = []
+    earliest = latest = count = 0
+    last = ""
+    for record in records:
+        if record.approximate_arrival_timestamp is None:
+            return ()
+        arrived = round(record.approximate_arrival_timestamp * 1000)
+        if count and not latest - step <= arrived <= earliest + step:
+            groups.append(Arrivals(earliest, latest, sequence_number("SequenceNumber", last), count))
+            count = 0
+        earliest, latest = (min(earliest, arrived), max(latest, arrived)) if count else (arrived, arrived)
+        count += 1
+        last = record.sequence_number
+    if count:
+        groups.append(Arrivals(earliest, latest, sequence_number("SequenceNumber", last), count))
+    return tuple(groups)
+
+
+def last_arrival(payload: bytes) -> float | None:
+    """Return the arrival time of an event's last record, epoch milliseconds; None if it is missing.
+
+    >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
+    1700000000000.0
+    """
+    found = _ARRIVAL.match(payload, max(payload.rfind(_ARRIVAL_NAME), 0))
+    return float(found[1]) * 1000 if found else None
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:

@@ -12,8 +12,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.ending import EndingState
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, ShardKey, ShardRange
+from kinesis_efo.positions import Mark, Offset, ShardKey, ShardRange
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ import msgspec
 
 from kinesis_efo.calls.service import decoded
 from kinesis_efo.errors import FetcherError, FetcherUnreachableError, KinesisEfoError
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import differences, of_run
+from kinesis_efo.positions import Mark
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import AnyCall, Call
 from kinesis_efo.run.messages import (

@@ -15,8 +15,7 @@ import msgspec
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.tls import Certificate
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 
 JOIN: Final = "join"
 CALL: Final = "call"

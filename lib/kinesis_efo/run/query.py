@@ -21,9 +21,8 @@ from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
 from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left

@@ -11,9 +11,8 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.ending import Ending
 from kinesis_efo.decisions.planning import PollReply, may_wait
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import Deaggregation, SourceOptions
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
 from kinesis_efo.run.micro_batches import NO_LIMIT
 from kinesis_efo.run.query import Query

@@ -21,13 +21,12 @@ from kinesis_efo.decisions.losses import Facts, time_of
 from kinesis_efo.errors import ConfigurationError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import Bounds, Deaggregation, SourceOptions
 from kinesis_efo.planner.lifecycle import end_with_spark
 from kinesis_efo.planner.run_process import end_ahead
 from kinesis_efo.planner.shared_run import SharedRun
 from kinesis_efo.planner.stream_set import StreamSet
-from kinesis_efo.positions import Offset, PositionKind, ShardRange
+from kinesis_efo.positions import Mark, Offset, PositionKind, ShardRange
 from kinesis_efo.processes import notes_directory
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark.lag import Lag

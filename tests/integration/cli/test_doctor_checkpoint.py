@@ -15,9 +15,8 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo_local.sequence import Numbering
 from kinesis_efo_tools.operate.lease_edits import moved
 from tests.integration.cli.conftest import Cli, Here, Result

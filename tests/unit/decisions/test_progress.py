@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.decisions.progress import Progress, lease_positions
 from kinesis_efo.errors import FetcherError
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, lowest
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey, lowest
 
 PARENT, CHILD, GRANDCHILD = (ShardKey("orders", name) for name in ("a", "b", "c"))
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kinesis_efo.driver.listener import FinishedListener, mark_of
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.run_link import RunConnection
+from kinesis_efo.positions import Mark
 from kinesis_efo.processes import Process
 from kinesis_efo.run.messages import Join
 from tests.support.shared_runs import FakeRun, manifest

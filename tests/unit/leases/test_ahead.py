@@ -9,8 +9,7 @@ import pytest
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.notes import begun_anew, restored
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 
 SHARD = ShardKey("orders", "shardId-000000000000")
 after = Position.after

@@ -9,7 +9,7 @@ from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.notes import KEPT, add_mark, furthest
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.marks import Mark
+from kinesis_efo.positions import Mark
 
 steps = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 50)), max_size=80)
 

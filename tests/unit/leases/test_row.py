@@ -17,8 +17,7 @@ from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Mark, Position, ShardKey
 from kinesis_efo_tools.operate.lease_edits import moved
 
 numbers = st.integers(0, 10**129 - 1)

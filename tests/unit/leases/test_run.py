@@ -27,8 +27,7 @@ from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease
 from kinesis_efo.leases.store import Outcome, Scan
-from kinesis_efo.marks import Mark
-from kinesis_efo.positions import Position
+from kinesis_efo.positions import Mark, Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock

@@ -11,10 +11,9 @@ import pytest
 
 from kinesis_efo.errors import DataLossError, FetcherError, OptionsError
 from kinesis_efo.fetcher.work import PlannerClient, WhereRequest
-from kinesis_efo.marks import Mark
 from kinesis_efo.planner import run_process, shared_run
 from kinesis_efo.planner.shared_run import SharedRun, WhereService
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardRange
 from kinesis_efo.run.access import Begin, Logged, Next
 from tests.support.shared_runs import KEY, FakeRun, Programs
 from tests.support.world import wait_until

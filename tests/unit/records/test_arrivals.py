@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.records.arrivals import read_arrivals
+from kinesis_efo.records.events import read_arrivals
 
 
 def payload(*arrivals: float | None) -> bytes:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import OwnFile, RunEntry, RunFile
 from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
-from kinesis_efo.positions import SHARD_END, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, Mark, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Next
 from kinesis_efo.run.messages import FinishedBatches, Leave, OffsetsOfLink, QueryCall

@@ -17,9 +17,8 @@ from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.work import RowKey
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
-from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.run.access import Next
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 from kinesis_efo.run.query_ends import EndPositions

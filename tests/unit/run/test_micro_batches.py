@@ -19,7 +19,7 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
-from kinesis_efo.records.arrivals import Arrivals
+from kinesis_efo.records.events import Arrivals
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 from tests.support.virtual_time import LoopClock, run
 

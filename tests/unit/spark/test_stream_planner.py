@@ -14,10 +14,9 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.errors import ConfigurationError, FetcherError, FetcherUnreachableError
-from kinesis_efo.marks import Mark
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
-from kinesis_efo.positions import Offset, Position, ShardKey
+from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
 from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers, _check_first

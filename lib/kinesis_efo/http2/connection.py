@@ -23,7 +23,6 @@ from hyperframe.frame import Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.http2.frames import GOAWAY, HEADER_BYTES, FrameSplitter, MalformedFrame
-from kinesis_efo.http2.keepalive import PING_SECONDS, Keepalive
 from kinesis_efo.http2.response import (
     LEAST_WINDOW,
     ConnectionLost,
@@ -43,6 +42,10 @@ MOST_STREAMS: Final = 32
 RECEIVE_BYTES: Final = 256 << 10
 """Size of the receive buffer. All connections of an event loop can share it: each copies its bytes before the next one receives."""
 
+PING_SECONDS: Final = 5.0
+"""A PING is sent after this many seconds without a received byte. The other side has the same time to reply."""
+IDLE_SECONDS: Final = 15.0
+"""Seconds after which a connection without requests is closed."""
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
@@ -84,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False
         self._lost: Exception | None = None
         self._outbox = _Outbox(self._h2, self.abort)
-        self._keepalive = Keepalive(self, clock)
+        self._keepalive = _Keepalive(self, clock)
         self._hanging_up: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
 
@@ -442,6 +445,62 @@ class _Outbox:
             self._unsent.clear()
             if transport.get_write_buffer_size() > _MOST_UNSENT:
                 self._abort(ConnectionLost("the service does not read what is sent to it"))
+
+
+class _Keepalive:
+    """Sends a PING on a silent connection. Closes the connection if it is dead or unused."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._received_at = self._used_at = clock.monotonic()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.ensure_future(self._keep())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def received(self) -> None:
+        """Record that bytes were received."""
+        self._received_at = self._clock.monotonic()
+
+    def used(self) -> None:
+        """Restart the idle time after a request has ended."""
+        self._used_at = self._clock.monotonic()
+
+    async def _keep(self) -> None:
+        # Close the connection if watching it fails: nothing would notice when an unwatched connection dies.
+        try:
+            await self._look_after()
+        except Exception as error:
+            why = f"watching the connection failed: {type(error).__name__}: {error}"
+            self._connection.abort(ConnectionLost(why))
+
+    async def _look_after(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            quiet = now - self._received_at
+            unused = 0.0 if self._connection.in_use else now - self._used_at
+            if unused >= IDLE_SECONDS:
+                self._connection.close()
+                return
+            if quiet < PING_SECONDS:
+                await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
+            else:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        asked = self._clock.monotonic()
+        self._connection.ping()
+        await self._clock.sleep(PING_SECONDS)
+        # Let asyncio read before the check: if this process was suspended, the reply may still be in the socket.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self._received_at < asked:
+            self._connection.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
 
 
 def _name(code: int | ErrorCodes | None) -> str:

@@ -10,8 +10,7 @@ from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
-from kinesis_efo.http2.connection import RECEIVE_BYTES, Connection
-from kinesis_efo.http2.keepalive import IDLE_SECONDS, PING_SECONDS
+from kinesis_efo.http2.connection import IDLE_SECONDS, PING_SECONDS, RECEIVE_BYTES, Connection
 from kinesis_efo.http2.response import ConnectionLost, NotHttp2, NotProcessed
 from tests.support.virtual_time import LoopClock
 

@@ -37,7 +37,7 @@ from botocore.utils import get_environ_proxies
 
 from kinesis_efo.aws_errors import NoAnswerError, SignInError
 from kinesis_efo.clock import Clock, SystemClock, deadline, in_thread, seconds_left
-from kinesis_efo.credentials import SdkSession, borrow, profile_of, provide, setting_of, watch
+from kinesis_efo.credentials import SdkSession, borrow, profile_of, provide, setting_of, stamp, watch
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.raw_bodies import HttpSession, limit_bodies, send_exact_times
@@ -159,7 +159,7 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
     """Raise an error for a TLS request if the CA bundle is unusable; the SDK would only retry."""
     source, path = _authorities(session)
     # Check the bundle again after a change: it may be replaced while a query runs.
-    if source and request.url.startswith("https") and (fault := _fault_of(path, _stamp(path))):
+    if source and request.url.startswith("https") and (fault := _fault_of(path, stamp(Path(path)))):
         raise ConfigurationError(
             f"{source} names {path!r}: {fault}; give a file of certificates in PEM format, or remove the setting"
         )
@@ -174,16 +174,8 @@ def _authorities(session: botocore.session.Session) -> tuple[str, str]:
     return "", get_cert_path(True)
 
 
-def _stamp(path: str) -> tuple[int, int] | None:
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
 @lru_cache(maxsize=8)
-def _fault_of(path: str, stamp: tuple[int, int] | None) -> str | None:  # noqa: ARG001
+def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
     """Describe why the SDK cannot use a CA bundle; None if it can."""
     try:
         if Path(path).is_dir():

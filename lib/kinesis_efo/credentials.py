@@ -313,10 +313,11 @@ class _RefreshState:
         logger.warning("credentials cannot be read again, and stay as they are: %s", describe(error))
 
     def _look(self) -> list[tuple[int, ...] | None]:
-        return [_stamp(file) for file in self._files]
+        return [stamp(file) for file in self._files]
 
 
-def _stamp(file: Path) -> tuple[int, ...] | None:
+def stamp(file: Path) -> tuple[int, ...] | None:
+    """Return what changes if a file is changed or replaced; None if it cannot be looked at."""
     try:
         status = file.stat()
     except OSError:

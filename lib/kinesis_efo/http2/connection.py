@@ -89,7 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox = _Outbox(self._h2, self.abort)
         self._keepalive = _Keepalive(self, clock)
         self._hanging_up: asyncio.TimerHandle | None = None
-        self._gone = asyncio.Event()
+        self.gone = asyncio.Event()  # Set when the socket is closed
 
     # -- for requests
 
@@ -107,10 +107,6 @@ class Connection(asyncio.BufferedProtocol):
     def closed(self) -> bool:
         """Whether this connection has stopped accepting requests."""
         return self._draining or self._lost is not None
-
-    @property
-    def gone(self) -> bool:
-        return self._gone.is_set()
 
     @property
     def facts(self) -> HttpFacts:
@@ -181,10 +177,6 @@ class Connection(asyncio.BufferedProtocol):
         self._h2.ping(b"still up")
         self._outbox.flush()
 
-    async def wait_gone(self) -> None:
-        """Wait until the socket is closed."""
-        await self._gone.wait()
-
     def close(self) -> None:
         """Close the connection with a GOAWAY. Reads in progress fail."""
         if self._lost is None:
@@ -194,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self, why: Exception) -> None:
         self._lose(why)
         # Before Python 3.11.5, `abort` raises an error if a TLS connection is already closed.
-        if self._transport is not None and not self.gone:
+        if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
 
     # -- for asyncio
@@ -232,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._hanging_up is not None:
             self._hanging_up.cancel()
-        self._gone.set()
+        self.gone.set()
         why = f"the connection was lost: {exc!r}" if exc else "the connection was closed by the other side"
         self._lose(ConnectionLost(why))
         self._changed(self)

@@ -74,7 +74,7 @@ class Pool:
         for connection in self.connections:
             connection.close()
         if self._sockets:
-            parting = [asyncio.ensure_future(connection.wait_gone()) for connection in self._sockets]
+            parting = [asyncio.ensure_future(connection.gone.wait()) for connection in self._sockets]
             await asyncio.wait(parting, timeout=_PARTING_SECONDS)
             for connection in tuple(self._sockets):
                 connection.abort(ConnectionLost("the client was closed"))
@@ -137,7 +137,7 @@ class Pool:
         self._serve()
 
     def _changed(self, connection: Connection) -> None:
-        if connection.gone:
+        if connection.gone.is_set():
             self._sockets.discard(connection)
         if connection not in self._open:
             return  # the connection is still being opened, or was already removed

@@ -62,28 +62,6 @@ LOG_SECONDS: Final = 10.0
 """Minimum time between two warnings about the same kind of failure in the shards of one stream."""
 
 
-class FailureLog:
-    """Logs a stream's failures: of each kind at most one per `LOG_SECONDS`, with the number of failures that were left out since."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._logged: dict[str, float] = {}
-        self._others: defaultdict[str, Counter[str]] = defaultdict(Counter)
-
-    def warn(self, kind: str, shard: str, text: str) -> None:
-        """Log a failure of a shard. `text` begins with the shard's name."""
-        seconds = self._clock.monotonic() - self._logged.get(kind, -inf)
-        others = self._others[kind]
-        if seconds < LOG_SECONDS:
-            others[shard] += 1
-            logger.debug("%s", text)
-            return
-        more = f"; {others.total()} more like it in {len(others)} shards in the last {seconds:.0f} s" if others else ""
-        logger.warning("%s%s", text, more)
-        self._logged[kind] = self._clock.monotonic()
-        others.clear()
-
-
 @dataclass(frozen=True, slots=True)
 class ReadContext:
     """The settings and services shared by all subscriptions to one stream with one transport, and the state of its shards.
@@ -104,12 +82,13 @@ class ReadContext:
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] = standard_random.random
     presence: Presence = field(init=False)
-    failures: FailureLog = field(init=False)
     stats: dict[str, SubscriptionStats] = field(default_factory=dict, init=False)
     recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
+    # By kind of failure: when it was logged last, monotonic seconds, and how often in each shard it was left out since
+    logged: dict[str, float] = field(default_factory=dict, init=False)
+    others: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "failures", FailureLog(self.clock))
         object.__setattr__(self, "presence", Presence(self.stream, self.topology, self.clock))
 
     @property
@@ -122,6 +101,22 @@ class ReadContext:
         if shard_id not in self.recoveries:
             self.recoveries[shard_id] = Recovery(self, shard_id)
         return self.recoveries[shard_id]
+
+    def warn(self, kind: str, shard_id: str, text: str) -> None:
+        """Log a failure of a shard: of each kind at most one per `LOG_SECONDS`, with the number of failures that were left out since.
+
+        `text` begins with the shard's name.
+        """
+        seconds = self.clock.monotonic() - self.logged.get(kind, -inf)
+        others = self.others[kind]
+        if seconds < LOG_SECONDS:
+            others[shard_id] += 1
+            logger.debug("%s", text)
+            return
+        more = f"; {others.total()} more like it in {len(others)} shards in the last {seconds:.0f} s" if others else ""
+        logger.warning("%s%s", text, more)
+        self.logged[kind] = self.clock.monotonic()
+        others.clear()
 
     def describe(self, shard_id: str) -> str:
         """Describe the subscription to a shard, for messages."""
@@ -190,7 +185,7 @@ class Recovery:
         return delay
 
     def _warn(self, fault: Fault, text: str) -> None:
-        self._context.failures.warn(fault.code, self._shard_id, text)
+        self._context.warn(fault.code, self._shard_id, text)
 
     def _count_refusal(self, fault: Fault) -> None:
         now = self._context.clock.monotonic()

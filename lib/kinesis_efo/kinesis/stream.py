@@ -426,7 +426,7 @@ class Stream:
                     raise fatal(fault, by.stream, shard_id, self._source, backoff) from error
                 if (seconds := self._clock.monotonic() - since) >= FIRST_WORD_SECONDS:
                     text = f"{self.ref.name}:{shard_id}: looking for its end for {seconds:.0f} s: {fault}"
-                    by.failures.warn(fault.code, shard_id, text)
+                    by.warn(fault.code, shard_id, text)
                 await self._clock.sleep(delay)
 
     async def _retried(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:

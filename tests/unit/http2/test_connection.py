@@ -37,7 +37,7 @@ class Line(asyncio.Transport):
         return self.connection
 
     def receive(self, data: bytes) -> None:
-        if not self.connection.gone:
+        if not self.connection.gone.is_set():
             self.connection.get_buffer(-1)[: len(data)] = data
             self.connection.buffer_updated(len(data))
 
@@ -60,7 +60,7 @@ class Line(asyncio.Transport):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self.connection.gone:
+        if not self.connection.gone.is_set():
             self.connection.close()
             self.connection.connection_lost(None)
         await asyncio.sleep(0)
@@ -95,7 +95,7 @@ async def test_close_aborts_a_peer_that_lingers(prompt: bool) -> None:
             connection.connection_lost(None)
         await asyncio.sleep(10 * PING_SECONDS)
         assert line.ends == ({"close": 0} if prompt else {"close": 0, "abort": PING_SECONDS})
-        assert connection.gone
+        assert connection.gone.is_set()
 
 
 async def test_place_on_closed_connection_is_returned() -> None:

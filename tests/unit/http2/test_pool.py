@@ -22,11 +22,11 @@ class Fake:
     def __init__(self, changed: Callable[[Any], None], most_streams: int) -> None:
         self.most_streams = most_streams
         self.active = self.looked_at = 0
-        self.closed = self.gone = False
+        self.closed = False
         self.lingers = False
         self.aborted = False
         self._changed = changed
-        self._gone = asyncio.Event()
+        self.gone = asyncio.Event()
 
     @property
     def places(self) -> int:
@@ -56,17 +56,13 @@ class Fake:
             self.go()
 
     def go(self) -> None:
-        self.gone = True
-        self._gone.set()
+        self.gone.set()
         self._changed(self)
 
     def abort(self, why: Exception) -> None:
         self.aborted = True
         self.drain()
         self.go()
-
-    async def wait_gone(self) -> None:
-        await self._gone.wait()
 
 
 class Network:
@@ -101,7 +97,7 @@ async def opened(network: Network, most: int = 1000) -> AsyncIterator[Pool]:
     yield pool
     await pool.close()
     assert network.under_way == 0
-    assert all(connection.gone for connection in network.connections)
+    assert all(connection.gone.is_set() for connection in network.connections)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -347,7 +343,7 @@ def test_no_place_is_lost_whatever_happens(todo: list[tuple[str, int]], most: in
                 held.pop().give_place()
             assert [connection.active for connection in network.connections] == [0] * len(network.connections)
             for connection in network.connections:
-                if connection.closed and not connection.gone:
+                if connection.closed and not connection.gone.is_set():
                     connection.go()
 
     run(main())

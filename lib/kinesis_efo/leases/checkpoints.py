@@ -39,7 +39,7 @@ _SHARD_INTERVAL: Final = 5.0
 
 _LOOK_INTERVAL: Final = 5.0
 _STEP_SECONDS: Final = 1.0
-"""Seconds between two looks at what is due. Several rows that are due are written one after another."""
+"""Seconds between two looks at what has become due."""
 _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
@@ -73,6 +73,7 @@ class Checkpoints:
         self._shards: dict[ShardKey, ShardRow] = {}
         self._begun: set[str] = set()  # The streams that queries have begun to read: only then are stray rows deleted
         self._due: dict[ShardKey, float] = {}  # When to write the rows of shards, monotonic seconds
+        self._wake = asyncio.Event()
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
         self._cleanup_at = inf
         self._troubled = False
@@ -175,18 +176,23 @@ class Checkpoints:
             last = now if each.written_at is None else each.written_at
             after = 0.0 if each.row is None else last + _SHARD_INTERVAL - now
         self._due[shard] = min(self._due.get(shard, inf), now + after)
+        if after <= 0:
+            self._wake.set()
 
     async def _run(self) -> None:
         try:
             while True:
+                self._wake.clear()
                 now = self._clock.monotonic()
                 if now >= self._look_at:
                     self._look_at = now + _LOOK_INTERVAL
                     self._refresh()
                 if now >= self._cleanup_at:
                     await self._clean(now)
-                pause = max(_STEP_SECONDS, await self._write_due(now) / self._rate)
-                await self._clock.sleep(max(0.0, now + pause - self._clock.monotonic()))
+                wrote = await self._write_due(now)
+                await self._clock.sleep(max(0.0, now + wrote / self._rate - self._clock.monotonic()))
+                if wrote < self._rate:  # otherwise, more may be due
+                    await within(self._clock, _STEP_SECONDS, self._wake.wait())
         except LeaseError as error:
             self._failure.set(error)
         except Exception as error:
@@ -200,6 +206,7 @@ class Checkpoints:
             if self._epoch(shard.stream) is None:
                 continue
             del self._due[shard]
+            self._of(shard).written_at = now  # so that a change during the write waits for `_SHARD_INTERVAL`
             try:
                 wrote += await self._write(shard)
             except TableUnavailableError as error:
@@ -207,6 +214,7 @@ class Checkpoints:
                     logger.warning("checkpoints wait: %s", error)
                 self._troubled = True
                 self._enqueue(shard, _STEP_SECONDS)
+                await self._clock.sleep(_STEP_SECONDS)
                 break
             self._troubled = False
             if wrote >= self._rate:

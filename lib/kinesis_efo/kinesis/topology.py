@@ -235,38 +235,30 @@ class Presence:
 
 
 class SharedCall(Generic[T]):
-    """A call whose response is shared by all requests while it runs, or within `seconds` after it began."""
+    """A call whose response or error is shared by all requests that wait for it; the response also by later ones, for `seconds`."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
         self._seconds = seconds
         self._clock = clock
-        self._asking: asyncio.Task[T] | None = None
+        self._asking = asyncio.Lock()
         self._answered: tuple[float, T] | None = None
+        self._error: Exception | None = None  # Of the last call that failed
 
     async def get(self, since: float = -inf) -> T:
         """Return the response to a call that began at `since` (monotonic seconds) or later."""
-        since = max(since, self._clock.monotonic() - self._seconds)
-        while self._answered is None or self._answered[0] < since:
-            # Also replace a task that is done but whose callbacks have not run: awaiting it does not yield, so the loop would never end.
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self._answer())
-                self._asking.add_done_callback(self._done)
-            # Shield the call: other callers still need it if this caller is cancelled.
-            await asyncio.shield(self._asking)
-        return self._answered[1]
-
-    async def _answer(self) -> T:
-        began = self._clock.monotonic()
-        answer = await self._ask()
-        self._answered = began, answer
-        return answer
-
-    def _done(self, task: asyncio.Task[T]) -> None:
-        if self._asking is task:
-            self._asking = None
-        if not task.cancelled():
-            task.exception()  # retrieve the error, so that asyncio does not log it; the callers raise it
+        since, before = max(since, self._clock.monotonic() - self._seconds), self._error
+        async with self._asking:
+            if self._error is not None and self._error is not before:
+                raise self._error  # a call failed while this one was waiting
+            if self._answered is None or self._answered[0] < since:
+                began = self._clock.monotonic()
+                try:
+                    self._answered = began, await self._ask()
+                except Exception as error:
+                    self._error = error
+                    raise
+            return self._answered[1]
 
 
 async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:

@@ -53,7 +53,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     async def check(self) -> str:
-        """Check that the table exists and has the key schema of a lease table. Returns its ARN, or the directory of lease files."""
+        """Check that the table exists and has the key schema of a lease table. Returns its ARN, or the directory of the lease file."""
 
     @abstractmethod
     async def scan(self) -> Scan:

@@ -183,7 +183,7 @@ class RunThread:
 
 
 def host_table(manifest: Manifest, directory: Path) -> HostTable:
-    """Return the lease files that replace a lease table, and warn that only programs of this user on this host share them."""
+    """Return the lease file that replaces a lease table, and warn that only programs of this user on this host share them."""
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
         "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "

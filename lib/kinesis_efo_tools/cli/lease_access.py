@@ -147,7 +147,7 @@ async def watched(aws: AwsSettings, location: str, streams: list[str] | None = N
         async with opened(aws, location, streams) as leases:
             yield leases
         return
-    from kinesis_efo.leases.host_table import HostTable  # it needs a system with flock
+    from kinesis_efo.leases.host_table import HostTable
 
     given = {"streamArn": ",".join(each.partition("/consumer/")[0] for each in location.split(","))}
     given |= {"consumerArn": location} if "/consumer/" in location else {"readMode": "polling"}

@@ -1,16 +1,17 @@
-"""The lease files of one host keep the contract of a lease table, also between two processes and after a crash."""
+"""The lease file of one host keeps the contract of a lease table, also between two processes and after a crash."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
-from kinesis_efo.leases.host_table import HostTable
+from kinesis_efo.leases.host_table import FILE, HostTable
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from tests.support.lease_contract import KEY, LeaseStoreContract, Scenario
@@ -36,14 +37,18 @@ class TestHostTable(LeaseStoreContract):
 
         asyncio.run(main())
 
+    def opened(self) -> closing[sqlite3.Connection]:
+        return closing(sqlite3.connect(self.directory / FILE, isolation_level=None))
+
     async def put_item(self, store: LeaseStore, item: Item) -> None:
         await store.create(Lease.new(key := item["leaseKey"]["S"], LeaseInfo()))
-        (file,) = self.directory.glob(f"lease.*.{key}")
-        file.write_bytes(msgspec.json.encode(item))
+        with self.opened() as rows:
+            rows.execute("UPDATE leases SET item = ? WHERE key = ?", (msgspec.json.encode(item), key))
 
     async def get_item(self, store: LeaseStore, key: str) -> Item:
-        (file,) = self.directory.glob(f"lease.*.{key}")
-        return msgspec.json.decode(file.read_bytes(), type=Item)
+        with self.opened() as rows:
+            (text,) = rows.execute("SELECT item FROM leases WHERE key = ?", (key,)).fetchone()
+        return msgspec.json.decode(text, type=Item)
 
     def test_programs_share_the_rows_of_one_reader(self) -> None:
         async def scenario(_: LeaseStore) -> None:
@@ -56,56 +61,37 @@ class TestHostTable(LeaseStoreContract):
 
         self.run(scenario)
 
-    @pytest.mark.parametrize(("left", "unreadable"), [(b"", False), (b"[1", True)])
-    def test_interrupted_write_leaves_no_row(self, left: bytes, unreadable: bool) -> None:
-        async def scenario(store: LeaseStore) -> None:
-            assert await store.create(RUN) == RUN
-            (file,) = self.directory.iterdir()
-            file.write_bytes(left)
-            scan = await store.scan()
-            assert (dict(scan.leases), RUN.key in scan.unreadable) == ({}, unreadable)
-            if unreadable:
-                with raises(LeaseTableError, "there is a file that is no lease, ..., in the lease files in ..."):
-                    await store.delete(RUN)
-            else:
-                assert await store.create(RUN) == RUN
-
-        self.run(scenario)
+    def test_damaged_file_is_an_error(self) -> None:
+        self.directory.mkdir(mode=0o700)
+        (self.directory / FILE).write_bytes(b"no database" * 100)
+        with raises(LeaseTableError, "the lease file ... is damaged: ...; delete it"):
+            asyncio.run(self.table().check())
 
     def test_directory_of_others_is_refused(self) -> None:
         self.directory.mkdir(mode=0o755)
         with raises(
             TableUnavailableError,
-            "the lease files in ... cannot be used for now: ... is not a directory of this user alone: ...",
+            "the lease file ... cannot be used for now: ... is not a directory of this user alone: ...",
         ):
             asyncio.run(self.table().check())
 
-    def test_row_locked_by_a_suspended_process_is_an_error(self) -> None:
+    def test_file_locked_by_a_suspended_process_is_an_error(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             await store.create(RUN)
-            (file,) = self.directory.iterdir()
-            with file.open() as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-                with pytest.raises(TableUnavailableError, match="perhaps because it is suspended"):
+            with self.opened() as rows:
+                rows.execute("BEGIN IMMEDIATE")
+                with pytest.raises(TableUnavailableError, match="locked"):
                     await store.scan()
             assert (await store.scan()).leases == {RUN.key: RUN}
 
         self.run(scenario)
 
-    def test_row_deleted_while_another_process_waits_is_created_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interrupted_write_leaves_the_row(self) -> None:
         async def scenario(store: LeaseStore) -> None:
             await store.create(RUN)
-            (file,) = self.directory.iterdir()
-            with file.open() as held:
-                fcntl.flock(held, fcntl.LOCK_EX)
-
-                def delete(_: float) -> None:
-                    file.unlink()
-                    fcntl.flock(held, fcntl.LOCK_UN)
-
-                monkeypatch.setattr("time.sleep", delete)
-                taken = RUN.taken("b", "", 1)
-                assert await store.create(taken) == taken
-            assert (await store.scan()).leases == {RUN.key: taken}
+            with self.opened() as rows:
+                rows.execute("BEGIN IMMEDIATE")
+                rows.execute("UPDATE leases SET item = '{}'")
+            assert (await store.scan()).leases == {RUN.key: RUN}
 
         self.run(scenario)

@@ -208,3 +208,20 @@ async def test_call_that_just_ended_is_made_again() -> None:
     ready.set_result(None)
     second = asyncio.create_task(call.get(clock.monotonic()))
     assert await asyncio.gather(first, second) == [0, 1]
+
+
+async def test_error_is_shared_by_waiting_requests_only() -> None:
+    asked: list[float] = []
+
+    async def ask() -> None:
+        asked.append(LoopClock().monotonic())
+        await asyncio.sleep(1)
+        raise TimeoutError
+
+    call = SharedCall(ask, LoopClock(), 5.0)
+    errors = await asyncio.gather(call.get(), call.get(), call.get(), return_exceptions=True)
+    assert [type(each) for each in errors] == [TimeoutError] * 3
+    assert len(asked) == 1
+    with pytest.raises(TimeoutError):
+        await call.get()
+    assert len(asked) == 2

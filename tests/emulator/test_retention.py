@@ -11,9 +11,8 @@ import pytest
 from kinesis_efo.decisions.losses import NO_FACTS
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.work import RowKey
-from kinesis_efo.marks import Mark
 from kinesis_efo.options.settings import Start
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, ShardKey
 from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld

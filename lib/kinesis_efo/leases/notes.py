@@ -7,12 +7,13 @@ the lease rows of the shards are the evidence, unless another query has moved th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import floor
 from typing import Final
 
+from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import Clock
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.row import Lease
@@ -154,6 +155,23 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
         f"query, delete its new checkpoint, and start with a new output directory and startingPosition={since}. With "
         "startingPosition=LEASES, a new query continues there by itself, if no other query has moved the lease table on. If this query "
         "has an output of its own, nothing needs to be done"
+    )
+
+
+def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
+    """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
+
+    Shard ids start at 0 in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
+    """
+    found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
+    if not found:
+        return None
+    first, more = found[0], len(found) - 1
+    assert first.stream is not None
+    created_again = first.stream.arn == present.arn
+    return (
+        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is of another stream: {first.stream}. The stream is now {present}: "
+        + ("it was deleted and created again since" if created_again else "the application read another one before")
     )
 
 

@@ -6,7 +6,7 @@ attributes are those of the KCL's `DynamoDBLeaseSerializer`, so that a KCL appli
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeAlias
 
@@ -263,20 +263,3 @@ class Lease:
             marks=attributes.read_marks(item),
             **named,
         )
-
-
-def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
-    """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
-
-    Shard ids start at 0 in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
-    """
-    found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
-    if not found:
-        return None
-    first, more = found[0], len(found) - 1
-    assert first.stream is not None
-    created_again = first.stream.arn == present.arn
-    return (
-        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is of another stream: {first.stream}. The stream is now {present}: "
-        + ("it was deleted and created again since" if created_again else "the application read another one before")
-    )

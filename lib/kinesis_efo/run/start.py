@@ -15,7 +15,7 @@ from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
 from kinesis_efo.kinesis.bounds import check_streams, not_listed
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.row import strays
+from kinesis_efo.leases.notes import strays
 from kinesis_efo.leases.store import LeaseStore, Scan
 from kinesis_efo.options import Bounds, Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, PositionKind, ShardKey

@@ -14,8 +14,8 @@ from rich.live import Live
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import ConfigurationError, KinesisEfoError
 from kinesis_efo.kinesis.topology import Topology, explained, identified
+from kinesis_efo.leases.notes import strays
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import strays
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli import arguments, output

@@ -13,7 +13,8 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, StreamReplacedError, UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.row import Lease, LeaseInfo, strays
+from kinesis_efo.leases.notes import strays
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output

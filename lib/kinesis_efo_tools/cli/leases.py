@@ -16,8 +16,9 @@ from kinesis_efo.decisions.lineage import Lineage, Shard, read_to_end
 from kinesis_efo.decisions.losses import names_another, predates
 from kinesis_efo.errors import UsageError
 from kinesis_efo.kinesis.topology import Topology, explained, identified, starting_positions
+from kinesis_efo.leases.notes import strays
 from kinesis_efo.leases.owner import readable
-from kinesis_efo.leases.row import Lease, LeaseInfo, strays
+from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Scan
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo_tools.cli import output

@@ -16,8 +16,8 @@ from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTra
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
 from kinesis_efo.leases.keys import LeaseKeys, run_key
-from kinesis_efo.leases.notes import CAUSES, LEFT_OUT, gone_back, is_ahead
-from kinesis_efo.leases.row import Lease, strays
+from kinesis_efo.leases.notes import CAUSES, LEFT_OUT, gone_back, is_ahead, strays
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.planner.stream_set import StreamSet

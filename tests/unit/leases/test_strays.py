@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.row import Lease, strays
+from kinesis_efo.leases.notes import strays
+from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
 from kinesis_efo_tools.operate.lease_edits import moved
 

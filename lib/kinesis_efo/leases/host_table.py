@@ -50,7 +50,7 @@ class HostTable(LeaseStore):
             found = [row for row in rows.execute("SELECT * FROM leases") if row[0] in self._readers.values()]
         for _, key, text in found:
             try:
-                if (lease := self._lease(msgspec.json.decode(text, type=Item))) is not None:
+                if (lease := self.to_lease(msgspec.json.decode(text, type=Item))) is not None:
                     leases[key] = lease
             except LeaseTableError as error:
                 unreadable[key] = str(error)
@@ -59,7 +59,7 @@ class HostTable(LeaseStore):
     async def create(self, lease: Lease) -> Outcome:
         with self._rows() as rows:
             if item := self._read(rows, lease.key):
-                return Conflict(self._lease(item))
+                return Conflict(self.to_lease(item))
             self._write(rows, lease.key, lease.to_item())
         return lease
 
@@ -82,7 +82,7 @@ class HostTable(LeaseStore):
 
     def _seen(self, item: Item, before: Lease) -> Outcome:
         """Return the row in `item` if its owner and counter are still those of `before`, else a `Conflict`."""
-        row = self._lease(item)
+        row = self.to_lease(item)
         return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
 
     def _read(self, rows: sqlite3.Connection, key: str) -> Item:

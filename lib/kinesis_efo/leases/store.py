@@ -44,7 +44,7 @@ class LeaseStore(ABC):
     def label(self) -> str:
         """The name of the table in messages."""
 
-    def _lease(self, item: Item) -> Lease | None:
+    def to_lease(self, item: Item) -> Lease | None:
         """Convert DynamoDB attributes to a row; None if there are none, or if they are not a lease."""
         try:
             return Lease.from_item(item) if item else None

@@ -72,7 +72,7 @@ class LeaseTable(LeaseStore):
             for item in page["Items"]:
                 key = item["leaseKey"]["S"]
                 try:
-                    if (lease := self._lease(item)) is not None:
+                    if (lease := self.to_lease(item)) is not None:
                         leases[key] = lease
                 except LeaseTableError as error:
                     unreadable[key] = str(error)
@@ -96,8 +96,8 @@ class LeaseTable(LeaseStore):
         try:
             answer = await self._call(action, send(**request))
         except ClientError as error:  # a failed condition: `_call` has translated all other errors
-            return Conflict(self._lease(error.response.get("Item", {})))
-        return self._lease(answer.get("Attributes", {})) or lease
+            return Conflict(self.to_lease(error.response.get("Item", {})))
+        return self.to_lease(answer.get("Attributes", {})) or lease
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
         """Await a call and translate its error. A failed condition is raised unchanged."""

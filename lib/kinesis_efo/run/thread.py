@@ -22,7 +22,6 @@ from kinesis_efo.fetcher.assembly import new_event_loop, stream_opener
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, Limits
-from kinesis_efo.leases.host_table import HostTable
 from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.leases.table import LeaseTable, client_config
 from kinesis_efo.manifest import Manifest
@@ -182,8 +181,11 @@ class RunThread:
         return finished(future, self._thread.is_alive)
 
 
-def host_table(manifest: Manifest, directory: Path) -> HostTable:
+def host_table(manifest: Manifest, directory: Path) -> LeaseStore:
     """Return the lease file that replaces a lease table, and warn that only programs of this user on this host share them."""
+    # Some builds of Python lack SQLite; runs with a lease table do not need it.
+    from kinesis_efo.leases.host_table import HostTable
+
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
         "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "

@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.session import Session
 
-import infra
-from infra.pipeline.deployments import deployment_of
-from infra.settings import addresses, ledger
-from infra.settings.literals import literal_consumer_arn, literal_manifest, literal_policy
+from infra.settings import addresses
+from infra.settings.literals import literal_deployment, literal_policy
 from infra.settings.load import load_environment
+from infra.settings.model import Environment
+from infra.settings.names import Names
+from infra.settings.pods import without_associations
 from infra.stacks import permissions
-from infra.stacks.app import synthesize
-from kinesis_efo_infra import regions
-from kinesis_efo_infra.errors import ArgumentError
+from kinesis_efo_infra import ArgumentError, PodIdentity, regions
+from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import EXAMPLE
 from tests.support.missing import terraform
 from tests.unit.infra.conftest import (
-    GETTING,
     KEY,
-    LISTING,
-    WORDS,
     Load,
     Synth,
     at,
@@ -46,7 +42,6 @@ without emr, no jobs are declared | applications.lake.access: SERVERLESS
     resource lacks: [aws_s3, aws_emr]
     aws_ssm_parameter.*: [lake]
     lake_reader.LoadPrograms: null
-    lake_reader.WriteLogs: null
 bucket of artifacts is private | emr: {log_days: 5}, protected: true
     aws_s3_bucket.artifacts: {bucket: kinesis-efo-test-111122223333, lifecycle: {prevent_destroy: true}}
     aws_s3_bucket_public_access_block.artifacts with: {block_public_acls: true, block_public_policy: true, ignore_public_acls: true, restrict_public_buckets: true}
@@ -54,56 +49,43 @@ bucket of artifacts is private | emr: {log_days: 5}, protected: true
     artifacts_bucket.TlsOnly.effect: Deny
 EMR application is bounded and trusted alone | applications.lake.access: SERVERLESS, emr: {architecture: x86_64, serverless: {maximum_vcpu: 8, maximum_memory_gb: 32, subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0]}}
     aws_emrserverless_application.jobs with: {maximum_capacity: {cpu: 8 vCPU, memory: 32 GB}, architecture: X86_64, release_label: emr-spark-8.0.0}
+    aws_security_group.workers.ingress.0 with: {from_port: 0, to_port: 65535, protocol: tcp, self: true, cidr_blocks: [], security_groups: []}
+    aws_security_group.workers.egress.0 with: {from_port: 0, to_port: 65535, protocol: tcp, self: true, cidr_blocks: [], security_groups: []}
     aws_emrserverless_application.jobs.network_configuration with: {subnet_ids: [subnet-0123456789abcdef0], security_group_ids: [sg-0123456789abcdef0, <aws_security_group.workers.id>]}
     aws_security_group.workers.vpc_id: <data.aws_subnet.workers.vpc_id>
-    aws_subnet.workers.id: subnet-0123456789abcdef0
     lake_trust.EmrServerless.condition has: <aws_emrserverless_application.jobs.arn>
-    output.emr_serverless_application.value: <aws_emrserverless_application.jobs.id>
 EMR application outside of a network has no group | emr: {}
     aws_security_group: null
     aws_emrserverless_application.jobs.network_configuration: null
 role for another application trusts that one | emr: {}, applications.lake.access: {kind: emr-serverless, application_id: 00f1}
     lake_trust.EmrServerless.principals: [{type: Service, identifiers: [emr-serverless.amazonaws.com]}]
     lake_trust.EmrServerless.condition with: {0: {test: StringEquals, variable: 'aws:SourceAccount', values: ['111122223333']}, 1: {test: ArnLike, variable: 'aws:SourceArn', values: ['arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00f1']}}
-    aws_iam_instance_profile: null
     aws_ssm_parameter.lake_job.value lacks: target
 jobs load artifacts and write their own logs | emr.serverless: null, applications.reports: {streams: [orders]}
     aws_emrserverless_application: null
     lake_reader.WriteLogs.resources: [<aws_s3_bucket.artifacts.arn>/logs/lake/*]
     lake_reader.LoadPrograms.resources: [<aws_s3_bucket.artifacts.arn>/environments/*, <aws_s3_bucket.artifacts.arn>/programs/*, <aws_s3_bucket.artifacts.arn>/stops/kinesis-efo-test-*]
-    aws_ssm_parameter.*: [lake, lake_job, reports, reports_job]
     aws_cloudwatch_metric_alarm.jobs_failures: null
 stream has its settings | streams.orders: {mode: provisioned, shards: 4, retention_hours: 48, max_record_kib: 2048, shard_metrics: [IncomingBytes], tags: {domain: shop}}
-    aws_kinesis_stream.*: [orders]
     aws_kinesis_stream.orders: {name: test-orders, stream_mode_details: {stream_mode: PROVISIONED}, shard_count: 4, retention_period: 48, encryption_type: KMS, enforce_consumer_deletion: true, kms_key_id: <aws_kms_key.orders.arn>, max_record_size_in_kib: 2048, shard_level_metrics: [IncomingBytes], tags: {domain: shop}}
+removed stream is retained | streams: {clicks: {}}, applications.lake.streams: [clicks], retain: [orders]
+    removed has: ["{'from': 'aws_kinesis_stream.orders', 'lifecycle': {'destroy': False}}", aws_kms_key.orders, aws_kms_alias.orders, aws_kinesis_resource_policy.orders]
+without a topic nothing is watched | alarms: {}, emr: {}
+    aws_cloudwatch_metric_alarm: null
+shards scaled elsewhere are ignored | streams.orders: {mode: provisioned, shards: 4, scaled_elsewhere: true}, protected: true
+    aws_kinesis_stream.orders with: {shard_count: 4, lifecycle: {ignore_changes: [shard_count], prevent_destroy: true}}
 on-demand stream has no shard count | tags: {owner: us}, state_region: eu-central-1
     aws_kinesis_stream.orders.stream_mode_details: {stream_mode: ON_DEMAND}
     aws_kinesis_stream.orders.shard_count: null
     terraform.backend.s3: {bucket: state, key: kinesis-efo/test.tfstate, region: eu-central-1, encrypt: true, use_lockfile: true}
     terraform.required_version: '>= 1.10'
     provider.aws.0 with: {allowed_account_ids: ['111122223333'], default_tags: [{tags: {environment: test, managed-by: kinesis-efo, owner: us}}]}
-    aws_iam_role: null
-    output.role_arns.value: {}
-    aws_iam_policy.lake_batch: null
-    import: null
-    lake_reader.EncryptStreams: null
     aws_ssm_parameter.lake.tier: Standard
-stream uses a given key | streams.orders.key: KEY
-    aws_kinesis_stream.orders.kms_key_id: KEY
-    aws_kms_key.*: [environment_key]
-    lake_reader.DecryptStreams.resources: [KEY]
 adopted stream is decrypted with former keys | streams.orders: {existing_arn: STREAM, former_keys: {KEY: 2027-02-03}}
     lake_reader.DecryptStreams.resources: [KEY]
-aliases follow the names | streams.orders.name: shop.orders
-    aws_kms_alias.*: [environment_key, orders]
-    aws_kms_alias.orders.name: alias/kinesis-efo/test/shop/orders
-    aws_kms_alias.environment_key.name: alias/kinesis-efo/test
 adopted stream gets consumers only | streams.orders: {existing_arn: STREAM, key: KEY}
     aws_kinesis_stream: null
-    aws_kms_key.*: [environment_key]
     aws_kinesis_stream_consumer: {orders_lake: {name: lake, stream_arn: STREAM}}
-    lake_reader.ReadStreams.resources: [STREAM]
-    lake_reader.DecryptStreams.resources: [KEY]
     # A stream that others size may have the shortest retention.
     aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 43200000
 # Metrics of a stream stay in its account.
@@ -111,16 +93,12 @@ given consumer of another account is used | streams.orders: {existing_arn: FOREI
     aws_kinesis_stream_consumer: null
     lake_reader.SubscribeToConsumers.resources: [FOREIGN/consumer/lake:1700000000]
     aws_ssm_parameter.lake.value has: FOREIGN/consumer/lake:1700000000
-    aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing]
 given consumer is watched under its name | streams.orders: {existing_arn: STREAM, consumers: {lake: 'STREAM/consumer/before:1700000000'}}
     aws_cloudwatch_metric_alarm.orders_lake_lag.dimensions: {StreamName: payments, ConsumerName: before}
     aws_cloudwatch_dashboard.applications.dashboard_body has: '"ConsumerName", "before"'
 dashboard leaves out streams of other accounts | streams: {orders: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}, clicks: {}}, applications.pond: {streams: [clicks]}
     aws_cloudwatch_dashboard.applications.dashboard_body has: 'pond: milliseconds behind'
     aws_cloudwatch_dashboard.applications.dashboard_body lacks: ['lake: milliseconds behind', '"events"']
-consumer is called as its application | applications.lake.name: Lake.v2
-    aws_kinesis_stream_consumer.orders_lake.name: Lake.v2
-    aws_ssm_parameter.lake.name: /kinesis-efo/test/Lake.v2
 lease table is encrypted and can be restored | manifest_tier: standard
     aws_dynamodb_table.lake: {name: kinesis-efo-test-lake, billing_mode: PAY_PER_REQUEST, hash_key: leaseKey, attribute: [{name: leaseKey, type: S}], point_in_time_recovery: {enabled: true}, server_side_encryption: {enabled: true, kms_key_arn: <aws_kms_key.environment_key.arn>}, deletion_protection_enabled: false}
     aws_ssm_parameter.lake with: {name: /kinesis-efo/test/lake, description: kinesis-efo manifest /kinesis-efo/test/lake, type: SecureString, key_id: <aws_kms_key.environment_key.arn>}
@@ -130,98 +108,61 @@ manifest may be larger, and the dashboard left out | manifest_tier: advanced, al
     aws_cloudwatch_dashboard: null
     # A retention of a day is half gone after twelve hours.
     aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 43200000
-KCL table is imported | applications.lake: {streams: [orders], lease_table: LakeRestored, import_lease_table: true}
-    import: [{id: LakeRestored, to: aws_dynamodb_table.lake}]
-    aws_dynamodb_table.lake.name: LakeRestored
 batch reads need neither consumers nor leases | applications.lake.batch: true
     lake_batch.*: [DecryptLeasesAndManifest, DecryptStreams, LoadManifest, NeverRegisterConsumers, ReadStreams]
-    lake_batch.ReadStreams.actions: GETTING
-    aws_iam_policy.lake_batch with: {name: 'kinesis-efo-test-lake@batch', policy: <data.aws_iam_policy_document.lake_batch.json>}
     output.batch_policy_arns.value: {lake: <aws_iam_policy.lake_batch.arn>}
-writes go to the named streams only | streams.clicks: {}, applications.lake.writes: [clicks]
-    lake_reader.WriteStreams with: {resources: [<aws_kinesis_stream.clicks.arn>], actions: ['kinesis:DescribeStreamSummary', 'kinesis:ListShards', 'kinesis:PutRecords']}
-    lake_reader.EncryptStreams with: {actions: ['kms:GenerateDataKey'], resources: [<aws_kms_key.clicks.arn>]}
 China has its own ARNs and hosts | region: cn-north-1, applications.lake.access: EC2
     lake_reader.LoadManifest.resources: ['arn:aws-cn:ssm:cn-north-1:111122223333:parameter/kinesis-efo/test/lake']
     lake_reader.DecryptStreams.condition.0.values: [kinesis.cn-north-1.amazonaws.com.cn]
     lake_trust.EmrOnEc2.principals.0.identifiers: [ec2.amazonaws.com.cn]
 role for EMR on EC2 has a profile | applications.lake.access: EC2
     aws_iam_instance_profile.lake.role: <aws_iam_role.lake.name>
-    aws_iam_role_policy_attachment: {lake_reader: {role: <aws_iam_role.lake.name>, policy_arn: <aws_iam_policy.lake.arn>}}
     lake_trust.EmrOnEc2.principals: [{type: Service, identifiers: [ec2.amazonaws.com]}]
-    lake_trust.EmrOnEc2.resources: null
-    output.stream_arns.value: {orders: <aws_kinesis_stream.orders.arn>}
     output.consumer_arns.value: {orders/lake: <aws_kinesis_stream_consumer.orders_lake.arn>}
     output.manifests.value: {lake: 'ssm://${aws_ssm_parameter.lake.name}'}
-    output.policy_arns.value: {lake: <aws_iam_policy.lake.arn>}
     output.role_arns.value: {lake: <aws_iam_role.lake.arn>}
     output.*: [consumer_arns, manifests, policy_arns, role_arns, stream_arns]
 role has given policies and boundary | applications.lake.access: {kind: emr-ec2, role_name: lake-runtime, policies: ['arn:aws:iam::111122223333:policy/reader', 'arn:aws:iam::111122223333:policy/other/reader'], permissions_boundary: 'arn:aws:iam::111122223333:policy/reader'}
-    aws_iam_role_policy_attachment has: [aws_iam_policy.lake.arn, 'arn:aws:iam::111122223333:policy/reader', 'arn:aws:iam::111122223333:policy/other/reader']
     aws_iam_role_policy_attachment.*: [lake_343ad91c, lake_52004517, lake_reader]
     aws_iam_role.lake with: {name: lake-runtime, permissions_boundary: arn:aws:iam::111122223333:policy/reader}
 stream, consumer and key are shared with another account | applications: {lake: {streams: [orders], lag_threshold_seconds: 90, access: PARTNER}, home: {streams: [orders]}}
     aws_dynamodb_table.*: [home]
-    aws_iam_policy.*: [home]
     aws_kinesis_resource_policy.*: [orders, orders_lake]
-    orders_shared.ReadLake with: {actions: GETTING, resources: [<aws_kinesis_stream.orders.arn>]}
-    orders_lake_shared.Subscribe with: {actions: ['kinesis:DescribeStreamConsumer', 'kinesis:SubscribeToShard'], resources: [<aws_kinesis_stream_consumer.orders_lake.arn>]}
-    output.consumer_arns.value has: aws_kinesis_stream_consumer.orders_lake.arn
-    aws_cloudwatch_metric_alarm.orders_lake_lag with: {threshold: 90000, treat_missing_data: breaching}
+    orders_shared.ReadLake with: {actions: GETTING, resources: [<aws_kinesis_stream.orders.arn>], principals: [{type: AWS, identifiers: ['arn:aws:iam::777788889999:role/partner']}]}
+    aws_kms_key.orders.policy has: '{"AWS":["arn:aws:iam::777788889999:role/partner"]},"Action":["kms:Decrypt"],"Resource":["*"],"Condition":{"StringEquals":{"kms:ViaService":["kinesis.eu-west-1'
+    orders_lake_shared.Subscribe with: {principals: [{type: AWS, identifiers: ['arn:aws:iam::777788889999:role/partner']}], actions: ['kinesis:DescribeStreamConsumer', 'kinesis:SubscribeToShard'], resources: [<aws_kinesis_stream_consumer.orders_lake.arn>]}
     aws_cloudwatch_metric_alarm.lake_leases: null
     aws_cloudwatch_dashboard.applications.dashboard_body has: orders_lake_lag.arn
-owner of an adopted stream sets its policy | streams.orders: {existing_arn: STREAM}, applications.lake.access: PARTNER
-    aws_kinesis_resource_policy.*: [orders_lake]
-    aws_cloudwatch_metric_alarm.*: [orders_lake_lag, orders_lake_rate, orders_lake_retention]
 # Silence means that nobody reads. A disabled key shows as failing writes, and a retention half gone is the last call.
 alarms watch enhanced fan-out | applications.lake.lag_threshold_seconds: 90, streams.orders.retention_hours: 168
     aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing, orders_lake_lag, orders_lake_rate, orders_lake_retention, orders_writes, orders_writes_failing]
     aws_cloudwatch_metric_alarm.orders_lake_lag with: {dimensions: {StreamName: <aws_kinesis_stream.orders.name>, ConsumerName: lake}, threshold: 90000, treat_missing_data: breaching}
-    aws_cloudwatch_metric_alarm.orders_lake_retention.threshold: 302400000
+    aws_cloudwatch_metric_alarm.orders_writes with: {alarm_actions: [arn:aws:sns:eu-west-1:111122223333:oncall], ok_actions: [arn:aws:sns:eu-west-1:111122223333:oncall], actions_enabled: true}
     aws_cloudwatch_metric_alarm.orders_writes.metric_name: WriteProvisionedThroughputExceeded
     aws_cloudwatch_metric_alarm.lake_leases.metric_query has: [ReadThrottleEvents, WriteThrottleEvents, '+ FILL(writes, 0)']
-    aws_cloudwatch_metric_alarm.lake_leases.metric_query.2.return_data: true
     aws_cloudwatch_metric_alarm.orders_writes_failing.metric_query has: ["'PutRecord.Success'", "'PutRecords.Success'", 'IF(FILL(one, 1) < 0.5 OR FILL(many, 1) < 0.5, 1, 0)']
     aws_cloudwatch_metric_alarm.orders_writes_failing with: {threshold: 0, evaluation_periods: 3, datapoints_to_alarm: 2}
     aws_cloudwatch_metric_alarm.lake_leases_failing.metric_query has: [SystemErrors, DeleteItem, PutItem, Scan, UpdateItem]
-job that runs now and then may be silent | applications.lake.continuous: false
-    aws_cloudwatch_metric_alarm.orders_lake_lag.treat_missing_data: notBreaching
 # While it polls, it has no subscription; no consumer has the age of an iterator; it may read through its consumer instead.
 polling is watched by metrics of the stream | streams.clicks: {}, applications: {lake: {streams: [orders], polling: true, lag_threshold_seconds: 90}, pond: {streams: [orders, clicks]}, well: {streams: [orders], polling: true}}
     aws_cloudwatch_metric_alarm.orders_lake_lag.treat_missing_data: notBreaching
     aws_cloudwatch_metric_alarm.orders_lake_age with: {metric_name: GetRecords.IteratorAgeMilliseconds, threshold: 90000, dimensions: {StreamName: <aws_kinesis_stream.orders.name>}, treat_missing_data: notBreaching}
     aws_cloudwatch_metric_alarm.orders_reads.metric_name: ReadProvisionedThroughputExceeded
-    aws_cloudwatch_metric_alarm.orders_retention.metric_name: GetRecords.IteratorAgeMilliseconds
-    aws_cloudwatch_metric_alarm.* has: orders_well_age
     aws_cloudwatch_metric_alarm.* lacks: [orders_pond_age, clicks_pond_age, clicks_reads, clicks_retention]
 application that only polls has no consumer | applications.lake: {streams: [orders], polling: only, lag_threshold_seconds: 90}, protected: true
     aws_kinesis_stream_consumer: null
-    output.consumer_arns.value: {}
     lake_reader.ReadStreams.actions: GETTING
-    lake_reader.NeverRegisterConsumers.effect: Deny
     lake_reader.SubscribeToConsumers: null
-    aws_ssm_parameter.lake.value lacks: consumerArn
     aws_cloudwatch_metric_alarm.*: [lake_leases, lake_leases_failing, orders_lake_age, orders_reads, orders_retention, orders_writes, orders_writes_failing]
     aws_cloudwatch_dashboard.applications.dashboard_body has: [GetRecords.IteratorAgeMilliseconds, aws_cloudwatch_metric_alarm.orders_lake_age.arn]
-    aws_cloudwatch_dashboard.applications.dashboard_body lacks: ConsumerName
-application with a consumer beside one that polls | applications: {lake: {streams: [orders], polling: only}, pond: {streams: [orders]}}
-    aws_kinesis_stream_consumer.*: [orders_pond]
-    pond_reader.SubscribeToConsumers.effect: Allow
-polling in another account needs the stream alone | applications.lake: {streams: [orders], polling: only, access: PARTNER}
-    aws_kinesis_resource_policy.*: [orders]
-    aws_kinesis_resource_policy.orders.resource_arn: <aws_kinesis_stream.orders.arn>
-    orders_shared.ReadLake.actions: GETTING
-stream of another account is polled without a consumer | streams.orders.existing_arn: FOREIGN, applications.lake.polling: only
-    lake_reader.ReadStreams.resources: [FOREIGN]
-    aws_kinesis_stream: null
-    aws_kinesis_stream_consumer: null
+records are not got if polling is false | applications: {lake: {streams: [orders], polling: false}, there: {streams: [orders], polling: false, access: PARTNER}}
+    lake_reader.ReadStreams.actions: LISTING
+    orders_shared.ReadThere.actions: LISTING
 # An object has ten tags at most, so those of the provider must not be on it.
 manifest in S3 is an encrypted object | manifest_store: s3, emr: {}
     aws_s3_object.lake with: {bucket: <aws_s3_bucket.artifacts.bucket>, key: kinesis-efo/test/lake, content_type: application/json, server_side_encryption: 'aws:kms', kms_key_id: <aws_kms_key.environment_key.arn>, override_provider: {default_tags: {tags: {}}}}
-    aws_s3_object.lake.*: [bucket, content, content_type, key, kms_key_id, override_provider, server_side_encryption]
     aws_s3_object.lake.content has: aws_dynamodb_table.lake.arn
     output.manifests.value: {lake: 's3://${aws_s3_bucket.artifacts.bucket}/${aws_s3_object.lake.key}'}
-    aws_ssm_parameter.*: [lake_job]
     aws_ssm_parameter.lake_job.value has: s3://kinesis-efo-test-111122223333/kinesis-efo/test/lake
 manifest in S3 may have a given bucket | manifest_store: s3, manifest_bucket: manifests, applications.lake: {streams: [orders], batch: true, access: EC2}
     aws_s3_object.lake.bucket: manifests
@@ -231,8 +172,8 @@ manifest in S3 may have a given bucket | manifest_store: s3, manifest_bucket: ma
     lake_batch.LoadManifest.resources: ['arn:aws:s3:::manifests/kinesis-efo/test/lake']
 pods of a service account get a role | applications.lake.access: {kind: eks, cluster: analytics, namespace: jobs, service_account: lake}
     aws_eks_pod_identity_association: {lake_pods: {cluster_name: analytics, namespace: jobs, service_account: lake, role_arn: <aws_iam_role.lake.arn>}}
-pods with an OIDC provider are not associated | applications.lake.access: {kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: lake}
-    aws_eks_pod_identity_association: null
+any account of EMR on EKS may be trusted | applications.lake.access: {kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: emr-containers-sa-*}
+    lake_trust.ServiceAccount.condition.1.test: StringLike
 schedule has a group, a role and an alarm | JOB, applications.lake.continuous: false, jobs.0.schedule: 'cron(0 6 * * ? *)', jobs.0.time_zone: Europe/Berlin
     aws_scheduler_schedule_group.schedules.name: kinesis-efo-test
     aws_iam_role.schedules.name: kinesis-efo-test-jobs@schedules
@@ -240,42 +181,27 @@ schedule has a group, a role and an alarm | JOB, applications.lake.continuous: f
     schedules_trust.Scheduler.principals: [{type: Service, identifiers: [scheduler.amazonaws.com]}]
     schedules_trust.Scheduler.condition has: ['aws:SourceAccount', '111122223333', 'aws:SourceArn', 'arn:aws:scheduler:eu-west-1:111122223333:schedule-group/kinesis-efo-test']
     schedules.StartRuns with: {actions: ['emr-serverless:StartJobRun'], resources: [<aws_emrserverless_application.jobs.arn>]}
-    schedules.TagRuns.resources: [<aws_emrserverless_application.jobs.arn>/jobruns/*]
     schedules.PassRolesToRuns.resources: ['arn:aws:iam::111122223333:role/kinesis-efo-test-lake']
     schedules.PassRolesToRuns.condition.0.values: [emr-serverless.amazonaws.com]
     aws_cloudwatch_metric_alarm.schedules_failures.metric_query has: [TargetErrorCount, InvocationDroppedCount, AWS/Scheduler, ScheduleGroup]
     aws_ssm_parameter.lake_job.value has: ['"schedule" = "cron(0 6 * * ? *)"', '"timeZone" = "Europe/Berlin"', '"scheduleGroup" = aws_scheduler_schedule_group.schedules.name', '"scheduleRoleArn" = aws_iam_role.schedules.arn']
 without a schedule, none is declared | JOB
     aws_scheduler_schedule_group: null
-    aws_iam_role.schedules: null
     aws_ssm_parameter.lake_job.value lacks: chedule
 application of others is started there | JOB, applications.lake: {streams: [orders], continuous: false, access: {kind: emr-serverless, application_id: 00def}}, jobs.0.target: 'serverless:00def', jobs.0.schedule: rate(1 hour)
     schedules.StartRuns.resources: ['arn:aws:emr-serverless:eu-west-1:111122223333:/applications/00def']
 # Metrics Insights adds all samples of a period, so that capacity is one sum a minute.
 EMR is watched for failures and capacity | emr: {serverless: {maximum_vcpu: 40}}
     aws_cloudwatch_metric_alarm.jobs_capacity.metric_query.0.expression has: SELECT SUM(CPUAllocated) FROM "AWS/EMRServerless" WHERE ApplicationId =
-    aws_cloudwatch_metric_alarm.jobs_capacity.metric_query.0.period: 60
     aws_cloudwatch_metric_alarm.jobs_capacity with: {threshold: 36, datapoints_to_alarm: 8, evaluation_periods: 15}
     aws_cloudwatch_metric_alarm.jobs_failures.metric_query.0 with: {expression: 'SELECT SUM(FailedJobs) FROM "AWS/EMRServerless" WHERE ApplicationId = ''${aws_emrserverless_application.jobs.id}''', return_data: true, period: 300}
     aws_cloudwatch_metric_alarm.jobs_failures.threshold: 0
-dashboard shows applications against their thresholds | applications.lake.lag_threshold_seconds: 90, applications.pond: {streams: [orders]}
-    aws_cloudwatch_dashboard.applications.dashboard_body has: ['lake: milliseconds behind', 'pond: milliseconds behind', 'Is each application keeping up?', '"value" = 90000', aws_cloudwatch_metric_alarm.orders_lake_lag.arn]
 """
 
 
 @pytest.mark.parametrize(("changes", "expected"), scenarios(STACKS))
 def test_settings_become_resources(changes: str, expected: str, synth: Synth) -> None:
     check(synth(changes), expected)
-
-
-def test_polling_counts_for_no_consumer(load: Load, tmp_path: Path) -> None:
-    many = {f"app{n}": {"streams": ["orders"], "polling": "only"} for n in range(21)}
-    environment = load(applications=many)
-    assert deployment_of(environment).consumers == frozenset()
-    assert literal_consumer_arn(environment, "orders", "app0") is None
-    assert "consumerArn" not in literal_manifest(environment, "app0")
-    assert "Subscribe" not in literal_policy(environment, "app0").json()
-    assert "consumer" not in ledger.accept(tmp_path, environment).read_text(encoding="utf-8")
 
 
 def test_expiring_objects_go_after_their_days(synth: Synth) -> None:
@@ -289,16 +215,6 @@ def test_expiring_objects_go_after_their_days(synth: Synth) -> None:
             rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if "expiration" in rule
         }
         assert expiring == expected
-
-
-def test_workers_of_emr_reach_each_other_only(synth: Synth) -> None:
-    """Executors fetch from a port beside the driver; given security groups may not allow that, and are left alone."""
-    (group,) = synth("emr.serverless: NETWORK")["resource"]["aws_security_group"].values()
-    for rule in (*group["ingress"], *group["egress"]):
-        given = {name: value for name, value in rule.items() if value and name != "description"}
-        assert given == {"to_port": 65_535, "protocol": "tcp", "self": True}
-        assert (rule["from_port"], rule["cidr_blocks"], rule["security_groups"]) == (0, [], [])
-    assert (len(group["ingress"]), len(group["egress"])) == (1, 1)
 
 
 @pytest.mark.parametrize("polling", ["true", "only"])
@@ -340,14 +256,6 @@ def protected_in(stack: dict[str, Any]) -> set[str]:
     return {address for address, each in found if each.get("lifecycle", {}).get("prevent_destroy")}
 
 
-def test_statements_on_one_stream_have_their_own_ids(synth: Synth) -> None:
-    keys = ("a-1", "a1", "ax1", "a--1", "a-b", "ab", "a-x", "a-")
-    stack = synth("applications: {" + ", ".join(f"{key}: {{streams: [orders], access: PARTNER}}" for key in keys) + "}")
-    sids = list(statements(stack, "orders_shared"))
-    assert len(sids) == len(keys)
-    assert all(re.fullmatch(r"[A-Za-z0-9]+", sid) for sid in sids)
-
-
 @pytest.mark.parametrize("changes", ["environment: prod, protected: true", "protected: true, emr: {}"])
 def test_resources_with_an_identity_are_protected(changes: str, load: Load, synth: Synth) -> None:
     environment = load(changes)
@@ -367,56 +275,6 @@ def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> Non
     assert declared == {identity.address for identity in addresses.identities(environment)}
 
 
-# Shows 81.
-def test_policy_of_a_reader_is_complete(synth: Synth) -> None:
-    stack = synth("streams.clicks: {}, applications.lake.streams: [orders, clicks]")
-    assert stack["resource"]["aws_iam_policy"]["lake"]["policy"] == "${data.aws_iam_policy_document.lake_reader.json}"
-    reader = statements(stack, "lake_reader")
-    written = {f"{sid}.{name}": value for sid, each in reader.items() for name, value in each.items() if name != "sid"}
-    via = [{"test": "StringEquals", "variable": "kms:ViaService", "values": ["kinesis.eu-west-1.amazonaws.com"]}]
-    state = ["dynamodb.eu-west-1.amazonaws.com", "ssm.eu-west-1.amazonaws.com"]
-    manifest = "arn:aws:ssm:eu-west-1:111122223333:parameter/kinesis-efo/test/lake"
-    streams, keys, consumers = (
-        [f"${{aws_{kind.replace('*', each)}.arn}}" for each in ("orders", "clicks")]
-        for kind in ("kinesis_stream.*", "kms_key.*", "kinesis_stream_consumer.*_lake")
-    )
-    leases = [f"dynamodb:{each}" for each in ("DeleteItem", "DescribeTable", "PutItem", "Scan", "UpdateItem")]
-    assert written == {
-        **{f"{sid}.effect": "Deny" if sid == "NeverRegisterConsumers" else "Allow" for sid in reader},
-        "ReadStreams.actions": GETTING,
-        "ReadStreams.resources": streams,
-        "SubscribeToConsumers.actions": ["kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard"],
-        "SubscribeToConsumers.resources": consumers,
-        "DecryptStreams.actions": ["kms:Decrypt"],
-        "DecryptStreams.resources": keys,
-        "DecryptStreams.condition": via,
-        "KeepLeases.actions": leases,
-        "KeepLeases.resources": ["${aws_dynamodb_table.lake.arn}"],
-        "DecryptLeasesAndManifest.actions": ["kms:Decrypt"],
-        "DecryptLeasesAndManifest.resources": ["${aws_kms_key.environment_key.arn}"],
-        "DecryptLeasesAndManifest.condition": [via[0] | {"values": state}],
-        "LoadManifest.actions": ["ssm:GetParameter"],
-        "LoadManifest.resources": [manifest],
-        "NeverRegisterConsumers.actions": ["kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsumer"],
-        "NeverRegisterConsumers.resources": ["*"],
-    }
-
-
-THERE = "applications.there: {streams: [orders], access: PARTNER"
-
-
-@pytest.mark.parametrize(("polling", "gets"), [("", True), ("polling: true", True), ("polling: false", False)])
-def test_records_are_got_unless_polling_is_false(polling: str, gets: bool, synth: Synth, load: Load) -> None:
-    lake = f"applications.lake: {{streams: [orders], {polling}}}"
-    stack = synth(f"{lake}, {THERE}, {polling}}}")
-    reader = statements(stack, "lake_reader")
-    assert reader["ReadStreams"]["actions"] == (GETTING if gets else LISTING)
-    assert "SubscribeToConsumers" in reader
-    literal = literal_policy(load(lake), "lake").statements["ReadStreams"]
-    assert list(literal.actions) == reader["ReadStreams"]["actions"]
-    assert statements(stack, "orders_shared")["ReadThere"]["actions"] == (GETTING if gets else LISTING)
-
-
 @pytest.mark.parametrize("region", ["eusc-de-east-1", "us-iso-east-1"])
 def test_other_partitions_have_nothing_of_aws(synth: Synth, load: Load, region: str) -> None:
     given = f"region: {region}, PIPELINE, emr: {{}}, applications.lake.access: EC2"
@@ -431,12 +289,6 @@ def test_other_partitions_have_nothing_of_aws(synth: Synth, load: Load, region: 
     assert statements(stack, "lake_trust")["EmrOnEc2"]["principals"][0]["identifiers"] == ["ec2.amazonaws.com"]
 
 
-def test_china_passes_roles_to_services_by_their_names(load: Load) -> None:
-    granted = permissions.change_access(load("region: cn-north-1, PIPELINE, emr: {}"))
-    (services,) = [each.conditions[0].values for each in granted if each.sid == "PassRolesToJobs"]
-    assert services == ("ec2.amazonaws.com.cn", "emr-serverless.amazonaws.com", "elasticmapreduce.amazonaws.com.cn")
-
-
 @pytest.mark.parametrize("described", Session().get_data("partitions")["partitions"], ids=lambda each: str(each["id"]))
 def test_partitions_are_those_of_botocore(described: dict[str, Any]) -> None:
     wanted = described["id"], described["outputs"]["dnsSuffix"]
@@ -447,69 +299,65 @@ def test_partitions_are_those_of_botocore(described: dict[str, Any]) -> None:
         assert (regions.partition(region), regions.dns_suffix(region)) == wanted
 
 
-@pytest.mark.parametrize("region", ["moon-west-1", "us-west", "aws-global", "${var.region}", ""])
-def test_region_of_no_partition_is_an_error(region: str) -> None:
-    with pytest.raises(
-        ArgumentError, match=f"region must be one of AWS, .*; got {re.escape(repr(region))}: correct it"
-    ):
-        regions.partition(region)
+@pytest.fixture
+def writing(load: Load) -> Environment:
+    """An environment with a pipeline, and an application that says where it writes."""
+    return load("OURS, PIPELINE")
 
 
-@pytest.mark.parametrize(("account", "test"), [("spark", "StringEquals"), ("emr-containers-sa-*", "StringLike")])
-def test_eks_role_is_for_one_service_account(account: str, test: str, synth: Synth) -> None:
-    access = f"{{kind: eks, oidc_provider_arn: OIDC, namespace: jobs, service_account: '{account}'}}"
-    trust = statements(synth(f"applications.lake.access: {access}"), "lake_trust")["ServiceAccount"]
-    assert trust["actions"] == ["sts:AssumeRoleWithWebIdentity"]
-    assert trust["principals"] == [{"type": "Federated", "identifiers": [WORDS["OIDC"]]}]
-    issuer = "oidc.eks.eu-west-1.amazonaws.com/id/AB12"
-    assert trust["condition"] == [
-        {"test": "StringEquals", "variable": f"{issuer}:aud", "values": ["sts.amazonaws.com"]},
-        {"test": test, "variable": f"{issuer}:sub", "values": [f"system:serviceaccount:jobs:{account}"]},
-    ]
+def test_a_jobs_arguments_refer_to_the_locations(writing: Environment) -> None:
+    arguments = json.loads(literal_deployment(writing, "lake"))["arguments"]
+    assert arguments == ["--output=s3://lake/raw/x", "--checkpoint", "s3://state-of-lake/a/b", "$outputs", "a$b"]
+    assert json.loads(literal_deployment(writing, "lake"))["spark"] == {
+        "spark.sql.warehouse.dir": "s3://lake/raw/tables"
+    }
+    assert set(Names(writing).job_buckets) == {"kinesis-efo-test-111122223333", "lake", "state-of-lake"}
 
 
-def test_another_account_may_read_and_decrypt(synth: Synth) -> None:
-    stack, partner = synth("applications.lake.access: PARTNER"), "arn:aws:iam::777788889999:role/partner"
-    assert not {"aws_ssm_parameter", "aws_dynamodb_table", "aws_iam_role"} & set(stack["resource"])
-    _, foreign = json.loads(stack["resource"]["aws_kms_key"]["orders"]["policy"])["Statement"]
-    via = {"StringEquals": {"kms:ViaService": ["kinesis.eu-west-1.amazonaws.com"]}}
-    assert (foreign["Principal"], foreign["Action"], foreign["Condition"]) == ({"AWS": [partner]}, ["kms:Decrypt"], via)
-    for document, sid in (("orders_shared", "ReadLake"), ("orders_lake_shared", "Subscribe")):
-        assert statements(stack, document)[sid]["principals"] == [{"type": "AWS", "identifiers": [partner]}]
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "", "s3://", "s3://b/", "s3://b//x", "s3://B/x", "s3://bucket/x y", "s3://bucket/.", "s3://lake", "s3://lake/raw/",
+        "s3://lake/*", "s3://lake/${aws:username}", "s3://lake/a/../b", "s3a://lake/raw",
+    ],
+)  # fmt: skip
+def test_what_is_no_location_is_refused(uri: str) -> None:
+    with pytest.raises(ArgumentError, match="a location must be s3://bucket/prefix"):
+        Location.parse(uri)
 
 
-@pytest.mark.parametrize("access", ["SERVERLESS", "PARTNER"])
-def test_alarms_alert_the_topic(access: str, synth: Synth) -> None:
-    """CloudWatch has the metrics of a consumer where its stream is, whoever reads it."""
-    stack = synth(
-        f"emr: {{}}, applications.lake.access: {access}, applications.pond: {{streams: [orders], polling: true}}"
-    )
-    alarms = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
-    topic = ["arn:aws:sns:eu-west-1:111122223333:oncall"]
-    assert all(each["alarm_actions"] == each["ok_actions"] == topic and each["actions_enabled"] for each in alarms)
-    assert len({each["alarm_name"] for each in alarms}) == len(alarms) > 10
-    for silent in ("{}", "{dashboard: false}"):
-        assert "aws_cloudwatch_metric_alarm" not in synth(f"alarms: {silent}, emr: {{}}")["resource"]
+ACCOUNT = "111122223333"
+EMR = "applications.lake.access: {kind: eks, cluster: analytics, namespace: jobs}"
+POD = f"{EMR}, applications.lake.access.service_account: lake"
 
 
-def test_syntheses_are_equal_to_the_byte(load: Load, tmp_path: Path) -> None:
-    environment = load()
-    one, two = (
-        next(synthesize([environment], tmp_path, outdir=tmp_path / name).glob("stacks/*/cdk.tf.json")).read_bytes()
-        for name in ("one", "two")
-    )
-    assert one == two
+@pytest.mark.parametrize("role_name", [None, "Lake_Runtime"])
+def test_service_accounts_of_emr_on_eks_are_the_default(role_name: str | None, synth: Synth) -> None:
+    stack = synth(f"{EMR}, applications.lake.access.role_name: {role_name}" if role_name else EMR)
+    associated = stack["resource"]["aws_eks_pod_identity_association"]
+    assert set(associated) == {"lake_client", "lake_driver", "lake_executor"}
+    found = {each["service_account"] for each in associated.values()}
+    for account in found:
+        digits = account.rpartition("-")[2]
+        length = len(role_name or "kinesis-efo-test-lake")
+        assert int(digits, 36).to_bytes(length, "big").decode() == (role_name or "kinesis-efo-test-lake")
+        assert account.startswith("emr-containers-sa-spark-")
+        assert f"-{ACCOUNT}-" in account
+        assert len(account) <= 253, "the most that Kubernetes takes"
+    (trust,) = stack["data"]["aws_iam_policy_document"]["lake_trust"]["statement"]
+    assert set(trust["condition"][-1]["values"]) == found
 
 
-def test_only_one_module_imports_cdktf() -> None:
-    root, imports = Path(infra.__file__).parent, re.compile(r"(?m)^\s*(?:from|import) (?:cdktf|cdktn|constructs)\b")
-    importing = [path for path in root.rglob("*.py") if imports.search(path.read_text(encoding="utf-8"))]
-    assert importing == [root / "stacks" / "cdk.py"]
+def test_emr_on_eks_needs_a_known_role_name() -> None:
+    with pytest.raises(ArgumentError, match=r"PodIdentity of 'c': role_name must be a text, .*; got '\$\{x\}': write"):
+        PodIdentity("c", "n").service_accounts(ACCOUNT, "${x}")
+    assert PodIdentity("c", "n", "s").service_accounts(ACCOUNT, "${x}") == {"pods": "s"}
+    with pytest.raises(ArgumentError, match=r"service_account must be a name; got 'emr-\*': an association"):
+        PodIdentity("c", "n", "emr-*")
 
 
-def test_removed_stream_is_retained_on_request(synth: Synth) -> None:
-    left = "streams: {clicks: {}}, applications.lake.streams: [clicks]"
-    stack = synth(f"{left}, retain: [orders]")
-    kinds = ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy")
-    assert stack["removed"] == [{"from": f"{each}.orders", "lifecycle": {"destroy": False}} for each in kinds]
-    assert "removed" not in synth(left)
+def test_local_aws_gets_no_associations(load: Load, synth: Synth) -> None:
+    local = without_associations(load(POD))
+    assert "aws_eks_pod_identity_association" not in synth(local)["resource"]
+    others = load("applications.lake.access: SERVERLESS")
+    assert without_associations(others) == others

@@ -10,11 +10,9 @@ from infra.__main__ import main as infra
 from infra.errors import AwsError, SettingsError
 from infra.pipeline.__main__ import main
 from infra.pipeline.apply_bootstrap import apply_bootstrap
-from infra.pipeline.deployments import deployment_of
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_infra.pipeline import filled_in
 from kinesis_efo_infra.pipeline.aws import client
-from kinesis_efo_infra.pipeline.foreign import foreign_consumers
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_tools.emr.deployment import load_deployment
 from tests.support.messages import raises
@@ -57,31 +55,6 @@ def test_bootstrap_without_credentials_names_the_remedy(load: Load, tmp_path: Pa
         apply_bootstrap(environment, tmp_path, s3, iam, terraform=no_terraform)
 
 
-def test_a_profile_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(AwsError, match=r"profile \(nobody\) could not be found; give credentials of account 1"):
-        client("s3", "eu-west-1", "1")
-
-
-def test_aws_that_cannot_be_reached_is_another_line(
-    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    load(pipeline=PIPELINE, account_id="222233334444")
-    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "s"), ("MAX_ATTEMPTS", "1")):
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
-    assert 'Could not connect to the endpoint URL: "http://127.0.0.1:9' in caplog.text
-    assert "look at the network, the proxy and AWS_ENDPOINT_URL" in caplog.text
-
-
-def test_missing_credentials_are_no_missing_permission(load: Load) -> None:
-    environment = load(account_id="222233334444")
-    kinesis = client("kinesis", environment.region, environment.account_id)
-    with pytest.raises(AwsError, match=r"^there are no credentials: .*; give credentials of account 222233334444"):
-        foreign_consumers(kinesis, deployment_of(environment))
-
-
 def test_missing_credentials_are_reported_by_jobs() -> None:
     ssm = client("ssm", "eu-west-1", "222233334444")
     with raises(
@@ -92,28 +65,31 @@ def test_missing_credentials_are_reported_by_jobs() -> None:
         load_deployment("dev", "lake", ssm)
 
 
-@pytest.mark.parametrize("command", ["plan", "apply", "drift", "jobs"])
+def test_unreachable_aws_has_another_remedy(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load(pipeline=PIPELINE, account_id="222233334444")
+    for name, value in (("ACCESS_KEY_ID", "a"), ("SECRET_ACCESS_KEY", "s"), ("MAX_ATTEMPTS", "1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert main(["--directory", str(tmp_path), "plan", "test", "--commit", "c0ffee"]) == 1
+    assert "look at the network, the proxy and AWS_ENDPOINT_URL" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["plan", "apply", "drift", "jobs", "bootstrap", "doctor"])
 def test_values_of_the_template_never_reach_aws(
     command: str, write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT, state_bucket="acme-terraform-state-test")
-    extra = [] if command == "jobs" else ["--commit", "c0ffee"]
-    assert main(["--directory", str(tmp_path), command, "test", *extra]) == 1
+    extra = ["--commit", "c0ffee"] if command in ("plan", "apply", "drift") else []
+    run = infra if command in ("bootstrap", "doctor") else main
+    assert run(["--directory", str(tmp_path), command, "test", *extra]) == 1
     assert caplog.records[-1].getMessage() == (
         "error: 2 faults:\n"
         "  test.yaml: account_id: is the account of the examples: give your own; got '123456789012'\n"
         "  test.yaml: state_bucket: is the template's, and may be somebody's: give a name of your own, as names of buckets are "
         "unique in all of AWS; got 'acme-terraform-state-test'"
     )
-
-
-@pytest.mark.parametrize("command", ["bootstrap", "doctor"])
-def test_nor_do_they_for_an_administrator(
-    command: str, write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(pipeline=PIPELINE, account_id=filled_in.ACCOUNT)
-    assert infra(["--directory", str(tmp_path), command, "test"]) == 1
-    assert "account_id: is the account of the examples" in caplog.records[-1].getMessage()
 
 
 def test_template_may_be_used_in_local_aws(load: Load) -> None:

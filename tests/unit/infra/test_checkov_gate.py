@@ -43,15 +43,6 @@ def judged(*found: dict[str, str], kinds: dict[str, str] | None = None, **change
     return judge([given], ["dev"], PLANTED, kinds or {}, ACCEPTED)
 
 
-def test_planted_faults_are_found_and_not_reported() -> None:
-    assert (judged().failed, judged().passed) == ([], {"dev": FLOOR})
-
-
-def test_real_fault_is_reported() -> None:
-    failed = judged(check("CKV_AWS_43", "resource.orders", "dev")).failed
-    assert [str(each) for each in failed] == ["CKV_AWS_43 Ensure something: resource.orders in dev"]
-
-
 BLIND = "the gate is blind: planted faults were not found: CKV2_AWS_6 aws_s3_bucket.open, CKV_AWS_43 aws_kinesis_stream"
 
 
@@ -92,19 +83,6 @@ def test_plan_without_resources_is_not_scanned(tmp_path: Path) -> None:
         scan_plans([tmp_path / "plan.json"])
 
 
-@pytest.mark.parametrize(("failed", "code"), [([], 0), ([Failure("CKV_AWS_43", "Ensure", "orders", "dev")], 1)])
-def test_failure_makes_the_exit_code_one(
-    failed: list[Failure], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert command.main([str(tmp_path)]) == 1, "nothing was scanned"
-    monkeypatch.setattr(command, "scan_stacks", lambda _, **__: Result(failed, {"dev": FLOOR}))
-    assert command.main([str(tmp_path)]) == code
-
-
-def test_every_excuse_has_a_reason() -> None:
-    assert all(len(reason) > 20 for reason in EXCUSED.values())
-
-
 def test_failure_is_excused_on_one_resource_only() -> None:
     meant = [check("CKV_AWS_144", f"aws_s3_bucket.{name}", "dev") for name in ("state", "other")]
     result = judged(*meant, kinds={"dev": BOOTSTRAP})
@@ -113,8 +91,10 @@ def test_failure_is_excused_on_one_resource_only() -> None:
 
 
 def test_excused_failures_are_counted_and_listed_on_request(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    assert command.main([str(tmp_path)]) == 1, "nothing was scanned"
+    caplog.clear()
     excused = Failure("CKV_AWS_18", "name", "aws_s3_bucket.artifacts", "stack")
     reasons = {excused: EXCUSED[ENVIRONMENTS, "CKV_AWS_18", "artifacts"]}
     monkeypatch.setattr(command, "scan_stacks", lambda *_, **__: Result([], {"a": 30, "b": 12}, [excused], reasons))
@@ -122,12 +102,8 @@ def test_excused_failures_are_counted_and_listed_on_request(
     assert (command.main([]), command.main(["--excused"])) == (0, 0)
     assert caplog.messages[0] == "checkov: 0 failed, 1 excused (--excused lists them), 42 passed"
     assert "access logs need a bucket of the account's own" in caplog.messages[1]
-
-
-def test_excuses_of_bootstrap_do_not_hold_for_environments() -> None:
-    found = check("CKV_EFO_1", "data.pipeline_change_data", "dev")
-    for kinds, failures in (({"dev": BOOTSTRAP}, 0), ({"dev": ENVIRONMENTS}, 1), ({}, 1)):
-        assert len(judged(found, kinds=kinds).failed) == failures
+    monkeypatch.setattr(command, "scan_stacks", lambda *_, **__: Result([excused], {"a": FLOOR}))
+    assert command.main([]) == 1
 
 
 def test_stack_of_no_environment_file_is_a_failure(load: Load) -> None:

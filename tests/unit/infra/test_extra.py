@@ -11,13 +11,11 @@ import yaml
 
 from infra.errors import SettingsError
 from infra.settings import extra
-from infra.settings.load import load_environments
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.gate import allowed
 from kinesis_efo_infra.gate.excuses import excused, load_excuses
 from kinesis_efo_infra.gate.failures import Failure
-from kinesis_efo_infra.pipeline.report import comment
-from tests.unit.infra.conftest import Load, Synth, Write, rows
+from tests.unit.infra.conftest import Load, Synth, rows
 
 QUEUE = """
 TYPES = ["aws_sqs_queue"]
@@ -50,21 +48,12 @@ def test_own_resources_are_in_each_stack(synth: Synth, tmp_path: Path) -> None:
     assert len(allowed.in_plan({"resource_changes": [change]}, extra=added, bootstrap=True)) == 1
 
 
-def test_types_are_read_without_running_the_file(tmp_path: Path) -> None:
-    (tmp_path / "extra.py").write_text("TYPES = ['aws_sqs_queue']\nraise SystemExit('it ran')\n", encoding="utf-8")
-    assert extra.types(tmp_path) == {"aws_sqs_queue"}
-    assert extra.types(tmp_path / "nowhere") == frozenset()
-
-
 NEVER = r"""
 TYPES = ['terraform_data'] => TYPES: must be a type of the AWS provider.*; got 'terraform_data'
-TYPES = ['external'] => TYPES: must be a type of the AWS provider
 TYPES = [1] => TYPES: must be a type of the AWS provider.*; got 1
 TYPES = ['aws_iam_access_key'] => TYPES: can never be added: it hands out keys
 TYPES = ['aws_cloudformation_stack'] => or makes resources that nobody looks at
-TYPES = ['aws_cloudcontrolapi_resource'] => or makes resources that nobody looks at
 TYPES = [each for each in NAMES] => cannot be read: malformed node
-TYPES: list = [] => TYPES: is missing: list the types
 def extra(): ... => TYPES: is missing: list the types
 def => cannot be read: invalid syntax
 """
@@ -75,19 +64,6 @@ def test_forbidden_types_are_refused(text: str, message: str, tmp_path: Path) ->
     (tmp_path / "extra.py").write_text(text, encoding="utf-8")
     with pytest.raises(SettingsError, match=message):
         extra.types(tmp_path)
-
-
-def test_file_without_the_function_is_refused(load: Load, tmp_path: Path) -> None:
-    environment = load()
-    (tmp_path / "extra.py").write_text("TYPES = []", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"extra: is missing: def extra\(stack, environment, parts\)"):
-        synthesize([environment], tmp_path, outdir=tmp_path / "out")
-
-
-def test_comment_begins_with_added_types() -> None:
-    lines = comment([], ["dev"], all_planned=True, extra={"aws_sqs_queue"}).splitlines()
-    assert lines[2] == "**`extra.py` adds types of resources to those that a stack may have: `aws_sqs_queue`.**"
-    assert "extra.py" not in comment([], ["dev"], all_planned=True)
 
 
 EXCUSE: dict[str, Any] = {
@@ -128,10 +104,8 @@ check: CKV_EFO_1 => 0.check: cannot be excused: it is what this project is for; 
 check: EFO_ALLOWED => 0.check: String should match
 reason: well => 0.reason: String should have at least 10 characters
 until: 2028-01-01 => 0.until: must be a year from now at most; got '2028-01-01'
-until: soon => 0.until: Input should be a valid date
 until: null => 0.until: Input should be a valid date
 why: so => 0.why: Extra inputs are not permitted
-resource: queue => 0.resource: String should match
 """
 
 
@@ -148,7 +122,8 @@ def test_without_a_file_nothing_is_excused(tmp_path: Path) -> None:
         load_excuses(tmp_path, TODAY)
 
 
-def test_excuses_are_no_environment(write: Write, tmp_path: Path) -> None:
-    write()
-    (tmp_path / "excuses.yaml").write_text("[]", encoding="utf-8")
-    assert [each.environment for each in load_environments(tmp_path)] == ["test"]
+def test_file_without_the_function_is_refused(load: Load, tmp_path: Path) -> None:
+    environment = load()
+    (tmp_path / "extra.py").write_text("TYPES = []", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"extra: is missing: def extra\(stack, environment, parts\)"):
+        synthesize([environment], tmp_path, outdir=tmp_path / "out")

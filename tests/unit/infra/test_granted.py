@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.gate.named import named_by, named_by_bootstrap_of
+from infra.gate.named import named_by
 from kinesis_efo_infra.errors import SettingsError
 from kinesis_efo_infra.gate import granted
 from kinesis_efo_infra.pipeline.environment import Environment as AppEnvironment
@@ -74,7 +74,6 @@ its permissions boundary is ADMIN => aws_iam_role {permissions_boundary: 'ADMIN'
 its permissions boundary is none => aws_iam_role {permissions_boundary: null}
 is none, and the settings name => aws_iam_role {permissions_boundary: null, path: /lake-pipeline/}
 lets pass every role => aws_iam_policy {policy: {Action: 'iam:PassRole'}}
-pass every role; name them => data.aws_iam_policy_document {actions: ['iam:Pass*'], resources: ['*']}
 lets read every stream => aws_iam_policy {policy: {Action: ['kinesis:Get*', 's3:GetObject']}}
 read every stream; name them => data.aws_iam_policy_document {actions: ['kinesis:SubscribeToShard'], resources: ['arn:aws:kinesis:*:*:stream/*']}
 every stream; name => aws_iam_role {inline_policy: [{name: x, policy: {NotAction: ['s3:*', 'iam:*']}}]}
@@ -82,15 +81,11 @@ lets account THEIRS in => aws_kms_key {policy: {Action: 'kms:*', Principal: {AWS
 THEIRS in, which the environment's => data.aws_iam_policy_document {actions: ['sts:AssumeRole'], principals: [{type: AWS, identifiers: ['arn:aws:sts::THEIRS:assumed-role/x/y']}]}
 lets everybody in => aws_s3_bucket_policy {policy: {Action: 's3:GetObject', Principal: '*'}}
 everybody in => aws_kms_key {policy: {Action: 'kms:*', NotPrincipal: {AWS: 'THEIRS'}}}
-lets account THEIRS in, which the environment's file => aws_lambda_permission {principal: 'THEIRS'}
-x: lets everybody in => aws_lambda_permission {principal: '*'}
 lets account of ${aws_ssm => aws_kms_grant {grantee_principal: '${aws_ssm_parameter.x.value}'}
 its policy cannot be read => aws_iam_policy {policy: '${jsonencode({"Statement": []})}'}
 cannot be read: it must be JSON => aws_iam_role {assume_role_policy: '[]'}
 ValueError: a key is written twice among Statement, Statement => aws_iam_policy {policy: '{"Statement": {"Effect": "Allow", "Resource": "*", "Action": "iam:PassRole"}, "Statement": []}'}
-a key is written twice among Effect, Action, Action => aws_iam_policy {policy: '{"Statement": {"Effect": "Allow", "Action": "iam:PassRole", "Action": "s3:GetObject"}}'}
 ValueError: unknown keys: principal => aws_kms_key {policy: {Action: 'kms:*', principal: {AWS: 'THEIRS'}}}
-ValueError: unknown keys: statement => aws_iam_policy {policy: '{"statement": [], "Statement": []}'}
 Effect 'allow' is neither Allow nor Deny => aws_iam_policy {policy: '{"Statement": {"Effect": "allow", "Action": "iam:PassRole", "Resource": "*"}}'}
 lets GITHUB:repo:evil/fork:* in => aws_iam_role {subjects: ['repo:evil/fork:*']}
 githubusercontent.com:repo:acme/lake:ref:refs/heads/main in => aws_iam_role {subjects: ['repo:acme/lake:ref:refs/heads/main']}
@@ -103,7 +98,6 @@ lets AWS AROA => data.aws_iam_policy_document {actions: ['kms:Decrypt'], princip
 its action iam:PassRole${aws => data.aws_iam_policy_document {actions: ['iam:PassRole${aws_kms_key.x.tags}']}
 its resource *${aws => data.aws_iam_policy_document {actions: ['kinesis:ListShards'], resources: ['*${aws_kms_key.x.tags}']}
 its resource ${aws_kinesis_stream.x.name} => data.aws_iam_policy_document {actions: ['kinesis:ListShards'], resources: ['${aws_kinesis_stream.x.name}']}
-lets pass every role => data.aws_iam_policy_document {effect: '${"Allow"}', actions: ['iam:PassRole'], resources: ['*']}
 lets CanonicalUser 79a5 in => aws_s3_bucket_policy {policy: {Action: 's3:GetObject', Principal: {CanonicalUser: 79a5}}}
 lets others in by its grant => aws_s3_bucket {grant: [{id: 79a5, permissions: [READ]}]}
 lets others in by its access_control_policy => aws_s3_bucket_acl {access_control_policy: [{grant: [{grantee: [{id: 79a5}]}]}]}
@@ -111,32 +105,25 @@ lets others in by its acl => aws_s3_bucket {acl: authenticated-read}
 its action arn:aws:automate:eu-west-1:ec2:terminate is no topic => aws_cloudwatch_metric_alarm {alarm_actions: ['arn:aws:automate:eu-west-1:ec2:terminate']}
 its action arn:aws:sns:eu-west-1:THEIRS:x is no topic => aws_cloudwatch_metric_alarm {insufficient_data_actions: ['arn:aws:sns:eu-west-1:THEIRS:x']}
 its image THEIRS.dkr.ecr => aws_emrserverless_application {image_configuration: [{image_uri: 'THEIRS.dkr.ecr.eu-west-1.amazonaws.com/x:1'}]}
-its image OURS.dkr.ecr.evil.com => aws_emrserverless_application {image_configuration: [{image_uri: 'OURS.dkr.ecr.evil.com/x:1'}]}
 lets ssm.amazonaws.com assume it => aws_iam_role {assume_role_policy: {Action: 'sts:Assume?ole', Principal: {Service: ssm.amazonaws.com}}}
 lets lambda.amazonaws.com.cn assume it => aws_iam_role {assume_role_policy: {Action: 'sts:TagSession', Principal: {Service: lambda.amazonaws.com.cn}}}
-lets glue.amazonaws.com assume it => data.aws_iam_policy_document {actions: ['sts:Assume*'], principals: [{type: Service, identifiers: [glue.amazonaws.com]}]}
 its kms_master_key_id is of account THEIRS => aws_s3_bucket_server_side_encryption_configuration {rule: [{apply_server_side_encryption_by_default: [{kms_master_key_id: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}]}]}
 its encryption_key_arn is of account THEIRS => aws_emrserverless_application {monitoring_configuration: [{managed_persistence_monitoring_configuration: [{encryption_key_arn: 'arn:aws:kms:eu-west-1:THEIRS:key/x'}]}]}
 its target_role_arn is => aws_eks_pod_identity_association {POD, target_role_arn: 'arn:aws:iam::OURS:role/Admin'}
 its livy_endpoint_enabled lets others run code => aws_emrserverless_application {interactive_configuration: [{livy_endpoint_enabled: true}]}
-its studio_enabled lets others run code => aws_emrserverless_application {interactive_configuration: {studio_enabled: 'true'}}
 lets everybody in, from 128.0.0.0/1 => aws_security_group {ingress: [{cidr_blocks: [128.0.0.0/1], ipv6_cidr_blocks: []}]}
-lets everybody in, from 2000::/3 => aws_security_group {ingress: [{cidr_blocks: [], ipv6_cidr_blocks: ['2000::/3']}]}
 its role_name is Admin, which => aws_iam_role_policy_attachments_exclusive {role_name: Admin}
 its image public.ecr.aws/x/y:1 => aws_emrserverless_application {image_configuration: {image_uri: 'public.ecr.aws/x/y:1'}}
 its setting spark.jars.packages brings code => aws_emrserverless_application {runtime_configuration: [{classification: spark-defaults, properties: {spark.jars.packages: 'a:b:1'}}]}
-its setting spark.driver.extraClassPath brings code => aws_emrserverless_application {runtime_configuration: {properties: {spark.driver.extraClassPath: 's3://x/y.jar'}}}
 its replica copies elsewhere => aws_dynamodb_table {replica: [{region_name: us-east-1}]}
 its replication_configuration copies elsewhere => aws_s3_bucket {replication_configuration: [{role: x, rules: []}]}
 x: replicates elsewhere => aws_s3_bucket_replication_configuration {bucket: x}
 its roles is Admin, which neither => aws_iam_policy_attachment {roles: [Admin], policy_arn: x}
 its role is Admin, which neither the stack declares nor => aws_iam_role_policy_attachment {role: Admin}
-its user is root-like, which => aws_iam_user_policy {user: root-like}
 its role_arn is arn:aws:iam::OURS:role/Admin, which => aws_eks_pod_identity_association {role_arn: 'arn:aws:iam::OURS:role/Admin', POD}
 lets pods of analytics/attacker/etl in => aws_eks_pod_identity_association {role_arn: '${aws_iam_role.x.arn}', cluster_name: analytics, namespace: attacker, service_account: etl}
 lets everybody in, from 0.0.0.0/0 => aws_security_group {ingress: [{cidr_blocks: [10.0.0.0/8, 0.0.0.0/0], from_port: 0}]}
 lets everybody in, from ::/0 => aws_vpc_security_group_ingress_rule {cidr_ipv6: '::/0'}
-everybody in, from 0.0.0.0/0 => aws_security_group_rule {type: ingress, cidr_blocks: [0.0.0.0/0]}
 """
 )
 OURS = f"{ACCOUNT}:role"
@@ -243,18 +230,6 @@ def count(kind: str, body: Json, named: Any) -> int:
     return len(granted.in_stack(stack_of(kind, body), named))
 
 
-def test_named_accounts_and_boundaries_pass(load: Load) -> None:
-    bound = f"arn:aws:iam::{ACCOUNT}:policy/bound"
-    theirs = "theirs: {streams: [orders], access: PARTNER}"
-    lake = f"lake: {{streams: [orders], access: {{kind: emr-ec2, permissions_boundary: '{bound}'}}}}"
-    named = named_by(load(f"PIPELINE, applications: {{{theirs}, {lake}}}"))
-    let_in = statement(Action="kms:Decrypt", Principal={"AWS": f"arn:aws:iam::{FOREIGN}:root"})
-    assert count("aws_kms_key", {"policy": let_in}, named) == 0
-    for each in (bound, BOUNDARY):
-        assert count("aws_iam_role", role(permissions_boundary=each), named) == 0
-    assert count("aws_kms_key", {"policy": let_in.replace(FOREIGN, "000000000000")}, named) == 1
-
-
 def test_named_workloads_topics_images_and_roles_pass(load: Load, synth: Synth) -> None:
     topic = f"arn:aws:sns:eu-west-1:{FOREIGN}:oncall"
     changes = f"{written(PODS)}, alarms.sns_topic: '{topic}', applications.ec2: {{streams: [orders], access: EC2}}"
@@ -275,19 +250,6 @@ def test_app_names_workloads_and_roles_in_its_file() -> None:
         named = AppEnvironment.model_validate({**head, "boundaries": [BOUNDARY], **change}).deployment.named
         assert count("aws_iam_role_policy", {"role": "etl"}, named) == faults
         assert count("aws_iam_role", role(**trusts("repo:acme/x:y")), named) == faults
-
-
-def test_bootstrap_trusts_its_own_repository_only(load: Load) -> None:
-    named = named_by_bootstrap_of(load(pipeline=PIPELINE))
-    subjects = {"repo:acme/lake:pull_request": 0, "repo:acme/lake2:pull_request": 1, "repo:acme/*": 1}
-    for subject, faults in subjects.items():
-        assert count("aws_iam_role", role(path="/kinesis-efo-pipeline/", **trusts(subject)), named) == faults
-
-
-def test_boundary_of_aws_is_none_even_if_named(load: Load) -> None:
-    boundary = WORDS["ADMIN"]
-    named = named_by(load(f"PIPELINE, applications.lake.access: {{kind: emr-ec2, permissions_boundary: '{boundary}'}}"))
-    assert count("aws_iam_role", role(permissions_boundary=boundary), named) == 1
 
 
 # With `count` or `for_each`, a plan has an index, of whatever letters.
@@ -317,14 +279,6 @@ def test_unknown_boundary_is_what_the_stack_refers_to(address: str, refers: str,
     body, unknown = role(permissions_boundary=None), {"permissions_boundary": True}
     plan = plan_of("aws_iam_role", body, unknown=unknown, address=address, refers=refers)
     assert len(granted.in_plan(plan, named_by(load("applications.lake.access: SERVERLESS")))) == faults
-
-
-def test_without_pipeline_the_stack_declares_the_boundary(load: Load, synth: Synth) -> None:
-    changes = "applications.lake.access: SERVERLESS"
-    stack, named = synth(changes), named_by(load(changes))
-    assert granted.in_stack(stack, named) == []
-    stack["resource"]["aws_iam_role"]["lake"]["permissions_boundary"] = "${aws_iam_policy.lake.arn}"
-    assert len(granted.in_stack(stack, named)) == 1
 
 
 def test_folder_without_environment_files_names_the_remedy(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from infra.__main__ import main
 from infra.errors import LedgerError
 from infra.settings import ledger
 from tests.unit.infra.conftest import Load, rows
@@ -25,10 +24,6 @@ def test_accepted_environment_passes(load: Load, tmp_path: Path) -> None:
         "aws_kms_key.environment_key test",
         "aws_kms_key.orders test-orders",
     ]
-
-
-def test_unprotected_environment_needs_no_ledger(load: Load, tmp_path: Path) -> None:
-    ledger.check(tmp_path, load())
 
 
 def test_protected_environment_needs_a_ledger(load: Load, tmp_path: Path) -> None:
@@ -72,27 +67,3 @@ def test_edited_ledger_is_refused(load: Load, tmp_path: Path) -> None:
     path.write_text(path.read_text(encoding="utf-8").replace("hours 24", "hours many"), encoding="utf-8")
     with pytest.raises(LedgerError, match=r"retention_hours \(24\) is new, or not what it was"):
         ledger.check(tmp_path, load(protected=True))
-
-
-def test_synth_stops_until_the_ledger_is_accepted(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load(protected=True)
-    monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
-    arguments = ["--directory", str(tmp_path)]
-    assert main(arguments) == 1
-    assert not (tmp_path / "out" / "stacks").exists()
-    assert main([*arguments, "accept", "test"]) == 0
-    assert main([*arguments, "synth", "test"]) == 0
-    assert (tmp_path / "out" / "stacks" / "kinesis-efo-test" / "cdk.tf.json").exists()
-
-
-def test_faults_are_printed_with_exit_code_one(load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "test.yaml").write_text("environment: test\n", encoding="utf-8")
-    assert main(["--directory", str(tmp_path)]) == 1
-    assert "region: is missing" in caplog.text
-
-
-def test_accepted_changes_are_listed(load: Load, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ledger.accept(tmp_path, load("protected: true, applications.old: {streams: [orders]}"))
-    caplog.set_level("INFO")
-    ledger.accept(tmp_path, load("protected: true"))
-    assert "accepted: aws_dynamodb_table.old (kinesis-efo-test-old) is not declared any more" in caplog.text

@@ -17,12 +17,16 @@ CREDENTIALS = (
 )  # fmt: skip
 
 
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
 def test_started_program_sees_no_credentials_and_no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in CREDENTIALS:
         monkeypatch.setenv(name, "secret")
-    python = tmp_path / "python"
-    python.write_text('#!/bin/sh\nenv; echo "GIVEN=$*"\n', encoding="utf-8")
-    python.chmod(0o755)
+    python = program(tmp_path / "python", 'env; echo "GIVEN=$*"')
     monkeypatch.setattr(locked_checkov, "install", lambda: python)
     said = locked_checkov.run([], str(tmp_path)).stdout
     seen = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
@@ -33,10 +37,10 @@ def test_started_program_sees_no_credentials_and_no_home(monkeypatch: pytest.Mon
     assert "--skip-download" in said, "else it asks its vendor"
 
 
-@pytest.mark.slow
-def test_endless_scan_is_stopped_with_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GateError, match=r"did not end within 0\.01 s and was stopped.* it had said: nothing"):
-        locked_checkov.run(["--directory", str(tmp_path)], str(tmp_path), timeout=0.01)
+def test_endless_scan_is_stopped_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked_checkov, "install", lambda: program(tmp_path / "python", "exec sleep 60"))
+    with pytest.raises(GateError, match=r"did not end within 0\.2 s and was stopped.* it had said: nothing"):
+        locked_checkov.run(["--directory", str(tmp_path)], str(tmp_path), timeout=0.2)
 
 
 def test_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
@@ -53,11 +57,8 @@ def test_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_modules_are_compiled_once_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uv = tmp_path / "uv"
-    said = tmp_path / "said"
-    made = "$UV_PROJECT_ENVIRONMENT/bin"
-    uv.write_text(f'#!/bin/sh\necho "$@" >> {said}\nmkdir -p "{made}"\ntouch "{made}/python"\n')
-    uv.chmod(0o755)
+    said, made = tmp_path / "said", "$UV_PROJECT_ENVIRONMENT/bin"
+    uv = program(tmp_path / "uv", f'echo "$@" >> {said}\nmkdir -p "{made}"\ntouch "{made}/python"')
     monkeypatch.setattr(locked_checkov, "find_uv", lambda: str(uv))
     for _ in range(2):
         assert locked_checkov.install(environment=tmp_path / "it") == tmp_path / "it" / "bin" / "python"
@@ -67,19 +68,10 @@ def test_modules_are_compiled_once_when_installed(tmp_path: Path, monkeypatch: p
     assert " --locked " in second
 
 
-def test_locked_packages_have_hashes_and_are_never_built() -> None:
-    assert "no-build = true" in (locked_checkov.LOCKED / "pyproject.toml").read_text(encoding="utf-8")
-    packages = (locked_checkov.LOCKED / "uv.lock").read_text(encoding="utf-8").split("[[package]]")[1:]
-    fetched = [each for each in packages if "registry = " in each]
-    assert len(fetched) > 90
-    assert all('hash = "sha256:' in each and ".whl" in each for each in fetched)
-
-
 def test_missing_uv_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uv", None)  # as if it were not installed
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GateError, match=r"pip install uv"):
         locked_checkov.find_uv()
-    (tmp_path / "uv").write_text("#!/bin/sh\n")
-    (tmp_path / "uv").chmod(0o755)
-    assert locked_checkov.find_uv() == str(tmp_path / "uv")
+    uv = program(tmp_path / "uv", "exit")
+    assert locked_checkov.find_uv() == str(uv)

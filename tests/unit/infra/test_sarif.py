@@ -48,31 +48,15 @@ def test_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path:
     assert where["region"] == {"startLine": line}
 
 
-def test_finding_without_a_file_is_at_the_directory(tmp_path: Path) -> None:
-    boot, unknown = locations(
-        tmp_path,
-        Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "kinesis-efo-dev-bootstrap"),
-        Failure("CKV_AWS_18", "Ensure", "aws_s3_bucket.state", "plan-0"),
-    )
-    assert boot["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
-    assert unknown["artifactLocation"]["uri"] == str(tmp_path)
-
-
-def test_committed_files_have_their_repository_path() -> None:
-    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
-    (run,) = json.loads(as_sarif([failure], DIRECTORY, environment_of))["runs"]
-    where = run["results"][0]["locations"][0]["physicalLocation"]
-    assert where["artifactLocation"]["uri"] == "tests/support/environments/dev.yaml"
-    assert where["region"]["startLine"] > 1
-
-
 def test_directories_have_categories_and_paths_from_the_root() -> None:
     """GitHub takes one document of a tool, commit and category: the later one would take the earlier one's findings away."""
-    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev")
+    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev", "https://docs/43")
     at_root, below = (
         json.loads(as_sarif([failure], DIRECTORY, environment_of, place))["runs"][0] for place in ("", "apps/lake")
     )
     assert "automationDetails" not in at_root
+    rule = {"id": "CKV_AWS_43", "shortDescription": {"text": "Ensure"}, "helpUri": "https://docs/43"}
+    assert at_root["tool"]["driver"]["rules"] == [rule]
     assert below["automationDetails"] == {"id": "apps/lake/"}
     uri = below["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "apps/lake/tests/support/environments/dev.yaml"
@@ -91,14 +75,3 @@ def test_category_is_the_directory_within_the_workspace(tmp_path: Path, monkeypa
     assert category(tmp_path / "apps" / ".lake") == {"id": ".lake/"}
     assert category(tmp_path / "apps") is None
     assert category(tmp_path) is None, "outside of the repository"
-
-
-def test_rule_is_listed_once_for_several_findings(tmp_path: Path) -> None:
-    failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.a", "kinesis-efo-dev", "https://docs/43")
-    other = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.b", "kinesis-efo-dev", "https://docs/43")
-    (run,) = json.loads(as_sarif([failure, other], tmp_path, environment_of))["runs"]
-    rules = run["tool"]["driver"]["rules"]
-    assert rules == [{"id": "CKV_AWS_43", "shortDescription": {"text": "Ensure"}, "helpUri": "https://docs/43"}]
-    prints = {result["partialFingerprints"]["finding/v1"] for result in run["results"]}
-    assert len(prints) == 2
-    assert json.loads(as_sarif([], tmp_path, environment_of))["runs"][0]["results"] == []

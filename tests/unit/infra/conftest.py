@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from infra.stacks import permissions
 from infra.stacks.app import synthesize
 from kinesis_efo_infra import iam
 from kinesis_efo_infra.regions import partition
-from tests.support.iam import Statement, allowed
+from tests.support.iam import Statement
 
 HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
 
@@ -112,13 +112,6 @@ def policy(environment: Environment, *kinds: str) -> list[Statement]:
 
 def in_json(statements: Sequence[iam.Statement]) -> list[Statement]:
     return list(json.loads(iam.policy_json(list(statements)))["Statement"])
-
-
-def attempt(statements: list[Statement], table: str, **contexts: Mapping[str, str]) -> None:
-    """Check a table of `attempts`, whose contexts are names joined by a plus."""
-    for expected, action, resource, names in attempts(table):
-        context = {key: each for name in names.split(" + ") if name for key, each in contexts[name].items()}
-        assert allowed(statements, action, resource, context) == expected, f"{action} {resource} {names}"
 
 
 def tags(kind: str, environment: str = "test", managed_by: str = "kinesis-efo") -> dict[str, str]:

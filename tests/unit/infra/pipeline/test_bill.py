@@ -6,19 +6,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 
 from infra.__main__ import main
 from infra.errors import LedgerError
 from infra.pipeline.__main__ import main as pipeline
-from infra.settings import budget, ledger
-from infra.settings.first import write_first
-from infra.settings.load import load_environment
 from infra.stacks.app import synthesize
 from kinesis_efo_infra.pipeline import cost
-from kinesis_efo_infra.pipeline.bill import HOURS, Bill, Line, bill, commitment, of_plan, of_stack, table
+from kinesis_efo_infra.pipeline.bill import HOURS, bill, commitment, of_stack
 from kinesis_efo_infra.pipeline.prices import Prices, elsewhere, prices_of
-from tests.support.environments import EXAMPLE
 from tests.unit.infra.conftest import Load, Synth, Write
 
 KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
@@ -102,32 +97,23 @@ def test_a_plan_shows_what_becomes_of_the_bill() -> None:
     assert cost.idle({"resource_changes": []}, "us-east-1", PRICES, advantage=False) == []
 
 
-def test_bill_of_a_plan_equals_the_stacks(synth: Synth) -> None:
-    stack = synth(streams={"orders": {"mode": "provisioned", "shards": 2}})
-    values = stack["resource"]["aws_kinesis_stream"]["orders"]
-    planned = {**values, "stream_mode_details": [values["stream_mode_details"]]}
-    resources = of_plan({"resource_changes": [change("aws_kinesis_stream.orders", None, planned)]}, "after")
-    (line,) = bill(resources, PRICES, OTHERS, advantage=False).lines
-    assert line.usd == spent(stack)["`aws_kinesis_stream.orders`: shards"]
-
-
-def test_sum_with_an_unknown_line_is_marked() -> None:
-    lines = table(None, Bill([Line("a", 1.0, "1"), Line("b", None, "2")]))
-    assert lines[-2:] == ["| b | 2 | depends |", "| **together** | | **1.00, and more** |"]
-    assert table(None, Bill()) == []
-
-
 LARGE = "streams.orders: {mode: provisioned, shards: 5000}"
 
 
 @pytest.mark.slow
 def test_above_its_budget_an_environment_must_be_accepted(
-    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    write: Write,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CDKTF_OUTDIR", str(tmp_path / "out"))
     run = ["--directory", str(tmp_path), "--programs", str(tmp_path)]
     write(f"{LARGE}, budget_usd: 200000")
     assert main([*run, "synth"]) == 0
+    assert pipeline(["--directory", str(tmp_path), "cost", "test", "--synthesized", str(tmp_path / "out")]) == 0
+    assert "Its budget is 200,000 USD." in capsys.readouterr().out
     write(f"{LARGE}, budget_usd: 100")
     assert main([*run, "synth"]) == 1
     told = caplog.records[-1].getMessage()
@@ -153,26 +139,3 @@ def test_a_damaged_acceptance_is_an_error(load: Load, tmp_path: Path) -> None:
     (tmp_path / "test.budget").write_text("# nothing\n", encoding="utf-8")
     with pytest.raises(LedgerError, match=r"test.budget must have one line, with dollars; got \[\]"):
         synthesize([environment], tmp_path, outdir=tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_the_example_has_its_bill_in_ireland(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
-    (tmp_path / "example.yaml").write_text(yaml.safe_dump({**written, "pipeline": None}), encoding="utf-8")
-    environment = load_environment(tmp_path / "example.yaml")
-    ledger.accept(tmp_path, environment)
-    out = synthesize([environment], tmp_path, outdir=tmp_path / "out", accepting=True)
-    made = budget.idle(environment, out)
-    assert made is not None
-    assert 0 < made.total <= (environment.budget_usd or 0)
-    assert pipeline(["--directory", str(tmp_path), "cost", "example", "--synthesized", str(out)]) == 0
-    printed = capsys.readouterr().out
-    assert "| `aws_kinesis_stream.orders`: shards | 8 shards, or what they are scaled to | 87.60 |" in printed
-    assert "Its budget is 1,000 USD." in printed
-    assert "Prices of eu-west-1 are not known here; these are those of us-east-1" in printed
-
-
-def test_template_has_the_price_of_its_stream(tmp_path: Path) -> None:
-    text = write_first(tmp_path, "dev").read_text(encoding="utf-8")
-    (line,) = [each for each in text.splitlines() if each.strip().startswith("clicks:")]
-    assert f"${HOURS * PRICES.stream_hour + OTHERS.key_month:.0f} a month" in line, line

@@ -60,11 +60,6 @@ def test_digest_ignores_spacing_and_order_of_keys(
     assert configuration_digest(one) == configuration_digest(two) != configuration_digest(other)
 
 
-def test_without_a_synthesis_there_is_no_digest(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match="run `make synth`"):
-        configuration_digest(tmp_path / "cdk.tf.json")
-
-
 HOSTILE: list[object] = [
     *(None, [], 3, "", "x", "[" * 100_000, {"environment": "dev"}),
     *({"changes": each} for each in (None, [], {}, {"create": "many"}, {"create": [1]}, {"create": 1, "shred": 2})),

@@ -158,19 +158,6 @@ def test_secrets_of_a_plan_become_keyed_hashes() -> None:
     assert len({before["value"], after["value"], before["block"][0]["password"]}) == 3
 
 
-def test_expression_for_a_secret_is_a_secret() -> None:
-    body = {**BODY, "stream_arn": "hunter${aws_s.one.arn}", "for_each": {"a": "hunter"}}
-    made = json.dumps(unknown(body, after_sensitive={"stream_arn": True, "statement": [{}]}))
-    assert "hunter" not in made
-    assert "${aws_s.one.id}" in made
-
-
-def test_digest_covers_objects_of_failed_replacements() -> None:
-    left = [{**changed("aws_x.b", "delete", before={"id": each}, after=None), "deposed": each} for each in ("1", "2")]
-    assert differences(plan(left[0]), plan(*left)) == ["aws_x.b (deposed 2): delete, which was not shown"]
-    assert differences(plan(left[1]), plan(*left)) == ["aws_x.b (deposed 1): delete, which was not shown"]
-
-
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=4)
 CHANGES = st.builds(
     lambda name, actions, after: changed(f"aws_x.{name}", *actions, before=None, after=after),

@@ -20,7 +20,6 @@ from kinesis_efo_infra.pipeline.bundle import Changes, Meta, write_meta
 from kinesis_efo_infra.pipeline.github import (
     Gh,
     fetch_plan,
-    fetch_plans,
     put_comment,
     put_findings,
     put_issue,
@@ -44,53 +43,40 @@ class FakeGitHub:
         self.runs: dict[int, Json] = {}
         self.findings: list[Json] = []
         self.downloaded: list[tuple[int, str]] = []
-        self.environments: dict[str, Json] = {}
         self.files: list[Json] = []
         # Of the pull request.
         self.events: list[Json] = []
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        new = {"user": BOT, **(body or {})}
         match method, path.partition("?")[0].split("/"):
             case "POST", ["issues"]:
-                assert body is not None
-                self.issues.append({"number": len(self.issues) + 1, "state": "open", "user": BOT, **body})
+                self.issues.append({"number": len(self.issues) + 1, "state": "open", **new})
             case "PATCH", ["issues", "comments", number]:
-                next(each for each in self.comments if each["id"] == int(number)).update(body or {})
+                self.comments[int(number)].update(body or {})
             case "PATCH", ["issues", number]:
                 self.issues[int(number) - 1].update(body or {})
             case "POST", ["issues", _, "comments"]:
-                self.comments.append({"id": len(self.comments), "user": BOT, **(body or {})})
+                self.comments.append({"id": len(self.comments), **new})
             case "POST", ["code-scanning", "sarifs"]:
                 self.findings.append(dict(body or {}))
             case "GET", ["actions", "artifacts"]:
-                name = path.partition("name=")[2].partition("&")[0]
-                return {"artifacts": [each for each in self.artifacts if each["name"] == name]}
-            case "GET", ["actions", "runs", number, "artifacts"]:
-                return {"artifacts": [each for each in self.artifacts if each["workflow_run"]["id"] == int(number)]}
+                return {"artifacts": [each for each in self.artifacts if f"name={each['name']}&" in f"{path}&"]}
             case "GET", ["actions", "runs", number]:
                 return self.runs[int(number)]
-            case "GET", ["environments", name]:
-                return self.environments[name]
             case unknown:
                 raise AssertionError(unknown)
         return None
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        match path.partition("?")[0].split("/"):
-            case ["issues"]:
-                return (each for each in self.issues if each["state"] == "open")
-            case ["issues", _, "comments"]:
-                return iter(self.comments)
-            case ["issues", _, "events"]:
-                return iter(self.events)
-            case ["commits", _, "pulls"]:
-                return iter(self.pulls)
-            case ["pulls", _, "files"]:
-                return iter(self.files)
-            case ["pulls"]:
-                branch = unquote(path.partition("head=acme:")[2].partition("&")[0])
-                return (each for each in self.pulls if each["head"]["ref"] == branch)
-        raise AssertionError(path)
+        place = path.partition("?")[0]
+        if place == "issues":
+            return (each for each in self.issues if each["state"] == "open")
+        if place == "pulls":
+            branch = unquote(path.partition("head=acme:")[2].partition("&")[0])
+            return (each for each in self.pulls if each["head"]["ref"] == branch)
+        kinds = {"comments": self.comments, "events": self.events, "pulls": self.pulls, "files": self.files}
+        return iter(kinds[place.rpartition("/")[2]])
 
     def download(self, run: int, artifact: str, to: Path) -> None:
         self.downloaded.append((run, artifact))
@@ -166,8 +152,6 @@ merged head; planned head {head_sha: another} => none
 merged head; planned head {expired: true} => none
 merged head; planned head {path: .github/workflows/mine.yml} => none
 merged head; planned head {conclusion: failure} => none
-merged head; planned head {conclusion: null} => none
-merged head; planned head {event: push} => none
 merged head; planned head {event: workflow_dispatch} => none
 merged head; planned head {head_repository: {full_name: somebody/lake}} => none
 # A pull request from the branch that is deployed into somebody's own: its head is the commit itself, and the workflow that ran is that of the other branch.
@@ -212,22 +196,14 @@ def test_reviewed_plan_alone_is_fetched(
     assert warning in caplog.text
 
 
-def test_environment_with_reviewers_waits(github: FakeGitHub) -> None:
-    reviewers = {"type": "required_reviewers", "reviewers": [{"type": "User"}]}
-    github.environments = {
-        "prod": {"protection_rules": [{"type": "branch_policy"}, reviewers]},
-        "lake.dev": {"protection_rules": [{"type": "wait_timer"}, {**reviewers, "reviewers": []}]},
-        "dev": {},
-    }
-    assert [reviewers_of(github, each) for each in github.environments] == [True, False, False]
-
-
-def test_comment_has_the_plans_of_its_run_only(github: FakeGitHub, tmp_path: Path) -> None:
-    github.planned("head")
-    github.artifacts += [{**github.artifacts[0], "name": "coverage"}, {**github.artifacts[0], "name": "plan-prod-head"}]
-    github.planned("another")
-    fetch_plans(github, 1, tmp_path)
-    assert github.downloaded == [(1, "plan-kinesis-efo-test-head"), (1, "plan-prod-head")]
+def test_environment_with_reviewers_waits(github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = {"type": "required_reviewers", "reviewers": [{"type": "User"}]}
+    for rules, waits in (
+        ([{"type": "branch_policy"}, rule], True),
+        ([{"type": "x"}, {**rule, "reviewers": []}], False),
+    ):
+        monkeypatch.setattr(github, "call", lambda *_, given=rules: {"protection_rules": given})
+        assert reviewers_of(github, "prod") is waits
 
 
 def test_removed_environment_file_destroys_nothing(github: FakeGitHub) -> None:

@@ -133,13 +133,6 @@ def test_job_with_a_schedule_is_not_waited_for(load: Load, caplog: pytest.LogCap
     assert "lake: runs at cron(0 6 * * ? *), Europe/Berlin" in caplog.text
 
 
-def test_job_is_found_by_its_projects_name(environment: Environment) -> None:
-    emr = FakeEmr()
-    keep_running(environment.model_copy(update={"project": "pond"}), Path("project"), emr, FakeTime(), 600)
-    assert emr.arguments[0][2:6] == ("--environment", "pond.test", "--application", "lake")
-    assert emr.arguments[2][:3] == ("lag", "--manifest", "ssm:///pond/test/lake")
-
-
 @pytest.mark.parametrize(
     ("codes", "error", "message"),
     [

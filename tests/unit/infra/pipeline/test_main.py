@@ -67,14 +67,6 @@ def bundle(directory: Path, plan: dict[str, Any], *, any_changes: bool) -> None:
     write_meta(directory, Meta("test", "c0ffee", "", "0" * 64, "", 0, "", any_changes, Changes()))
 
 
-def test_environments_are_one_line_for_a_matrix(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("environments") == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert [each["environment"] for each in json.loads(line)] == ["test"]
-    assert run("environments --branch feature") == 0
-    assert capsys.readouterr().out == "[]\n"
-
-
 def test_pull_request_without_plans_gets_a_comment(run: Run, gh: Callable[[], list[Any]]) -> None:
     assert run("github-comment 7 --run-id 5 --plans $tmp/plans") == 0
     asked, *_, (posted, sent) = gh()
@@ -88,65 +80,18 @@ def test_pull_request_without_plans_gets_a_comment(run: Run, gh: Callable[[], li
     assert "kinesis-efo-test" not in gh()[-1][1]["body"]
 
 
-def test_comment_names_the_directory(
-    run: Run, tmp_path: Path, gh: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path.parent))
-    assert run("--directory . github-comment 7 --run-id 5") == 0
-    head = f"<!-- kinesis-efo: plans of {tmp_path.name} -->\n## What this does to AWS in `{tmp_path.name}`\n"
-    assert gh()[-1][1]["body"].startswith(head)
-
-
-def test_reviewed_commit_is_an_output(
-    run: Run, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("github-fetch test --commit c0ffee") == 0
-    assert capsys.readouterr().out == "reviewed=c0ffee\n"
-
-
-def test_issue_is_opened_for_a_report_only(run: Run, tmp_path: Path, gh: Callable[[], list[Any]]) -> None:
-    assert run("github-issue test $tmp/drift.md") == 0
-    assert len(gh()) == 1, "only a look at what is open"
-    (tmp_path / "drift.md").write_text("a stream", encoding="utf-8")
-    assert run("github-issue test $tmp/drift.md") == 0
-    assert gh()[-1][1]["title"] == "Drift of kinesis-efo-test"
-    assert gh()[-1][1]["body"].endswith("a stream")
-
-
-def test_findings_go_to_code_scanning(run: Run, tmp_path: Path, gh: Callable[[], list[Any]]) -> None:
-    (tmp_path / "checkov.sarif").write_text("{}", encoding="utf-8")
-    assert run("github-findings $tmp/checkov.sarif --commit c0ffee --ref refs/heads/main") == 0
-    ((asked, sent),) = gh()
-    assert asked[3] == "repos/acme/lake/code-scanning/sarifs"
-    assert sent["commit_sha"] == "c0ffee"
-
-
-@pytest.mark.parametrize(
-    ("step", "repository", "message"),
-    [
-        ("github-issue test drift.md", None, "GITHUB_REPOSITORY is not set"),
-        ("jobs nowhere", None, "there is no such environment"),
-        ("github-fetch test", "acme/lake", "git cannot be asked"),
-    ],
-)
 def test_error_is_one_message_with_exit_code_one(
-    step: str,
-    repository: str | None,
-    message: str,
-    run: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
     monkeypatch.chdir(tmp_path)
-    if repository:
-        monkeypatch.setenv("GITHUB_REPOSITORY", repository)
-        monkeypatch.setenv("PATH", str(tmp_path))
-    assert run(step) == 1
-    assert message in caplog.text
-    assert ("say --commit" in caplog.text) == bool(repository)
+    assert (run("github-issue test drift.md"), run("jobs nowhere")) == (1, 1)
+    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/lake")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert run("github-fetch test") == 1
+    said = ("GITHUB_REPOSITORY is not set", "there is no such environment", "git cannot be asked")
+    assert all(each in message for each, message in zip(said, caplog.messages, strict=True))
+    assert "say --commit" in caplog.messages[-1]
 
 
 def test_stacks_must_be_what_was_handed_over(
@@ -204,3 +149,10 @@ def test_summary_counts_changes_of_the_plan_itself(
     for only in ("", " --only test"):
         assert run(f"comment --plans $tmp/plans{only}") == 0
         assert capsys.readouterr().out.count(row) == 1
+
+
+def test_reviewed_commit_is_an_output(
+    run: Run, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("github-fetch test --commit c0ffee") == 0
+    assert capsys.readouterr().out == "reviewed=c0ffee\n"

@@ -27,59 +27,39 @@ VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4
 )
 # What the provider's schema says: an attribute has one type, and may always be null.
-ATTRIBUTES = {
-    "name": TEXTS, "arn": TEXTS, "stream_arn": TEXTS, "kms_key_id": TEXTS, "policy": TEXTS, "role": TEXTS,
-    "permissions_boundary": TEXTS, "shard_count": st.integers(0, 9), "retention_period": st.integers(24, 999),
-    "shard_level_metrics": st.lists(TEXTS, max_size=2), "tier": TEXTS, "tags": st.dictionaries(TEXTS, TEXTS, max_size=2),
-    "stream_mode_details": st.lists(
-        st.fixed_dictionaries({"stream_mode": st.sampled_from(["ON_DEMAND", "PROVISIONED", None])}), max_size=1
+MODES = st.fixed_dictionaries({"stream_mode": st.sampled_from(["ON_DEMAND", "PROVISIONED", None])})
+ATTRIBUTES: dict[str, st.SearchStrategy[Any]] = {
+    **dict.fromkeys(
+        ["name", "arn", "stream_arn", "kms_key_id", "policy", "role", "permissions_boundary", "tier"], TEXTS
     ),
-    "deletion_protection_enabled": st.booleans(), "alarm_actions": st.lists(TEXTS, max_size=2),
-    "metric_query": st.lists(st.fixed_dictionaries({"metric": st.lists(st.just({}), max_size=1)}), max_size=2),
-    "ingress": st.lists(st.fixed_dictionaries({"cidr_blocks": st.lists(TEXTS, max_size=1)}), max_size=2), "other": VALUES,
-}  # fmt: skip
+    **dict.fromkeys(["shard_count", "retention_period"], st.integers(0, 99)),
+    **dict.fromkeys(["shard_level_metrics", "alarm_actions"], st.lists(TEXTS, max_size=2)),
+    "tags": st.dictionaries(TEXTS, TEXTS, max_size=2),
+    "stream_mode_details": st.lists(MODES, max_size=1),
+    "deletion_protection_enabled": st.booleans(),
+    "ingress": st.lists(st.fixed_dictionaries({"cidr_blocks": st.lists(TEXTS, max_size=1)}), max_size=2),
+    "other": VALUES,
+}
 OBJECTS = st.fixed_dictionaries({"id": TEXTS}, optional={name: st.none() | each for name, each in ATTRIBUTES.items()})
 ACTIONS = st.sampled_from(
-    [["no-op"], ["create"], ["read"], ["update"], ["delete", "create"], ["create", "delete"], ["delete"], ["forget"],
-     ["create", "forget"]]
-)  # fmt: skip
-TYPES = st.sampled_from(sorted(allowed.RESOURCES))
+    ["no-op", "create", "read", "update", "delete,create", "create,delete", "delete", "forget", "create,forget"]
+)
 
 
 @st.composite
-def marked(draw: st.DrawFn, value: Any) -> Any:
-    """Marks in the form of a value, as Terraform writes them: true for a whole value or a part of it, objects without the rest."""
-    if isinstance(value, dict):
-        marks = {name: draw(marked(each)) for name, each in value.items()}
-        return {name: each for name, each in marks.items() if each is not False}
-    if isinstance(value, list):
-        return [draw(marked(each)) for each in value]
-    return draw(st.booleans())
-
-
-@st.composite
-def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = False) -> Json:
-    """A change: absent, null and false stand for each other, and what is unknown has no value."""
-    actions = draw(ACTIONS)
-    before = None if actions[0] == "create" and len(actions) == 1 else draw(values)
+def changes(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> Json:
+    """A change: absent, null and false stand for each other, and marks have the form of what they mark."""
+    actions = draw(ACTIONS).split(",")
+    before = None if actions == ["create"] else draw(values)
     after = None if actions in (["delete"], ["forget"]) else draw(values)
-
-    def marks(value: Any) -> Any:
-        # A resource that is not there has no mark; an output that is null may be a secret.
-        return draw(marked(value)) if output or value is not None else False
-
-    unknown = marks(after)
-    if isinstance(after, dict) and isinstance(unknown, dict):
-        after = {name: each for name, each in after.items() if unknown.get(name) is not True}
-    found = {"actions": actions, "before": before, "after": after}
-    found |= {"after_unknown": unknown, "before_sensitive": marks(before), "after_sensitive": marks(after)}
-    identities = st.none() | st.just({"id": "a"})
+    marks = [dict.fromkeys(each, draw(st.booleans())) if isinstance(each, dict) else False for each in (before, after)]
+    unknown = draw(st.sampled_from([{}, {"name": True}, {"tags": {}}, {"ingress": [{}]}, False]))
+    found = {"actions": actions, "before": before, "after": after, "after_unknown": unknown}
+    found |= dict(zip(("before_sensitive", "after_sensitive"), marks, strict=True))
     more = {
-        "importing": st.sampled_from([{"id": "a"}, {"unknown": True}, {"identity": {"name": "a"}}]),
+        "importing": st.just({"id": "a"}),
         "replace_paths": st.just([["name"], ["tags", 0]]),
         "generated_config": TEXTS,
-        "before_identity": identities,
-        "after_identity": identities,
     }
     found |= draw(st.fixed_dictionaries({}, optional=more))
     return {name: each for name, each in found.items() if each is not None or draw(st.booleans())}
@@ -87,32 +67,26 @@ def changes(draw: st.DrawFn, values: st.SearchStrategy[Any], *, output: bool = F
 
 @st.composite
 def resources(draw: st.DrawFn) -> Json:
-    kind, index = draw(TYPES), draw(st.sampled_from([None, 0, "x"]))
-    at = "" if index is None else f"[{json.dumps(index)}]"
+    kind, at = draw(st.sampled_from(sorted(allowed.RESOURCES))), draw(st.sampled_from(["", "[0]", '["x"]']))
     found = {"address": f"{kind}.{draw(st.sampled_from('ab'))}{at}", "mode": "managed", "type": kind, "name": "a"}
     found |= {"provider_name": "registry.terraform.io/hashicorp/aws", "change": draw(changes(OBJECTS))}
-    extra = {"index": st.just(index), "deposed": st.just("0a"), "previous_address": TEXTS, "action_reason": TEXTS}
-    return found | draw(st.fixed_dictionaries({}, optional=extra))
+    return found | draw(st.fixed_dictionaries({}, optional={"deposed": st.just("0a"), "previous_address": TEXTS}))
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Json:
     changed = draw(st.lists(resources(), max_size=3))
-    arns = st.sampled_from([{}, {"constant_value": "a"}, {"references": ["aws_kinesis_stream.a.arn"]}])
-    expressions = st.fixed_dictionaries({}, optional={"stream_arn": arns})
+    arn = draw(st.sampled_from([{}, {"constant_value": "a"}, {"references": ["aws_kinesis_stream.a.arn"]}]))
     declared = [
-        {"address": each["address"].partition("[")[0], "type": each["type"], "mode": "managed"}
-        | draw(st.fixed_dictionaries({}, optional={"expressions": expressions}))
-        for each in changed
+        {"address": each["address"], "type": each["type"], "expressions": {"stream_arn": arn}} for each in changed
     ]
     values = [{"mode": "managed", "type": each["type"], "values": draw(OBJECTS)} for each in changed]
     parts = {
         "resource_changes": st.just(changed),
         "resource_drift": st.lists(resources(), max_size=2),
-        "output_changes": st.dictionaries(st.sampled_from("xy"), changes(VALUES, output=True), max_size=2),
-        "configuration": st.just({"root_module": {"resources": declared}}) | st.just({}),
-        "prior_state": st.just({"values": {"root_module": {"resources": values}}}) | st.just({}),
-        "complete": st.booleans(),
+        "output_changes": st.dictionaries(st.sampled_from("xy"), changes(VALUES), max_size=2),
+        "configuration": st.just({"root_module": {"resources": declared}}),
+        "prior_state": st.just({"values": {"root_module": {"resources": values}}}),
     }
     return draw(st.fixed_dictionaries({}, optional=parts))
 

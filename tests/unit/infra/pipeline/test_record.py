@@ -59,12 +59,6 @@ def test_another_document_is_an_error(s3: Any, load: Load) -> None:
             Records(s3).load(deployment_of(load()))
 
 
-def test_a_missing_bucket_is_an_error(s3: Any, load: Load) -> None:
-    unread = r"s3://elsewhere/kinesis-efo/test.deployed.json cannot be read: .*NoSuchBucket"
-    with pytest.raises(PipelineError, match=unread):
-        Records(s3).load(deployment_of(load(state_bucket="elsewhere")))
-
-
 def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
     environment, records = deployment_of(load()), Records(s3)
     records.load(environment)

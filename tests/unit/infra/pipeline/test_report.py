@@ -25,12 +25,6 @@ def test_comment_counts_changes_and_explains_merging() -> None:
     assert "Merging" not in summary
 
 
-def test_comment_warns_of_destroyed_and_replaced_resources() -> None:
-    for prod, named in ((planned("prod"), "dev"), (planned("prod", destroy=2), "dev, prod")):
-        told = comment([planned("dev", replace=1), prod], [], all_planned=True)
-        assert f"**Something is destroyed or replaced in {named}**" in told
-
-
 def test_comment_has_warnings_and_bill_of_their_stack() -> None:
     of_stack = planned("dev", update=1)
     meta = replace(of_stack.meta, notes=("aws_x.y: falls",), cost=("| stream |", "|---|", "| x |"))
@@ -40,13 +34,6 @@ def test_comment_has_warnings_and_bill_of_their_stack() -> None:
     others = comment([planned("prod", update=1)], [], all_planned=True)
     assert "Read this" not in others
     assert "The bill of" not in others
-
-
-def test_comment_without_plans_lists_deployed_stacks() -> None:
-    told = comment([], ["dev", "prod"], all_planned=True)
-    assert "Deployed as it is here: `dev`, `prod`." in told
-    assert "No plan was made of: `dev`, `prod`." in comment([], ["dev", "prod"], all_planned=False)
-    assert "Merging" not in told
 
 
 def test_comment_fits_githubs_limit() -> None:
@@ -90,30 +77,9 @@ def test_losses_and_grants_of_large_plans_are_shown_first() -> None:
         assert "Plan: 306 to do." in each
 
 
-def test_addresses_without_room_are_counted_by_action() -> None:
-    streams = {f"aws_kinesis_stream.{'s' * 90}{n:04}": "create" for n in range(1_000)}
-    tables = {f"aws_dynamodb_table.{'t' * 90}{n:04}": "delete" for n in range(50)}
-    told = comment([large({**streams, **tables})], [], all_planned=True)
-    assert len(told) < LIMIT
-    assert all(f"\n{address}: delete\n" in told for address in tables)
-    line, _ = [line for line in told.splitlines() if line.startswith("... ")]
-    cut = 1_000 - sum(f"\n{address}: create\n" in told for address in streams)
-    assert line == f"... {cut} more are in the artifact: {cut} x create aws_kinesis_stream"
-    assert "50 x delete aws_dynamodb_table, 1000 x create aws_kinesis_stream" in told, "of no text there is room"
-
-
 def test_text_of_a_plan_cannot_end_its_block() -> None:
     told = comment([planned("dev", 'description = "```"\n@everyone')], [], all_planned=True)
     assert '````hcl\ndescription = "```"\n@everyone\n````' in told
-
-
-def test_drift_shows_differences_run_and_costs() -> None:
-    """What was created half way is in the state, and not in the stack: its dollars are in the column before."""
-    row = "| `x`: consumers | 2 on 4 shards | 87.60 | - |"
-    meta = replace(planned("dev", update=1).meta, cost=[row])
-    told = drift_body("dev", meta, "~ value", {"log": "https://ci/1"})
-    for part in ("0 to create, 1 to update", "[log](https://ci/1)", "~ value", f"as it is declared:**\n\n{row}"):
-        assert part in told
 
 
 def test_drift_names_the_workflow_that_deploys() -> None:

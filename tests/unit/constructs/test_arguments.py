@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from kinesis_efo_infra import ArgumentError, LeaseTable, Manifest, Stream, StreamConsumer
+from infra.stacks.cdk import S3Bucket  # noqa: F401
+from kinesis_efo_infra import (
+    ArgumentError,
+    LeaseTable,
+    Manifest,
+    Stream,
+    StreamConsumer,
+    StreamingApplication,
+    pin_account,
+)
 from kinesis_efo_infra.cdk import TerraformStack
-from tests.unit.constructs.conftest import evaluated
+from tests.unit.constructs.conftest import Synth, evaluated
 from tests.unit.infra.conftest import rows
 
 ORDERS = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
@@ -28,21 +38,15 @@ def manifest(stack: TerraformStack, **changes: Any) -> Manifest:
 WRONG = r"""
 Stream(s, 'o', name='or ders') => Stream 'o': name must match .*; got 'or ders': choose another name
 Stream(s, 'o', name='o', shards=0) => shards must be a whole number from 1 to 10000; got 0: leave it out
-Stream(s, 'o', name='o', shards=True) => shards must be .*; got True
 Stream(s, 'o', name='o', retention_hours=23) => retention_hours must be .* from 24 to 8760; got 23
-Stream(s, 'o', name='o', retention_hours=8761) => retention_hours must be .*; got 8761
-Stream(s, 'o', name='o', max_record_kib=1) => max_record_kib must be .* from 1024 to 10240; got 1
 Stream(s, 'o', name='o', shard_metrics=['ALL']) => shard_metrics must be one of Inc.*; got 'ALL'
 Stream(s, 'o', name='o', ignore_shard_changes=True) => ignore_shard_changes .*; got on-demand: give `shards`
 Stream(s, 'o', name='o', encryption_key='alias/mine') => encryption_key must match .*'alias/mine': give 'own'
 Stream.from_arn(s, 'o', 'orders') => Stream.from_arn 'o': arn must match .*; got 'orders': give arn:aws:kin
 Stream.from_arn(s, 'o', CONSUMER) => arn must match .*for a consumer's, there is StreamConsumer.from_arn
-Stream.from_arn(s, 'o', ORDERS, encryption_key='own') => encryption_key must match .*; got 'own'
 Stream.from_arn(s, 'o', ORDERS, encryption_key='arn:aws:kms:eu-north-1:111122223333:key/1b2c3d4e') => Stream.from_arn 'o': the region of encryption_key must be one of eu-west-1; got 'eu-north-1': a stream's key is
-StreamConsumer(s, 'c', stream=orders(s), name='') => StreamConsumer 'c': name must match .*; got ''
 StreamConsumer(s, 'c', stream=orders(s), name='other', import_existing=CONSUMER) => import_existing must be the consumer 'other'; got 'arn:.*lake:1700000000'
 StreamConsumer.from_arn(s, 'c', CONSUMER.replace('orders', 'clicks'), stream=orders(s)) => arn must be of a consumer of arn:.*stream/orders; got '.*clicks/consumer/lake:1700000000'
-StreamConsumer.from_arn(s, 'c', ORDERS, stream=orders(s)) => StreamConsumer.from_arn 'c': arn must match
 LeaseTable(s, 't', name='ab') => LeaseTable 't': name must match .*; got 'ab'
 manifest(s, name='lake') => Manifest 'm': name must match .*; got 'lake': give a full name .* '/'
 manifest(s, tier='huge') => tier must be one of standard, advanced; got 'huge'
@@ -52,14 +56,12 @@ ReaderAccess(s, 'a', application='a' * 128, policy=policy_for(s)) => ReaderAcces
 StreamingApplication(s, 'a', name='lake', streams={}) => StreamingApplication 'a': streams must have at least one; got {}
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output='s3://lake/') => StreamingApplication 'a': a location must be s3://bucket/prefix, .*; got 's3://lake/': give a prefix
 StreamingApplication(s, 'a', name='lake', streams={'o': orders(s)}, output_key='alias/lake') => output_key must match .*; got 'alias/lake': give the ARN of a key
-StreamingApplication(s, 'a', name='la ke', streams={'o': orders(s)}) => name must match .*; got 'la ke'
 StreamingApplication(s, 'a', name='a', streams={'o': orders(s)}, polling='always') => polling must be a Polling; got 'always': give Polling.ALLOWED
 StreamingApplication(s, 'b', name='b', streams={'o': StreamConsumer(s, 'c', stream=orders(s), name='lake')}, polling=Polling.ONLY) => Polling.ONLY reads without consumers; got one for 'o': give its
 # No provider knows the one, and only a newer provider the other.
 Stream(s, 'a', name='orders', record_distribution_strategy='AUTO') => Stream 'a': record_distribution_strategy of 'orders' is known to no AWS provider.*got 'AUTO': leave it out
 Stream(s, 'a', name='orders', warm_throughput_mib=100) => Stream 'a': warm_throughput_mib of 'orders' is not known to the AWS prov
 Stream(s, 'b', name='orders', warm_throughput_mib=100, shards=4) => warm_throughput_mib goes with on-demand; got 4 shards: leave one of them out
-Stream(s, 'c', name='orders', warm_throughput_mib=0) => warm_throughput_mib must be a whole number from 1 to 10240; got 0
 orders(s).grant_write('arn:aws:iam::111122223333:user/x') => the role's name must match .*: give a role, its name or its ARN, or an ArnPrincipal
 orders(s).grant_write(ReaderAccess(s, 'a', application='a', policy=policy_for(s))) => streaming/a: grants need a role; got none: give `trust`
 Stream(s, 'o', name='o').grant_write(ArnPrincipal('*')) => the principal must match .*; got '\*': give the ARN of a role, user or account
@@ -70,29 +72,42 @@ Stream(s, 'o', name='o').add_to_resource_policy(Statement('A', ('kinesis:ListSha
 orders(s).grant('job') => streaming/given, grant: actions must be API actions .*; got \(\)
 orders(s).grant('job', 'kinesis:RegisterStreamConsumer') => actions must be API actions that do not register .*: declare a StreamConsumer
 LeaseTable.from_name(s, 't', 'arn:aws:dynamodb:eu-west-1:111122223333:table/x') => LeaseTable.from_name 't': name must match .*: give the name of a table, not its ARN
-LeaseTable.from_name(s, 't', 'leases', encryption_key='own') => encryption_key must match .*; got 'own': give the ARN of its key
 (orders(s), pin_account(s, '111122223333', 'eu-west-1')) => pin_account: the scope must be empty; got one with given: call it first
 ServiceAccount('my-cluster', 'spark', 'lake') => oidc_provider_arn must match .*; got 'my-cluster'
+Stream.from_arn(s, 'o', ORDERS, key='alias/mine') => Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key, former_keys$
+StreamConsumer(s, 'c', stream=orders(s), name='lake', retention=1) => StreamConsumer has no argument 'retention': its arguments are scope, id, stream, name, protected,
+# What AWS would refuse or jobs would do to each other, some of it when the app is synthesized.
+(c := StreamConsumer(s, 'consumer', stream=Stream(s, 'orders', name='orders'), name='lake'), [application(s, each, streams={'o': c}) for each in ('lake', 'pond')]) => \[streaming/consumer\] consumer lake is read by lake in streaming and by pond in streaming, which would take its subscriptions from each other: give each application a consumer of its own
+[application(s, each, streams={'o': StreamConsumer.from_arn(s, f'given-{each}', CONSUMER, stream=Stream.from_arn(s, f'o-{each}', ORDERS))}) for each in ('lake', 'pond')] => consumer lake is read by lake in streaming and by pond in streaming
+(o := Stream(s, 'orders', name='orders'), [StreamConsumer(s, each, stream=o, name='reader') for each in ('lake', 'pond')]) => 'reader' is declared by streaming/lake and by streaming/pond: .* one of a name
+application(s, 'lake', streams=many(s, 20)) => Manifest 'manifest': streams must fit a standard parameter of 4096 bytes; got 20 streams, which take \d+ at least: give tier='advanced', which holds 8 KB, or a `bucket`
+(pin_account(s, '111122223333', 'eu-west-1'), application(s, 'lake', streams={'orders': elsewhere(s, 'us-east-1')}, polling=Polling.ONLY)) => stream 'orders' must be in eu-west-1, .*us-east-1.*: declare an application in us
+(pin_account(s, '111122223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'us-east-1'), name='lake')) => StreamConsumer 'c': stream must be of the region that it is deployed to, eu-west-1; got 'arn:.*': correct the ARN, or give StreamConsumer.from_arn, since its owner registers the consumer there
+(pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer(s, 'c', stream=elsewhere(s, 'eu-west-1'), name='lake')) => StreamConsumer 'c': stream must be of the account that it is deployed to, 999922223333; got 'arn:
+application(s, 'lake', streams={'orders': Stream(s, 'orders', name='orders')}, output=S3Bucket(s, 'b', bucket='lake').bucket) => ^(?!.*TfToken).*'lake': a location .* must still begin with s3://.*: give f's3://
+(pin_account(s, '999922223333', 'eu-west-1'), StreamConsumer.from_arn(s, 'given', CONSUMER, stream=elsewhere(s, 'eu-west-1')).alarms()) => alarms of streaming/given: stream must be of the account .*: declare them there
+(o := Stream(s, 'orders', name='orders'), o.grant_write('a.b'), o.grant_write('a-b')) => There is already a Construct with name 'write-a-b-document'
+StreamConsumer(s, 'c', stream=Stream(s, 'orders', name='orders'), name='lake').alarms(lag_threshold_seconds=0) => lag_threshold_seconds must be a whole number from 1 to .*; got 0: give seconds
 """
+
+
+def elsewhere(stack: TerraformStack, region: str) -> Stream:
+    return Stream.from_arn(stack, "theirs", ORDERS.replace("eu-west-1", region))
+
+
+def application(stack: TerraformStack, name: str, **changes: Any) -> StreamingApplication:
+    return StreamingApplication(stack, name, **{"name": name, "encryption_key": "aws-managed", **changes})
+
+
+def many(stack: TerraformStack, count: int) -> dict[str, Stream]:
+    names = [f"stream-{n}" for n in range(count)]
+    return {name: Stream(stack, name, name=name, encryption_key="aws-managed") for name in names}
 
 
 @pytest.mark.parametrize(("wrong", "message"), rows(WRONG))
-def test_wrong_argument_is_refused(wrong: str, message: str, stack: TerraformStack) -> None:
-    with pytest.raises(ArgumentError, match=message):
-        evaluated(wrong, stack, globals())
-
-
-KEYWORDS = r"""
-Stream.from_arn(s, 'o', ORDERS, key='alias/mine') => Stream\.from_arn has no argument 'key': its arguments are scope, id, arn, encryption_key, former_keys$
-LeaseTable.from_name(s, 't', 'leases', key='alias/mine') => LeaseTable\.from_name has no argument 'key': its arguments are scope, id, name, encryption_key$
-StreamConsumer(s, 'c', stream=orders(s), name='lake', retention=1) => StreamConsumer has no argument 'retention': its arguments are scope, id, stream, name, protected,
-"""
-
-
-@pytest.mark.parametrize(("wrong", "message"), rows(KEYWORDS))
-def test_wrong_keyword_is_refused_with_the_right_ones(wrong: str, message: str, stack: TerraformStack) -> None:
-    with pytest.raises(TypeError, match=message):
-        evaluated(wrong, stack, globals())
+def test_wrong_program_is_refused(wrong: str, message: str, stack: TerraformStack, synth: Synth) -> None:
+    with pytest.raises((ArgumentError, RuntimeError, TypeError), match=message):
+        (evaluated(wrong, stack, globals()), synth())
 
 
 def test_derived_construct_may_pass_keywords_on(stack: TerraformStack) -> None:
@@ -108,8 +123,22 @@ def test_derived_construct_may_pass_keywords_on(stack: TerraformStack) -> None:
     assert Audited.from_arn(stack, "given", ORDERS).arn == ORDERS
 
 
-def test_unknown_values_are_not_checked(stack: TerraformStack) -> None:
-    given = Stream(stack, "given", name="orders", encryption_key="aws-managed")
-    again = Stream.from_arn(stack, "again", given.arn)
-    StreamConsumer.from_arn(stack, "lake", "${data.terraform_remote_state.owner.outputs.consumer}", stream=again)
-    assert "${" in again.name
+def test_size_is_what_terraform_writes(stack: TerraformStack) -> None:
+    pin_account(stack, "111122223333", "eu-central-1")
+    here = "eu-central-1:111122223333"
+    with pytest.raises(ArgumentError) as caught:
+        application(stack, "lake", streams=many(stack, 20))
+    table, kinesis = "kinesis-efo-streaming-lake", f"arn:aws:kinesis:{here}:stream"
+    streams = {
+        key: {
+            "streamName": key,
+            "streamArn": f"{kinesis}/{key}",
+            "consumerArn": f"{kinesis}/{key}/consumer/lake:1700000000",
+        }
+        for key in (f"stream-{n}" for n in range(20))
+    }
+    names = {"schemaVersion": 1, "application": "lake", "environment": "streaming", "region": "eu-central-1"}
+    leases = {"name": table, "arn": f"arn:aws:dynamodb:{here}:table/{table}"}
+    written = {**names, "leaseTable": leases, "streams": streams}
+    size = len(json.dumps(written, separators=(",", ":")))
+    assert f"which take {size} at least" in str(caught.value)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from infra.stacks.cdk import S3Bucket  # noqa: F401
 from kinesis_efo_infra import (
-    CustomerKey,
     Metric,
     ReaderAccess,
     Stream,
@@ -34,6 +34,35 @@ def only(declared: dict[str, Any], kind: str) -> Any:
 
 
 PROGRAMS = r"""
+occasional reader may be silent | lake(s).consumers['orders'].alarms(continuous=False, application='nightly', environment='prod')
+    # Of somebody else's stream the shortest retention is assumed.
+    aws_cloudwatch_metric_alarm has: ["'treat_missing_data': 'notBreaching'", "'threshold': 43200000", kinesis-efo/prod/nightly/orders/lag]
+    aws_cloudwatch_metric_alarm lacks: "'treat_missing_data': 'breaching'"
+unknown consumer is watched by its name | StreamConsumer.from_arn(s, 'given', '${data.terraform_remote_state.o.outputs.arn}', stream=orders(s)).alarms(application='lake')
+    aws_cloudwatch_metric_alarm has: "'ConsumerName': '${element(split("
+dashboard of polling shows iterator age | lake(s, polling=Polling.ONLY).dashboard(name='lake')
+    aws_cloudwatch_dashboard.?.dashboard_body has: GetRecords.IteratorAgeMilliseconds
+    aws_cloudwatch_dashboard.?.dashboard_body lacks: [ConsumerName, '"type" = "alarm"']
+key may be shared | (key := CustomerKey(s, 'key', alias='shared', description='Records', foreign_readers=['arn:aws:iam::1:root']), [Stream(s, name, name=name, encryption_key=key) for name in ('orders', 'clicks')])
+    aws_kms_key.?.policy has: OtherAccounts
+consumer of another region may be given | (pinned(s), LeaseTable(s, 't', name='leases'), StreamConsumer.from_arn(s, 'given', CONSUMER.replace('eu-', 'us-'), stream=Stream.from_arn(s, 'theirs', ORDERS.replace('eu-', 'us-'))))
+    aws_kinesis_stream_consumer: null
+consumers of one name may be on two streams | (app := lake(s, streams={name: Stream(s, name, name=name) for name in ('a', 'b')}), Manifest(s, 'again', application='lake', table=LeaseTable(s, 't', name='leases'), streams=app.consumers, name='/again'))
+    aws_kinesis_stream_consumer.* has: [lake_consumer, lake_consumer]
+manifest of any size may be an object | lake(s, streams={f'stream-{n}': Stream(s, f's{n}', name=f'stream-{n}') for n in range(20)}, manifest_bucket='manifests')
+    aws_s3_object.?.content has: stream-19
+consumer of a foreign stream is checked by Terraform | StreamConsumer(s, 'c', stream=orders(s), name='lake', protected=True)
+    aws_kinesis_stream_consumer.?.lifecycle.prevent_destroy: true
+    aws_kinesis_stream_consumer.?.lifecycle.precondition.0.condition: '${(data.aws_region.kinesis-efo-region.region == "eu-west-1")}'
+    aws_kinesis_stream_consumer.?.lifecycle.precondition.1.condition: '${(data.aws_caller_identity.kinesis-efo-account.account_id == "111122223333")}'
+    aws_kinesis_stream_consumer.?.lifecycle.precondition.1.error_message has: "StreamConsumer 'c': stream must be of the account that it is deployed to;"
+same grant again changes nothing | (o := Stream(s, 'orders', name='orders'), [grant('job') for grant in (o.grant_write, o.grant_batch) * 2])
+    aws_iam_role_policy.* has: [write, batch]
+    documents lacks: [WriteStreams2, ReadStreams2]
+grant is for one stream | (p := policy_for(s), o := orders(s), o.grant_read(p, StreamConsumer.from_arn(s, 'c', CONSUMER, stream=o), polling=False), Stream.from_arn(s, 'clicks', ORDERS.replace('orders', 'clicks')).grant_poll(p), ReaderAccess(s, 'a', application='a', policy=p))
+    documents.?.ReadStreams.actions: LISTING
+output may be in a declared bucket | lake(s, output=f"s3://{S3Bucket(s, 'lake-bucket', bucket='lake').bucket}/raw")
+    documents.?.UseObjects.resources has: ':s3:::${aws_s3_bucket.lake-bucket.bucket}/raw/*'
 stream uses the key of AWS | Stream(s, 'orders', name='orders', encryption_key='aws-managed')
     aws_kinesis_stream.?.kms_key_id: alias/aws/kinesis
     aws_kms_key: null
@@ -178,12 +207,3 @@ def test_constructs_become_resources(program: str, expected: str, stack: Terrafo
         terraform()
     evaluated(program, stack, globals())
     check(synth(), expected.replace("KEY", KEY).replace("${AT}", AT))
-
-
-def test_a_key_may_be_shared(stack: TerraformStack, synth: Synth) -> None:
-    key = CustomerKey(stack, "key", alias="shared", description="Records", foreign_readers=["arn:aws:iam::1:root"])
-    for name in ("orders", "clicks"):
-        Stream(stack, name, name=name, encryption_key=key)
-    declared = synth()
-    assert "OtherAccounts" in only(declared, "aws_kms_key")["policy"]
-    assert len({each["kms_key_id"] for each in declared["resource"]["aws_kinesis_stream"].values()}) == 1

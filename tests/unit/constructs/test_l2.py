@@ -11,7 +11,7 @@ import pytest
 import kinesis_efo_infra as efo
 from kinesis_efo_infra.cdk import IamRole, TerraformResource, TerraformStack
 from tests.unit.constructs.conftest import Synth
-from tests.unit.constructs.test_rules import CONSUMER, ORDERS
+from tests.unit.constructs.test_arguments import CONSUMER, ORDERS
 
 TAGS = {"team": "shop"}
 

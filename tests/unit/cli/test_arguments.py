@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from kinesis_efo.errors import ConfigurationError, UsageError
 from kinesis_efo.options import AwsSettings
+from kinesis_efo.units import NoZoneError
 from kinesis_efo_tools.cli.arguments import aws_settings, load
 from kinesis_efo_tools.cli.extras import needed_by
+from kinesis_efo_tools.cli.lag import lag
 from kinesis_efo_tools.cli.lease_access import start_position
 from kinesis_efo_tools.cli.local_process import Ready
-from kinesis_efo_tools.cli.times import check_unit
+from kinesis_efo_tools.cli.measuring_options import Measuring, measuring
+from kinesis_efo_tools.cli.times import at_or_ago, check_unit
 from tests.support.messages import raises
 
 
@@ -53,3 +57,49 @@ def test_stream_that_the_manifest_lacks_is_named(tmp_path: Path) -> None:
     file.write_text(json.dumps({**about, "leaseTable": {"name": "leases"}, "streams": streams}))
     with raises(UsageError, "--stream names 'order', but the manifest .../lake.json has 'orders'"):
         load(str(file), AwsSettings(), ["order"])
+
+
+def test_measuring_needs_its_option() -> None:
+    said = {"duration": "2s", "take_over": False, "lease_timeout": "1m"}
+    assert measuring(subscribe=False, **said) is None  # type: ignore[arg-type]
+    assert measuring(subscribe=True, **said) == Measuring(2.0, False, 60.0)  # type: ignore[arg-type]
+    with raises(UsageError, "--take-over goes with --subscribe: give both"):
+        measuring(subscribe=False, take_over=True)
+    with raises(UsageError, "--for must be a duration such as 10s; got 'soon'"):
+        measuring(subscribe=True, duration="soon")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("2024-01-01T00:00:00Z", 1_704_067_200_000),
+        ("2024-01-01T00:00:00+01:00", 1_704_063_600_000),
+        ("1704067200000", 1_704_067_200_000),
+        ("now", 100_000),
+        ("10s", 90_000),
+    ],
+)
+def test_times_and_durations_are_read(text: str, milliseconds: int) -> None:
+    assert at_or_ago(text, 100.0) == milliseconds
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "25:00", "AT_TIMESTAMP:1", "1795699946.480", "1795699946480123"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (the text differs)
+        at_or_ago(text, 0.0)
+    with pytest.raises(NoZoneError, match="as 2024-01-01T09:00:00Z does for UTC"):
+        at_or_ago("2024-01-01 09:00", 0.0)
+
+
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+
+
+@pytest.mark.parametrize("arn", [STREAM, f"{STREAM}/consumer/lake:1700000000"])
+def test_run_of_another_host_is_not_found(arn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with raises(
+        ConfigurationError,
+        f"no run of this user on this host reads with {arn} and without a lease table; run this on the driver's host, or give the query "
+        "kinesis-efo option 'leaseTable' or a manifest",
+    ):
+        lag(arn)

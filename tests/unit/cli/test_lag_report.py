@@ -100,9 +100,3 @@ def test_with_room_ids_and_times_can_be_copied() -> None:
     assert "AFTER:49590338271490256608559692538361571095921575989136588900" in lines
     assert "2023-11-14T22:12:50Z" in lines
     assert "positions from the lease table, up to 7.0s old" in lines
-
-
-def test_readers_of_single_shards_are_named() -> None:
-    found = report(2)
-    kcl = LagReport("lake", NOW, {}, {}, frozenset(), found.shards, {}, [])
-    assert "ip-10-0-0-7:4711" in "\n".join(shown(view([kcl], 120), 120))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -20,7 +17,6 @@ from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights
 from kinesis_efo_tools.operate.findings import Finding, Status
-from scripts.picture import RECORDING
 from tests.support.messages import raises
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
@@ -75,19 +71,6 @@ def test_program_fits_flights_and_manifest() -> None:
     assert 'manifest="quickstart-local.json"' in text
 
 
-def test_flights_follow_from_their_seed() -> None:
-    def some(seed: int) -> list[dict[str, object]]:
-        now = datetime(2026, 11, 23, 12, 34, 56, tzinfo=UTC)
-        return [json.loads(msgspec.json.encode(each)) for each in islice(flights(Random(seed), lambda: now), 1000)]
-
-    found = some(1)
-    assert found == some(1) != some(2)
-    assert all(str(each["scheduled"]).endswith(":00Z") for each in found)
-    late = [each for each in found if int(str(each["delay"])) >= 15]
-    assert 100 < len(late) < 400
-    assert 50 < len({each["aircraft"] for each in found}) < 200
-
-
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("own", [False, True])
 def test_lines_for_the_shell_are_whole(width: int, own: bool) -> None:
@@ -111,19 +94,3 @@ def test_lines_for_the_shell_are_whole(width: int, own: bool) -> None:
         ["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
     )
     assert said.stdout.splitlines() == [*variables.values(), str(manifest)]
-
-
-def test_picture_shows_what_it_prints() -> None:
-    recorded = RECORDING.read_text()
-    variables = dict(re.findall(r"(AWS_\w+)=(\S+)", recorded))
-    manifest = Path("/home/me/quickstart-local.json")
-    ready = Ready.of_this_process(variables["AWS_ENDPOINT_URL"], variables, manifest, ["flights"])
-    printed = introduction(ready, 92, own=False)
-    # Lines of the shell break elsewhere, with the length of the folder's name.
-    same = _joined(recorded).startswith(f"$ kinesis-efo quickstart {_joined(printed)} ---")
-    assert same, "record it again: python -m scripts.picture, make docs"
-    assert "|flight|origin|dest|" in recorded
-
-
-def _joined(text: str) -> str:
-    return " ".join(text.replace("\\\n", "").split())

@@ -67,15 +67,3 @@ def test_run_of_an_old_version_has_bytes_only() -> None:
     found = shown(Observation(NOW, {}, view, NOW, ""))
     assert (view.shards[0].records_in, view.shards[0].incoming) == (None, 500.0)
     assert [each["title"] for each in found["charts"]] == ["behind", "bytes"]
-
-
-def test_old_version_reads_records_it_does_not_show() -> None:
-    class Former(msgspec.Struct, frozen=True, array_like=True):
-        state: str
-        opened: int
-        failures: int
-        arrived: int
-        age: float | None = None
-
-    told = msgspec.json.encode(Subscription("streaming", 1, 0, 5000, 0.1, 7))
-    assert msgspec.json.decode(told, type=Former) == Former("streaming", 1, 0, 5000, 0.1)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
-import kinesis_efo
 from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.emr.core_wheel import read_core_wheel
 from tests.support.messages import raises
 from tests.support.wheels import make_wheel
 
-ROOT = Path(__file__).resolve().parents[3]
 GOOD = "cp311-abi3-manylinux_2_17_x86_64"
 ARM = "cp311-abi3-manylinux_2_28_aarch64"
 
@@ -22,10 +19,8 @@ ARM = "cp311-abi3-manylinux_2_28_aarch64"
     ("tags", "python", "machine"),
     [
         ([GOOD], "3.11", "x86_64"),
-        ([GOOD], "3.13", "x86_64"),
         ([ARM], "3.12", "aarch64"),
         (["cp311-abi3-manylinux_2_34_x86_64"], "3.11", "x86_64"),
-        (["cp311-abi3-manylinux1_x86_64"], "3.11", "x86_64"),
         (["cp311-abi3-musllinux_1_2_x86_64", "cp311-abi3-manylinux2014_x86_64"], "3.11", "x86_64"),
         (["cp312-cp312-manylinux_2_17_x86_64"], "3.12", "x86_64"),
     ],
@@ -41,16 +36,12 @@ def test_fitting_wheel_is_accepted(tags: list[str], python: str, machine: str, t
     ("tags", "python", "machine"),
     [
         (["cp311-abi3-macosx_11_0_arm64"], "3.11", "aarch64"),
-        (["cp311-abi3-win_amd64"], "3.11", "x86_64"),
         ([GOOD], "3.11", "aarch64"),
-        ([ARM], "3.11", "x86_64"),
         (["cp311-abi3-linux_x86_64"], "3.11", "x86_64"),
         (["cp311-abi3-musllinux_1_2_x86_64"], "3.11", "x86_64"),
         (["cp311-abi3-manylinux_2_35_x86_64"], "3.11", "x86_64"),
-        (["cp312-abi3-manylinux_2_17_x86_64"], "3.11", "x86_64"),
         (["cp312-cp312-manylinux_2_17_x86_64"], "3.13", "x86_64"),
         (["cp311-cp311t-manylinux_2_17_x86_64"], "3.11", "x86_64"),
-        (["pp311-pypy311_pp73-manylinux_2_17_x86_64"], "3.11", "x86_64"),
         # Each part fits a tag, and no tag fits as a whole.
         ([ARM, "cp311-abi3-musllinux_1_2_x86_64"], "3.11", "x86_64"),
     ],
@@ -99,10 +90,3 @@ def test_other_file_is_no_wheel(tmp_path: Path) -> None:
             read_core_wheel(path)
     for name in ("Kinesis.EFO_Core", "kinesis-efo-core"):
         assert read_core_wheel(make_wheel(tmp_path, GOOD, name=name)).version == "0.2.0"
-
-
-def test_core_has_the_version_of_the_library() -> None:
-    cargo = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.toml").read_text(encoding="utf-8"))
-    locked = tomllib.loads((ROOT / "packages" / "kinesis-efo-core" / "Cargo.lock").read_text(encoding="utf-8"))
-    (ours,) = (each for each in locked["package"] if each["name"] == "kinesis-efo-core")
-    assert cargo["package"]["version"] == ours["version"] == kinesis_efo.__version__

@@ -10,8 +10,9 @@ import botocore.session
 import pytest
 from botocore.stub import Stubber
 
-from kinesis_efo.errors import ConfigurationError, UsageError
+from kinesis_efo.errors import ConfigurationError, PlatformError, UsageError
 from kinesis_efo_tools.emr.deployment import load_deployment
+from kinesis_efo_tools.emr.schedules import Schedule, Schedules
 from kinesis_efo_tools.emr.target import Target
 from tests.support.messages import raises
 
@@ -47,56 +48,44 @@ def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
     assert (found.target, found.role_arn, found.program, found.arguments, found.spark) == (None, None, None, (), {})
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
+def test_wrong_document_is_refused(ssm: Ssm) -> None:
+    for value, said in (
         ("{", "parameter ... is not a description of a job: Input data was truncated; deploy the infrastructure again"),
         (
             json.dumps({**DOCUMENT, "arguments": "--output"}),
             "parameter ...: Expected `array`, got `str` - at `$.arguments`; ...",
         ),
         (
-            json.dumps({name: DOCUMENT[name] for name in DOCUMENT if name != "artifacts"}),
-            "parameter ...: Object missing required field `artifacts`; ...",
+            json.dumps({**DOCUMENT, "artifacts": None}),
+            "parameter ...: Expected `str`, got `null` - at `$.artifacts`; ...",
         ),
-        (
-            json.dumps({**DOCUMENT, "schemaVersion": 2}),
-            (
-                "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. "
-                "Deploy the infrastructure and submit with the same release"
-            ),
-        ),
-    ],
-)
-def test_wrong_document_is_refused(ssm: Ssm, value: str, said: str) -> None:
-    ssm.holds(value)
-    with raises(ConfigurationError, said):
+    ):
+        ssm.holds(value)
+        with raises(ConfigurationError, said):
+            load_deployment("dev", "lake", ssm.client)
+    ssm.holds(json.dumps({**DOCUMENT, "schemaVersion": 2}))
+    with raises(
+        ConfigurationError,
+        "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. Deploy the infrastructure "
+        "and submit with the same release",
+    ):
         load_deployment("dev", "lake", ssm.client)
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (
-            "ParameterNotFound",
-            (
-                "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of 'dev' have 'emr' "
-                "and an application 'lake', and was it deployed, to this account and region? Or give --target, --manifest and "
-                "--artifacts"
-            ),
-        ),
-        (
-            "AccessDeniedException",
-            (
-                "parameter /kinesis-efo/dev/lake/job cannot be read: An error occurred (AccessDeniedException) when calling the "
-                "GetParameter operation: "
-            ),
-        ),
-    ],
-)
-def test_unreadable_document_is_named(ssm: Ssm, code: str, said: str) -> None:
-    ssm.stubber.add_client_error("get_parameter", code)
-    with raises(ConfigurationError, said):
+def test_unreadable_document_is_named(ssm: Ssm) -> None:
+    ssm.stubber.add_client_error("get_parameter", "ParameterNotFound")
+    with raises(
+        ConfigurationError,
+        "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of 'dev' have 'emr' and an "
+        "application 'lake', and was it deployed, to this account and region? Or give --target, --manifest and --artifacts",
+    ):
+        load_deployment("dev", "lake", ssm.client)
+    ssm.stubber.add_client_error("get_parameter", "AccessDeniedException")
+    with raises(
+        ConfigurationError,
+        "parameter /kinesis-efo/dev/lake/job cannot be read: An error occurred (AccessDeniedException) when calling the "
+        "GetParameter operation: ",
+    ):
         load_deployment("dev", "lake", ssm.client)
 
 
@@ -109,3 +98,41 @@ def test_target_is_read_or_refused(text: str) -> None:
     said = f"--target must be cluster:j-<id>, serverless:<application id>, eks:<virtual cluster id> or glue:<job>; got {text!r}"
     with raises(UsageError, said):
         Target.parse(text)
+
+
+ROLE = "arn:aws-cn:iam::111122223333:role/schedules"
+SCHEDULE = Schedule("test", "lake", "rate(1 hour)", "UTC", ROLE)
+
+
+@pytest.fixture
+def client() -> object:
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    return botocore.session.Session().create_client("scheduler", "eu-west-1", **keys)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("ResourceNotFoundException", "deploy the infrastructure, which declares the group"),
+        ("AccessDeniedException", "iam:PassRole for the role of schedules"),
+        ("ConflictException", "ConflictException"),
+    ],
+)
+def test_schedule_that_cannot_be_set_has_a_hint(client: object, code: str, hint: str) -> None:
+    with Stubber(client) as stub:
+        stub.add_client_error("get_schedule", "ResourceNotFoundException", "no schedule")
+        stub.add_client_error("create_schedule", code, "no")
+        with pytest.raises(PlatformError, match=rf"^cannot set schedule lake in group test: .*{hint}"):
+            Schedules(client).put(SCHEDULE, {})
+
+
+def test_schedule_that_cannot_be_read_stays(client: object) -> None:
+    with Stubber(client) as stub:
+        stub.add_client_error("get_schedule", "AccessDeniedException", "no")
+        with raises(
+            PlatformError,
+            "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when calling the "
+            "GetSchedule operation: no; the caller needs the permission that AWS names, and iam:PassRole for the role of "
+            "schedules",
+        ):
+            Schedules(client).remove("test", "lake")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from importlib import import_module
 
 import pytest
 
@@ -47,10 +46,6 @@ def test_driver_and_executors_run_the_archives_python(kind: TargetKind, prefix: 
         assert found[name] == "./environment/bin/python"
 
 
-def test_glue_keeps_its_own_settings() -> None:
-    assert settings(TargetKind.GLUE, speculation="true") == {"spark.speculation": "true"}
-
-
 @pytest.mark.parametrize("kind", sorted(set(TargetKind) - {TargetKind.GLUE}))
 def test_settings_of_batch_jobs_are_off(kind: TargetKind) -> None:
     found = settings(kind)
@@ -58,11 +53,6 @@ def test_settings_of_batch_jobs_are_off(kind: TargetKind) -> None:
     assert any("rolling" in name or "rotation" in name for name in found) is (kind is not TargetKind.SERVERLESS)
     wanted = settings(kind, executor_instances="9", speculation="true")
     assert (wanted["spark.executor.instances"], wanted["spark.speculation"]) == ("9", "true"), "the user's win"
-
-
-def test_workers_have_a_daemon_with_all_imports() -> None:
-    assert import_module(settings()["spark.python.daemon.module"]).main
-    assert settings(python_daemon_module="mine.daemon")["spark.python.daemon.module"] == "mine.daemon"
 
 
 @pytest.mark.parametrize(

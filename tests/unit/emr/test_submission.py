@@ -12,7 +12,7 @@ import pytest
 from kinesis_efo.errors import PackagingError, UsageError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo_tools.emr.artifacts import Artifact, Store, program_artifact
-from kinesis_efo_tools.emr.checks import consumer_faults, release_faults
+from kinesis_efo_tools.emr.checks import release_faults
 from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
 from kinesis_efo_tools.emr.packing import PythonPlatform
 from kinesis_efo_tools.emr.submission import JobRequest, plan
@@ -44,13 +44,10 @@ def job(request: JobRequest = REQUEST, kind: TargetKind = TargetKind.EKS, *previ
 OTHER_CONSUMER = {"orders": replace(MANIFEST.streams["orders"], consumer_arn=f"{STREAM}/consumer/lake:2")}
 CHANGES: list[dict[str, Any]] = [
     {"archive": replace(REQUEST.archive, key="environments/0c/environment.tar.gz", digest="0c")},
-    {"program": replace(REQUEST.program, digest="0c")},
     {"arguments": ["--output", "s3://lake2"]},
-    {"arguments": ["s3://lake", "--output"]},
     {"spark": {"spark.executor.instances": "3"}},
     {"role_arn": "arn:aws:iam::111122223333:role/other"},
     {"release_label": "emr-spark-8.1.0-latest"},
-    {"logs": "s3://logs"},
     {"location": "ssm:///other"},
     {"manifest": replace(MANIFEST, lease_table="other")},
     {"manifest": replace(MANIFEST, streams=OTHER_CONSUMER)},
@@ -79,12 +76,6 @@ def test_run_has_its_fingerprint_marker_and_tags(kind: TargetKind) -> None:
     assert job(replace(REQUEST, manifest=replace(MANIFEST, environment="")), kind).tags == {}
     marker = f"s3://artifacts/jobs/stops/kinesis-efo-dev-lake/{made.token}"
     assert made.spark.get(MARKER_SETTING) == (None if kind is TargetKind.SERVERLESS else marker)
-
-
-@pytest.mark.parametrize("given", [["--manifest", "s3://b/m"], ["--manifest=s3://b/m"]])
-def test_manifest_among_the_arguments_stays(given: list[str]) -> None:
-    assert job(replace(REQUEST, arguments=given)).arguments == given
-    assert list(job().arguments) == ["--manifest", "ssm:///m", "--output", "s3://lake"]
 
 
 POSITIONS = 'startingPosition={"orders":{"shardId-000000000000":"AFTER:49"}}'
@@ -132,12 +123,6 @@ def test_only_a_cluster_has_a_role_to_run_with() -> None:
 def test_release_needs_spark_4(label: str, spark: str, fits: bool) -> None:
     faults: list[Any] = list(release_faults(Target(TargetKind.CLUSTER, "j-1"), Site(label, spark=spark), ""))
     assert (faults == []) is fits
-
-
-def test_polled_stream_has_no_consumer_to_check() -> None:
-    polled = {name: replace(ref, consumer_arn=None) for name, ref in MANIFEST.streams.items()}
-    # Without a client: any call would fail.
-    assert list(consumer_faults(replace(MANIFEST, streams=polled), None)) == []
 
 
 def test_wrong_places_are_refused(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, MetricsSettings, Sample, report
-from kinesis_efo.metrics.catalog import BUFFERED, DIMENSIONS, FAILED, LAG, RECORDS
+from kinesis_efo.metrics import METRICS, MetricsRegistry, MetricsSettings, Sample, report
+from kinesis_efo.metrics.catalog import BUFFERED, DIMENSIONS, FAILED, LAG, RECORDS, Metric
 from kinesis_efo.metrics.emf import EmfWriter, emf_lines, emf_sink
 from kinesis_efo.metrics.registry import Values
 from tests.support.world import wait_until
@@ -49,48 +49,35 @@ def lines(values: Values, before: Values | None = None) -> list[dict[str, Any]]:
     return [check(line) for line in emf_lines(values, before or {}, 1_700_000_000_000)]
 
 
-def test_alarms_are_not_multiplied_by_fetchers() -> None:
-    (line,) = lines({(LAG, (*ABOUT, ("fetcher", "3"), *SHARD[len(ABOUT) :])): 250})
-    assert line["Fetcher"] == "3"
-    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application", "Environment", "Stream"]]
-
-
 def test_the_shard_is_a_member_but_no_dimension() -> None:
     (line,) = lines({(LAG, SHARD): 250, (RECORDS, SHARD): 7})
-    assert line == {
-        "_aws": {
-            "Timestamp": 1_700_000_000_000,
-            "CloudWatchMetrics": [
-                {
-                    "Namespace": "KinesisEfo",
-                    "Dimensions": [["Application", "Environment", "Stream"]],
-                    "Metrics": [
-                        {"Name": "MillisBehindLatest", "Unit": "Milliseconds"},
-                        {"Name": "RecordsFetched", "Unit": "Count"},
-                    ],
-                }
-            ],
-        },
-        "Application": "lake",
-        "Environment": "dev",
-        "Stream": "orders",
-        "Shard": "shardId-000000000001",
-        "MillisBehindLatest": 250,
-        "RecordsFetched": 7,
-    }
-
-
-def test_errors_are_counted_by_code_and_in_total() -> None:
-    (line,) = lines({(FAILED, (*ORDERS, ("error", "LimitExceededException"))): 2})
-    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [
-        ["Application", "Environment", "Stream", "Error"],
-        ["Application", "Environment", "Stream"],
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    assert (directive["Namespace"], directive["Dimensions"]) == (
+        "KinesisEfo",
+        [["Application", "Environment", "Stream"]],
+    )
+    assert [(each["Name"], each["Unit"]) for each in directive["Metrics"]] == [
+        ("MillisBehindLatest", "Milliseconds"),
+        ("RecordsFetched", "Count"),
     ]
+    members = [line[name] for name in ("Shard", "Stream", "MillisBehindLatest", "RecordsFetched")]
+    assert members == ["shardId-000000000001", "orders", 250, 7]
 
 
-def test_an_unknown_attribute_is_no_dimension() -> None:
-    (line,) = lines({(BUFFERED, (("application", "lake"), ("environment", ""))): 1})
-    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["Application"]]
+@pytest.mark.parametrize(
+    ("metric", "labels", "dimensions"),
+    [
+        # Alarms are not multiplied by fetchers, errors counted by code and in total, and what is not known is left out.
+        (LAG, (*ORDERS, ("fetcher", "3")), ["Application Environment Stream"]),
+        (FAILED, (*ORDERS, ("error", "x")), ["Application Environment Stream Error", "Application Environment Stream"]),
+        (BUFFERED, (("application", "lake"), ("environment", "")), ["Application"]),
+    ],
+)
+def test_dimensions_of_a_metric_are_few(
+    metric: Metric, labels: tuple[tuple[str, str], ...], dimensions: list[str]
+) -> None:
+    (line,) = lines({(metric, labels): 2})
+    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [each.split() for each in dimensions]
 
 
 def test_lines_have_growth_of_counters_and_gauges() -> None:
@@ -115,14 +102,6 @@ def test_lines_have_growth_of_counters_and_gauges() -> None:
 def test_any_values_make_valid_documents(values: Values) -> None:
     documents = lines(values)
     assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in documents) == len(values)
-
-
-def test_names_and_units_are_those_of_cloudwatch() -> None:
-    assert len({metric.name for metric in METRICS}) == len({metric.cloudwatch for metric in METRICS}) == len(METRICS)
-    for metric in METRICS:
-        assert UNITS.fullmatch(metric.cloudwatch_unit)
-        assert set(metric.attributes) <= set(DIMENSIONS)
-        assert not set(DIMENSIONS.values()) & {metric.cloudwatch}
 
 
 class Counting:
@@ -204,7 +183,3 @@ def test_none_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
     report(source, MetricsSettings("none"))()
     assert capsys.readouterr().out == ""
-
-
-def test_kinds_are_all_used() -> None:
-    assert {metric.kind for metric in METRICS} == set(Kind)

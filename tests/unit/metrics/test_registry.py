@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kinesis_efo.metrics import MetricsRegistry, MetricsSettings, Sample, report
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
+from kinesis_efo.metrics.labels import OTHER, Labels
 from kinesis_efo.metrics.registry import FRESH_SECONDS, Values
 
 ORDERS = (("stream", "orders"),)
@@ -101,3 +104,22 @@ def test_report_to_opentelemetry_ends_once(monkeypatch: pytest.MonkeyPatch) -> N
     end()
     end()
     assert (process.registry.values(fresh=0), flushed) == ({}, [{(LAG, ORDERS): 40}])
+
+
+STEPS = st.lists(st.sets(st.integers(0, 9)), max_size=30)
+
+
+@given(st.integers(0, 4), STEPS)
+def test_labels_are_bounded_and_never_move_into_other(most: int, steps: list[set[int]]) -> None:
+    labels = Labels(most)
+    before: dict[int, str | None] = {}
+    for alive in steps:
+        labels.keep(alive)
+        seen = sorted({*before, *alive})
+        now = {thing: labels.label(thing) for thing in seen}
+        assert sum(label not in (None, OTHER) for label in now.values()) <= most
+        for thing, label in now.items():
+            if thing in before:
+                assert (before[thing] == OTHER) == (label == OTHER)
+            assert label in (None, OTHER, str(thing))
+        before = now

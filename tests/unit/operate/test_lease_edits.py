@@ -65,14 +65,6 @@ def test_moves_end_at_the_position_and_are_planned_once(present: dict[str, Lease
     assert moves(after.values(), position) == []
 
 
-def test_row_within_an_aggregate_is_moved_behind_it() -> None:
-    row = Lease("orders:shardId-000000000000", checkpoint=Position.after(49))
-    assert row.position == Position.inside(49, 0)
-    (edit,) = moves([row], Position.after(49))
-    assert edit.after is not None
-    assert edit.after.position == Position.after(49)
-
-
 @given(rows(), st.dictionaries(st.sampled_from(SHARDS), POSITIONS))
 def test_a_replacement_leaves_exactly_what_is_wanted(present: dict[str, Lease], wanted: dict[str, Position]) -> None:
     infos = {key: LeaseInfo(position, frozenset({"p"}), "0", "9") for key, position in wanted.items()}
@@ -119,15 +111,6 @@ def test_import_reads_keys_of_kcl_only_of_its_streams() -> None:
     assert found.skipped == ["123456789012:elsewhere:1700000000:shardId-1", "shardId-2"]
 
 
-def test_row_in_the_present_form_is_imported() -> None:
-    keys = LeaseKeys({"orders": "dev-orders"})
-    source = [Lease("orders:shardId-1", checkpoint=Position.after(9)), Lease("shardId-1", checkpoint=Position.after(5))]
-    for rows in (source, source[::-1]):
-        [edit] = imported(rows, keys, {}, keys).edits
-        assert edit.after is not None
-        assert edit.after.checkpoint == Position.after(9)
-
-
 def _begun(
     initial: Position | None, opened: Collection[str] = (), **rows: tuple[Position | None, str]
 ) -> dict[str, str]:
@@ -168,20 +151,3 @@ async def test_changed_rows_are_overwritten_only_by_force() -> None:
             else:
                 row = table.lease(owned.key)
                 assert (row.checkpoint, row.owner) == (Position.after(70), None)
-
-
-async def test_new_rows_are_overwritten_only_by_force() -> None:
-    table = MemoryLeaseStore()
-    table.items = {"shardId-1": Lease("shardId-1", counter=4, checkpoint=Position.after(3)).to_item()}
-    plan = replacement({}, {"shardId-1": LeaseInfo(TRIM_HORIZON)})
-    assert await apply(table, plan, force=False) == plan
-    assert await apply(table, plan, force=True) == []
-    assert table.lease("shardId-1").checkpoint == TRIM_HORIZON
-    # What was to go and is gone is as it should be.
-    assert await apply(table, [Edit("shardId-9", Lease("shardId-9"), None)], force=False) == []
-
-
-def test_edits_are_named_for_what_they_do() -> None:
-    row = Lease("k", owner="w", checkpoint=Position.after(1))
-    edits = [Edit("k", None, row), Edit("k", row, None), *releases([row]), *moves([row], TRIM_HORIZON)]
-    assert [edit.what for edit in edits] == ["created", "deleted", "released", "moved"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ from kinesis_efo_tools.operate.manifest_search import StreamSpec
 from tests.support.messages import raises
 
 KEYS = LeaseKeys({"orders": "dev-orders"})
-BARE = "shardId-000000000000"
 SEVERAL = "123456789012:dev-orders:1700000000:shardId-000000000000"
 RECREATED = "123456789012:dev-orders:1800000000:shardId-000000000001"
 OTHER = "123456789012:elsewhere:1800000000:shardId-000000000000"
-
-
-@pytest.mark.parametrize("rows", list(permutations([BARE, SEVERAL, OTHER])))
-def test_rows_of_both_key_forms_are_refused(rows: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="orders in 2 ways: ") as refused:
-        require_one_form(rows, KEYS, "OrdersKcl")
-    assert f"{BARE!r} (as a KCL application with one stream does)" in str(refused.value)
-    assert f"{SEVERAL!r} (as one with several streams does)" in str(refused.value)
-    assert "Delete the rows of the other" in str(refused.value)
 
 
 @pytest.mark.parametrize("more", [{"LastEvaluatedKey": {"leaseKey": {"S": "x"}}}, {"NextToken": "abc"}])
@@ -57,24 +46,6 @@ def test_rows_of_a_recreated_stream_are_refused() -> None:
         "--from-file",
     ):
         require_one_form([RECREATED, SEVERAL], KEYS, "OrdersKcl")
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [],
-        [BARE, "shardId-000000000001"],
-        [SEVERAL, SEVERAL.replace("000000000000", "000000000001"), OTHER],
-        # Rows of ours, beside a KCL's, from an export.
-        ["orders:shardId-000000000000", BARE, "#run:orders"],
-    ],
-)
-def test_rows_of_one_form_pass(rows: list[str]) -> None:
-    require_one_form(rows, KEYS, "OrdersKcl")
-
-
-def test_bare_shard_ids_belong_to_no_stream() -> None:
-    require_one_form([BARE, SEVERAL], LeaseKeys({"orders": "dev-orders", "clicks": "dev-clicks"}), "OrdersKcl")
 
 
 def test_file_without_rows_is_refused(tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import contextlib
 import json
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 import zlib
@@ -20,7 +18,7 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.tls import fingerprint
 from kinesis_efo.calls.wire import Wire
-from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, StatusAccess
+from kinesis_efo.fetcher.status import ShardStatus, StatusAccess
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
@@ -46,14 +44,6 @@ def test_newer_position_of_row_and_run_counts(
     status = ShardStatus("orders", "s-1", "AFTER:90", 0, 0, None, 0, done=told, query=query)
     found = brought_up_to_date(rows, {"s-1": status}, "orders", 100.0)["s-1"]
     assert (found.reached, found.read_until) == (Position.after(position), read_until)
-
-
-def test_queries_are_those_that_read_the_stream() -> None:
-    status = RunStatus(1.0, [], queries=[QueryStatus(1, ["orders"]), QueryStatus(2, ["clicks", "orders"])])
-    asked, run = RunReplies({"host": status}, {}), Lease(run_key("clicks"), owner="host")
-    assert [each.number for each in asked.queries(run, "clicks")] == [2]
-    assert asked.queries(Lease(run_key("clicks"), owner="another"), "clicks") == []
-    assert asked.queries(None, "clicks") == []
 
 
 @contextlib.contextmanager
@@ -120,18 +110,3 @@ def test_impossible_reply_or_row_is_refused(reply: dict[str, object]) -> None:
         assert replies(status).reasons["host"]
     bomb = base64.b64encode(zlib.compress(bytes(64 << 20), 9)).decode()
     assert "unpacks to too many bytes" in replies(bomb).reasons["host"]
-
-
-def test_command_ends_without_abandoned_calls() -> None:
-    script = """
-import asyncio, time
-from kinesis_efo.clock import in_thread
-async def main():
-    try:
-        await asyncio.wait_for(asyncio.gather(*(asyncio.wrap_future(in_thread(time.sleep, 60)) for _ in range(3))), 0.1)
-    except TimeoutError:
-        print("given up", flush=True)
-asyncio.run(main())
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
-    assert ran.stdout == "given up\n"

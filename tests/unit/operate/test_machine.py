@@ -15,7 +15,6 @@ import pytest
 
 from kinesis_efo import __version__
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.records.core import Choice
 from kinesis_efo_tools.operate import machine
 from kinesis_efo_tools.operate.findings import Finding, Status
 
@@ -63,12 +62,6 @@ def test_versions_of_sdk_and_spark_are_checked() -> None:
 def _pythons(**environment: str) -> Finding:
     (found,) = machine.pythons({"PATH": "", "PYTHONPATH": os.pathsep.join(sys.path), **environment}, lambda _: "4.3.0")
     return found
-
-
-def test_python_of_spark_is_this_one() -> None:
-    found = _pythons(PYSPARK_PYTHON=sys.executable)
-    assert (found.status, found.fix) == (Status.PASSED, "")
-    assert found.detail == f"Python 3.{sys.version_info.minor} with kinesis_efo {__version__} ({sys.executable})"
 
 
 def test_other_python_for_spark_fails(tmp_path: Path) -> None:
@@ -120,8 +113,3 @@ def test_version_of_java_is_checked(tmp_path: Path) -> None:
     assert _java(tmp_path, "echo huh >&2").status is Status.UNKNOWN
     assert machine.java({"JAVA_HOME": str(tmp_path / "none")}).status is Status.FAILED
     assert machine.java({"PATH": str(tmp_path)}).status is Status.UNKNOWN
-
-
-def test_decoder_is_reported() -> None:
-    assert machine.decoding(Choice(None, "Python", "")) == Finding("decoding", Status.PASSED, "Python", "")
-    assert machine.decoding(Choice(None, "Python", "mend it")).status is Status.UNKNOWN

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
+from kinesis_efo_tools.operate.history import ALL, History
 from kinesis_efo_tools.operate.pulse import WINDOW_SECONDS, LagCause, Pulse, Sum, View
 
 MB = 1_000_000
@@ -25,7 +26,6 @@ def after(*looks: tuple[float, list[ShardStatus]], cpu: float = 0.0) -> View:
     pulse, view = Pulse(), None
     for at, shards in looks:
         view = pulse.add(RunStatus(at, shards, 256 * MB, cpu * at))
-    assert view is not None
     return view
 
 
@@ -67,7 +67,6 @@ def test_when_it_will_have_caught_up() -> None:
 @pytest.mark.parametrize(
     ("told", "cpu", "cause"),
     [
-        ({}, 0.0, None),
         ({"behind": 29_000}, 0.95, None),
         ({"behind": 60_000}, 0.2, LagCause.NETWORK),
         ({"behind": 60_000, "arrived": 19 * MB}, 0.2, LagCause.LIMIT),
@@ -75,7 +74,6 @@ def test_when_it_will_have_caught_up() -> None:
         ({"behind": 60_000, "waiting": 11.0}, 0.95, LagCause.SPARK),
         ({"behind": 0, "waiting": 11.0, "state": "paused"}, 0.0, LagCause.SPARK),
         ({"behind": 0, "waiting": 121.0, "arrived": 5, "buffered": 5}, 0.0, LagCause.STUCK),
-        ({"behind": 0, "waiting": 121.0, "arrived": 5, "buffered": 4}, 0.0, LagCause.SPARK),
         ({"behind": 60_000, "state": "waiting", "failures": 3}, 0.0, LagCause.SUBSCRIPTION),
         ({"behind": 1_000, "age": 31.0}, 0.0, LagCause.SUBSCRIPTION),
         # Records wait because the run pauses without AWS.
@@ -88,18 +86,11 @@ def test_when_it_will_have_caught_up() -> None:
         ({"behind": 60_000, "state": "paused", "age": 31.0}, 0.0, LagCause.NETWORK),
         # It failed, and goes on.
         ({"behind": 1_000, "failures": 1}, 0.0, None),
-        ({"behind": 0, "state": "ended", "age": 0.0}, 0.0, None),
     ],
 )
 def test_what_is_slow(told: dict[str, Any], cpu: float, cause: LagCause | None) -> None:
     (one,) = after((0, [shard()]), (10, [shard(**told)]), cpu=cpu).shards
     assert one.cause is cause
-
-
-def test_slow_shards_come_first() -> None:
-    shards = [shard(0, behind=5_900), shard(1, behind=5_100), shard(2, behind=9_000), shard(3, behind=0, waiting=12.0)]
-    view = after((0, shards), (10, shards))
-    assert [each.status.shard[-1] for each in view.shards] == ["3", "2", "0", "1"]
 
 
 def test_reshards_and_moves_are_events() -> None:
@@ -132,3 +123,36 @@ def test_queries_of_several_runs_have_their_rates() -> None:
         (None, None, None, None, None),
     ]
     assert after((0, [shard()])).queries == ()
+
+
+NOW = 1_700_000_000.0
+
+
+def view(behind: int, *streams: str) -> View:
+    shards = [
+        ShardStatus(name, "shardId-0", "AFTER:7", 0, 0, None, behind, None, Subscription("streaming", 1, 0, 0, 0.1, 0))
+        for name in streams or ("orders",)
+    ]
+    return Pulse().add(RunStatus(NOW, shards, 1))
+
+
+def filled(stretch: float, *points: tuple[float, int]) -> History:
+    """A history with the lag, in milliseconds, at some seconds."""
+    history = History(stretch) if stretch else History()
+    for second, behind in points:
+        history.add(NOW + second, view(behind))
+    return history
+
+
+def test_longest_lag_of_a_stretch_counts() -> None:
+    history = filled(0, (0, 1000), (2, 9000), (4, 2000), (10, 3000))
+    assert [each.sums[ALL].seconds for each in history.since()] == [9.0, 3.0]
+
+
+def test_page_gets_new_points_whatever_the_clock_does() -> None:
+    history = filled(0, *((second, 1000) for second in range(0, 60, 10)))
+    assert [each.at - NOW for each in history.since(NOW + 40)] == [40.0, 50.0]
+    history.add(NOW + 20, view(5000))
+    assert [each.at - NOW for each in history.since()] == [0.0, 10.0, 20.0]
+    # A page that has seen the time before gets all, or it would get nothing until then.
+    assert len(history.since(NOW + 50)) == 3

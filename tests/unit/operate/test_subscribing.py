@@ -115,14 +115,6 @@ def test_each_transport_is_read_for_some_seconds() -> None:
     assert "HTTP/1.1: waiting 3.0 s, until Kinesis allows the next subscription to shardId-1" in told
 
 
-def test_busy_shard_does_not_extend_the_measurement() -> None:
-    busy: Script = [step for number in range(10_000) for step in (Wait(0.01), payload(number + 1, records=2))]
-    for each in _measure(Transports(busy, busy)).subscriptions:
-        assert each.read_for == pytest.approx(SECONDS)
-        assert each.events == pytest.approx(SECONDS * 100, abs=2)
-        assert each.records == 2 * each.events
-
-
 TAKEN = broken_off("ResourceInUseException", "taken over")
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from enum import Enum
 from operator import itemgetter
-from typing import Final, NamedTuple, Self, TypeVar, overload
+from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 
 import msgspec
 
@@ -306,6 +306,9 @@ class Offset(Mapping[ShardKey, Position]):
         """Return the position of a shard, or the default."""
         return self._positions.get(key, default)
 
+    def __or__(self, changes: dict[ShardKey, Position]) -> dict[ShardKey, Position]:
+        return self._positions | changes
+
     def keys(self) -> KeysView[ShardKey]:
         return self._positions.keys()
 
@@ -365,16 +368,24 @@ class Offset(Mapping[ShardKey, Position]):
             {**self.created, **created},
         )
 
-    def to_dict(self, sources: Mapping[str, str] | None = None) -> dict[str, object]:
-        """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order."""
+    def to_dict(
+        self, sources: Mapping[str, str] | None = None, known: tuple[Offset, Mapping[str, Any]] | None = None
+    ) -> dict[str, object]:
+        """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order.
+
+        `known` is another offset with its data, of which unchanged positions are copied.
+        """
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
+        changed: Mapping[ShardKey, Position] = self._positions
+        if known is not None and known[0].keys() == self.keys():
+            streams = {name: dict(shards) for name, shards in known[1]["streams"].items()}
+            changed = self.changes_since(known[0])
         # Sort the keys: Spark compares offsets as strings.
-        for key in sorted(self._positions):
-            position = self._positions[key]
-            streams.setdefault(key.stream, {})[key.shard] = str(position)
-            if (last := self.lasts.get(key)) is not None:
-                lasts.setdefault(key.stream, {})[key.shard] = _beside(position, last)
+        for key in sorted(changed):
+            streams.setdefault(key.stream, {})[key.shard] = str(changed[key])
+        for key in sorted(self.lasts.keys() & self.keys()):
+            lasts.setdefault(key.stream, {})[key.shard] = _beside(self._positions[key], self.lasts[key])
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
         horizons = {name: round(1000 * horizon) for name, horizon in sorted(self.horizons.items())}
         return {

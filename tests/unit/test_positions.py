@@ -118,6 +118,13 @@ def test_ranges_lie_between_two_offsets() -> None:
     ]
 
 
+@given(offsets, st.lists(positions, max_size=4), offsets)
+def test_data_copied_from_another_offset_is_equal(before: Offset, moved: list[Position], other: Offset) -> None:
+    for after in (Offset(before | dict(zip(before, moved, strict=False))), Offset(before | dict(other)), other):
+        copied = after.to_dict(known=(before, before.to_dict()))
+        assert json.dumps(copied) == json.dumps(after.to_dict())
+
+
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 5), max_size=3), max_size=6))
 def test_ranges_of_consecutive_offsets_tile(steps: list[dict[str, int]]) -> None:
     at = Offset({ShardKey("o", name): Position.after(0) for name in "abc"})

@@ -38,13 +38,15 @@ class StreamSet:
         self._source = manifest.source
         self._drop = drop
         self._warned: set[str] = set()
+        self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last result of `to_dict`
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
         """Return an offset as plain data, with the ARNs from which its streams are read.
 
         If the micro-batch that ends at `offset` is the query's first one, `begin` is where it begins; see `OffsetDocument`.
         """
-        data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()})
+        data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()}, self._converted)
+        self._converted = offset, data
         if begin is None:
             return data
         horizons = {"horizons": times} if (times := begin.to_dict().get("horizons")) else {}

@@ -157,7 +157,7 @@ class OffsetsOfLink:
         if diff.base is not None:
             if (base := self._offsets.get(diff.base)) is None:
                 raise UnknownOffset
-            positions = dict(base)
+            positions = dict(base.items())
             for key in diff.left:
                 del positions[key]
         positions.update(diff.moved)

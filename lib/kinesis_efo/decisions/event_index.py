@@ -149,8 +149,7 @@ class EventIndex:
 
     def ends_before(self, position: Position) -> bool:
         """Whether a position is certainly after the end of this index; False if the two cannot be compared."""
-        known = self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
-        return known and not self.end.reaches(position)
+        return not self.end.reaches(position) and self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
 
     def bytes_after(self, position: Position) -> int:
         """Return the bytes of all events after `position`, which the index must cover."""
@@ -171,7 +170,7 @@ class EventIndex:
 
     def end_of(self, index: int) -> Position:
         """Return the position after the event at `index`."""
-        return _position(self._ends[index])
+        return self.end if index == len(self._ends) - 1 else _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
         """Return the index of the first event after `position`, which must be covered. An event counts as read with its last record."""
@@ -213,7 +212,7 @@ class EventIndex:
             return Portion(after, 0, 0)
         records = self._records_through[last] - self._records_through[first]
         return Portion(
-            _position(self._ends[last - 1]),
+            self.end_of(last - 1),
             self._bytes_through[last] - self._bytes_through[first],
             records,
             self.last_before(last, after),
@@ -313,7 +312,7 @@ class EventIndex:
     def drop(self, stop: int) -> int:
         """Drop the events before an index. Return their bytes."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
-        self.start = _position(self._ends[stop - 1])
+        self.start = self.end_of(stop - 1)
         news = self._records_through[stop] > self._records_through[self.gone]
         if news or self.start.is_end:
             self._origin = None

@@ -12,6 +12,7 @@ from kinesis_efo.decisions.alignment import ShardEvents
 from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.positions import Position, ShardKey
 
+NO_LIMIT: Final = 1 << 62
 BEHIND_MILLIS: Final = 1000
 """A shard with a greater lag is behind its tip, where a small micro-batch would cost more than its latency is worth."""
 
@@ -71,8 +72,11 @@ def plan(
 
     Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`.
     """
-    if not buffers:
-        return {}
+    # Usually, everything fits: then no shares are needed.
+    portions = {key: buffer.portion(positions[key], NO_LIMIT, NO_LIMIT) for key, buffer in buffers.items()}
+    size = sum(portion.bytes for portion in portions.values())
+    if size <= max_bytes and sum(portion.records for portion in portions.values()) <= max_records:
+        return portions
 
     def waiting_since(key: ShardKey) -> float:
         since = buffers[key].news_since(positions[key])

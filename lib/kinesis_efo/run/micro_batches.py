@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.alignment import Alignment, ShardEvents
 from kinesis_efo.decisions.event_index import Portion
-from kinesis_efo.decisions.planning import ShardProgress, is_behind, plan
+from kinesis_efo.decisions.planning import NO_LIMIT, ShardProgress, is_behind, plan
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
 from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.records.events import data_in
 
 if TYPE_CHECKING:
     from kinesis_efo.run.table import Row
-
-NO_LIMIT: Final = 1 << 62
 
 
 class MicroBatchPlanner:
@@ -152,9 +150,9 @@ class MicroBatchPlanner:
                 rows[key].behind if key in rows else None,
                 portion.last,
                 rows[key].quiet(now) if key in idle and key in rows else 0.0,
-                _data(portion),
-                key in buffers and portion.through != buffers[key].end,
-                buffers[key].lag(portion.through, now) if key in buffers else None,
+                _data(portion) if portion.records else 0,
+                more := key in buffers and portion.through != buffers[key].end,
+                buffers[key].lag(portion.through, now) if more else None,
             )
             for key, portion in {**idle, **portions}.items()
         ]

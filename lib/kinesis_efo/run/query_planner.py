@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.ending import Ending
-from kinesis_efo.decisions.planning import PollReply, may_wait
+from kinesis_efo.decisions.planning import NO_LIMIT, PollReply, may_wait
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
-from kinesis_efo.run.micro_batches import NO_LIMIT
 from kinesis_efo.run.query import Query
 
 if TYPE_CHECKING:
@@ -89,7 +88,9 @@ class Advance:
                 justified = True
             else:
                 self._idle[key] = through
-        if not justified and not self._idle_offsets_due(position):
+        # Store idle shards' positions from time to time; otherwise they would become older than the stream's retention.
+        due = self._now() - self._stored_idle_at >= self._idle_interval
+        if not justified and not (self._idle and (due or self._ending.reached(position | self._idle))):
             return None
         # Include the positions of idle shards from earlier replies, since a poll returns each such position only once.
         idle = {
@@ -101,17 +102,12 @@ class Advance:
         self._stored_idle_at = self._now()
         self.sizes, self.data = sizes, data
         self._empty = {key: ShardRange(key, position[key], at) for key, at in (idle | empty).items()}
-        after = {**position, **idle, **moved, **dict.fromkeys(starting, TRIM_HORIZON)}
+        after = position | idle | moved | dict.fromkeys(starting, TRIM_HORIZON)
         for finished in reply.finished:
             del after[finished]
         if cut:
             lasts |= self._last_records(cut)
         return position.moved_to(after, lasts, mark)
-
-    def _idle_offsets_due(self, position: Offset) -> bool:
-        # Store idle shards' positions from time to time; otherwise they would become older than the stream's retention.
-        due = self._now() - self._stored_idle_at >= self._idle_interval
-        return bool(self._idle) and (due or self._ending.reached({**position, **self._idle}))
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
         """Return the ranges of the micro-batch that have records, unordered and without the sequence numbers of their last records."""
@@ -235,8 +231,10 @@ class QueryPlanner:
             end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
-        if ending.wanted and not await self._look_for_ends(position, call.wait):
-            return self._step(again=True)
+        if ending.wanted:
+            if (found := await self.query.ends(position, call.wait)) is None:
+                return self._step(again=True)
+            ending.set_targets(found.ends, self._run.clock.monotonic(), lasts=found.lasts)
         return await self._poll(call)
 
     async def _poll(self, call: Next) -> Step:
@@ -352,8 +350,3 @@ class QueryPlanner:
         if self._added is None:
             self._added = await self._run.added(self._options.new_stream_start, sorted(names))
         return self._added
-
-    async def _look_for_ends(self, position: Offset, at_most: float) -> bool:
-        if (found := await self.query.ends(position, at_most)) is not None:
-            self._ending.set_targets(found.ends, self._run.clock.monotonic(), lasts=found.lasts)
-        return found is not None

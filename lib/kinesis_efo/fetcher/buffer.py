@@ -298,12 +298,13 @@ class ShardBuffer(EventIndex):
         gone = self.gone
         if stop <= gone:
             return
-        last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
-        if last is not None:
-            self.last_record = last_record(last) or self.last_record
-        self._account.release(self.drop(stop))
-        # Free the payloads now, but remove list slots only in large groups, since each removal moves all later slots.
-        self._payloads[gone:stop] = [None] * (stop - gone)
+        if freed := self.drop(stop):
+            last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
+            if last is not None:
+                self.last_record = last_record(last) or self.last_record
+            self._account.release(freed)
+            # Free the payloads now, but remove list slots only in large groups, since each removal moves all later slots.
+            self._payloads[gone:stop] = [None] * (stop - gone)
         del self._payloads[: self.compact()]
 
 

@@ -23,7 +23,7 @@ from kinesis_efo.decisions.rows import BELIEVED_SECONDS, BufferView, Demand, dec
 from kinesis_efo.errors import AccessRefusedError, FetcherUnreachableError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import Signal
-from kinesis_efo.fetcher.buffer import BufferedEvent
+from kinesis_efo.fetcher.buffer import BufferedEvent, ShardBuffer
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
@@ -412,6 +412,9 @@ class Table:
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:
             row.retain_from, row.retained = keep, kept
+            if isinstance(row.index, ShardBuffer):  # filled by this process: no order is needed
+                row.index.drop_before(keep, kept if len(kept) > 1 else {})
+                return
             changed.add(row.key)
             if isinstance(row.index, ReportedIndex):
                 row.index.drop_before(keep)

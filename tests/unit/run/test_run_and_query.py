@@ -209,6 +209,21 @@ async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
     assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20")]
 
 
+@scenario()
+async def test_events_are_dropped_once_every_query_has_processed_them(centre: Centre) -> None:
+    centre.stream.put(0, 10, 10)
+    other = Query(centre.run, name="other")
+    other.begin(ONE)
+    (shard,) = (await centre.poll(ONE, 5.0)).shards
+    end, (feed,) = Offset({FIRST: shard.through}), centre.run.fetcher
+    assert feed.buffer is not None
+    finish(centre.query, end)
+    assert feed.buffer.held
+    assert feed.buffer._retained == {"query": end[FIRST], "other": TRIM_HORIZON}
+    finish(other, end)
+    assert not feed.buffer.held
+
+
 # -- a new query, where the application has read before
 
 

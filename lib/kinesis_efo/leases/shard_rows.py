@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.keys import sibling
@@ -11,8 +12,7 @@ from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCheckpoint:
+class PendingCheckpoint(NamedTuple):
     """A position to be written to a shard's lease row."""
 
     position: Position

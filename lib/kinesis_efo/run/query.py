@@ -342,8 +342,8 @@ class Query:
             # Usually the last poll has done this, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         table = self._run.table
-        records = {key: table.last_record_up_to(self._rows.name, key, at) for key, at in moved.items()}
-        self._run.commit(offset, moved, {key: last for key, last in records.items() if last is not None})
+        found = ((key, table.last_record_up_to(self._rows.name, key, at)) for key, at in moved.items())
+        self._run.commit(offset, moved, {key: last for key, last in found if last is not None})
         self._has_moved_rows = True
 
     def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
@@ -356,7 +356,7 @@ class Query:
         """Count the planned records and bytes up to `offset`, which have now been processed."""
         for each in self._planned:
             # A shard that has left the offset was read to its end, so its planned records count as processed.
-            if each.key not in offset or offset[each.key].reaches(each.through):
+            if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
         self._planned = []

@@ -38,23 +38,16 @@ class RunNotes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._distributed: set[str] = set()
+        # Streams whose records Kinesis distributes over the shards regardless of their keys, as this or an earlier run has found
+        self.distributed: Final[set[str]] = set()
         self._found: dict[str, tuple[CheckpointMark, ...]] = {}
         self._planned: dict[str, tuple[Mark, int]] = {}
 
     def load(self, stream: str, row: Lease) -> None:
         """Load what earlier runs stored in `row`, the lease row of a stream whose lease was just acquired."""
         if row.distributed:
-            self._distributed.add(stream)
+            self.distributed.add(stream)
         self._found[stream] = row.marks
-
-    def was_distributed(self, stream: str) -> bool:
-        """Whether this or an earlier run recorded that Kinesis distributes a stream's records over its shards regardless of their keys."""
-        return stream in self._distributed
-
-    def record_distributed(self, stream: str) -> None:
-        """Record that Kinesis distributes a stream's records regardless of their keys; this is written with the next lease renewal."""
-        self._distributed.add(stream)
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
         """Return each checkpoint's newest mark, from a stream's lease row or recorded by this run."""
@@ -68,7 +61,7 @@ class RunNotes:
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
         """Return a stream's lease row with what this run stores for later runs."""
-        distributed = row.distributed or stream in self._distributed
+        distributed = row.distributed or stream in self.distributed
         return replace(row, distributed=distributed, marks=self._with_recorded(row.marks))
 
     def _with_recorded(self, marks: tuple[CheckpointMark, ...]) -> tuple[CheckpointMark, ...]:

@@ -43,14 +43,14 @@ class Strictness:
         return frozenset(name for name, is_strict in zip(names, strict, strict=True) if is_strict)
 
     async def _is_strict(self, name: str) -> bool:
-        if not self._leases.notes.was_distributed(name):
+        if name not in self._leases.notes.distributed:
             distribution = await self._distribution(name)
             if distribution is Distribution.KEYED:
                 return True
             if distribution is Distribution.UNKNOWN:
                 self._warn(name, distribution)
                 return False
-            self._leases.notes.record_distributed(name)
+            self._leases.notes.distributed.add(name)
         self._warn(name, Distribution.AUTO)
         return False
 

@@ -313,7 +313,7 @@ def test_notes_of_a_run_stay_in_its_row() -> None:
     notes = RunNotes(SystemClock())
     row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://a", 1)
     assert notes.stored_in("orders", row) == row
-    notes.record_distributed("orders")
+    notes.distributed.add("orders")
     notes.record_mark(Mark("7c1f", 3))
     seen = notes.stored_in("orders", row)
     for later in (

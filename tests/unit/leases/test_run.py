@@ -308,14 +308,14 @@ async def test_waiting_run_begins_soon_after_a_stop(f: Fixture) -> None:
 
 async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> None:
     first = await f.held("a", "pq")
-    assert not first.notes.was_distributed("p")
-    first.notes.record_distributed("p")
+    assert "p" not in first.notes.distributed
+    first.notes.distributed.add("p")
     await until(lambda: f.row("p").distributed, TIMEOUT)
-    first.notes.record_distributed("q")
+    first.notes.distributed.add("q")
     await first.stop()
     assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
     second = await f.held("b", "pq")
-    assert second.notes.was_distributed("p")
+    assert "p" in second.notes.distributed
     await asyncio.sleep(2 * TIMEOUT)
     assert f.row("p").distributed
     assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"

@@ -25,27 +25,6 @@ async def test_twelve_streams_at_five_each_need_three_connections() -> None:
         assert [await read(stream, 1) for stream in streams] == [[1]] * 12
 
 
-async def test_service_without_a_limit_gets_32_streams() -> None:
-    async with http2_peer(hold, streams=None) as server, client(server) as aws:
-        await aws.subscribe_all(40)
-        assert [len(peer.requests) for peer in server.peers] == [32, 8]
-
-
-async def test_a_limit_that_changes_counts_from_then_on() -> None:
-    async with http2_peer(hold, streams=2) as server, client(server) as aws:
-        await aws.subscribe_all(2)
-        (peer,) = server.peers
-        await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 4)
-        streams = await aws.subscribe_all(2)
-        assert [len(peer.requests) for peer in server.peers] == [4]
-        await peer.set(SettingCodes.MAX_CONCURRENT_STREAMS, 1)
-        for stream in streams:
-            stream.close()
-        await until(lambda: len(peer.resets) == 2)
-        await aws.subscribe()
-        assert [len(peer.requests) for peer in server.peers] == [4, 1]
-
-
 async def test_limit_of_0_streams_is_reported() -> None:
     async with http2_peer(hold, streams=0) as server, client(server) as aws:
         with pytest.raises(ConnectionClosedError, match="MAX_CONCURRENT_STREAMS is 0") as caught:
@@ -126,17 +105,6 @@ async def test_goaway_moves_later_streams_only() -> None:
         assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
 
 
-async def test_goaway_with_an_error_ends_later_streams() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        first, second = await aws.subscribe(), await aws.subscribe()
-        server.peers[0].go_away(1, ErrorCodes.ENHANCE_YOUR_CALM)
-        assert await read(second, 1) == [1], "what came before the error is delivered before it"
-        assert "ENHANCE_YOUR_CALM" in str(await fault_of(second))
-        assert await read(first, 1) == [1]
-        server.peers[0].close()
-        assert isinstance(await fault_of(first), ConnectionLost)
-
-
 async def test_goaway_on_every_connection_is_an_error() -> None:
     async def answer(request: Request) -> None:
         request.peer.go_away(0)
@@ -165,20 +133,6 @@ async def test_a_reset_before_the_headers(code: int) -> None:
         assert len(server.requests) == 1, "the service may have begun with it: that is the subscription's affair"
 
 
-async def test_reset_ends_one_stream_after_its_data() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        broken, whole = await aws.subscribe(), await aws.subscribe()
-        await asyncio.sleep(0)
-        server.peers[0].h2.reset_stream(1, ErrorCodes.INTERNAL_ERROR)
-        server.peers[0].flush()
-        assert await read(broken, 1) == [1]
-        assert "INTERNAL_ERROR" in str(await fault_of(broken))
-        await server.requests[1].send(event(2))
-        assert await read(whole, 2) == [1, 2]
-        await aws.subscribe()
-        assert len(server.peers) == 1
-
-
 @pytest.mark.parametrize("how", ["rst", "fin"])
 async def test_lost_connection_ends_all_its_streams(how: str) -> None:
     async with http2_peer(hold) as server, client(server) as aws:
@@ -200,27 +154,6 @@ async def test_lost_connection_ends_all_its_streams(how: str) -> None:
 
 
 # -- closing
-
-
-async def test_late_data_of_a_closed_stream_is_dropped() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        closed, other = await aws.subscribe(), await aws.subscribe()
-        assert await read(closed, 1) == [1]
-        (peer,) = server.peers
-        window = peer.h2.outbound_flow_control_window
-        # The service has not heard of it yet, and goes on.
-        peer.mute = True
-        closed.close()
-        for _ in range(6):
-            peer.h2.send_data(1, bytes(16_000))
-            peer.flush()
-        await server.requests[1].send(event(2))
-        assert await read(other, 2) == [1, 2]
-        assert await anext(closed, None) is None
-        peer.mute = False
-        await server.requests[1].send(event(3))
-        assert await read(other, 1) == [3]
-        assert peer.h2.outbound_flow_control_window < window
 
 
 async def test_headers_that_never_come_are_an_error() -> None:

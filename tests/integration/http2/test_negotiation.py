@@ -15,14 +15,12 @@ from aiohttp import web
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from hpack import Decoder, NeverIndexedHeaderTuple
-from hyperframe.frame import Frame, HeadersFrame
 
 from kinesis_efo.http2.session import _head
 from tests.support.authority import Authority
 from tests.support.http2_peer import EVENT_STREAM, http2_peer
 
-from .conftest import HandClock, client, event, hold, read, until
+from .conftest import HandClock, client, event, hold, read
 
 PREFACE = b"PRI * HTTP/2.0"
 TYPE = EVENT_STREAM["content-type"]
@@ -161,36 +159,6 @@ async def test_signed_headers_are_sent_and_secrets_not_indexed() -> None:
         table = dict(peer.h2.decoder.header_table.dynamic_entries)
         assert b"x-amz-target" in table, "what is no secret is"
         assert not {b"x-amz-security-token", b"authorization"} & set(table)
-
-
-async def test_secrets_are_marked_as_never_indexed() -> None:
-    wire = bytearray()
-
-    async def record(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\0\0\0\4\0\0\0\0\0")
-        while data := await reader.read(1 << 16):
-            wire.extend(data)
-        writer.close()
-
-    listening = await asyncio.start_server(record, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    async with client(f"http://127.0.0.1:{port}") as aws:
-        asking = asyncio.ensure_future(aws.subscribe())
-        await until(lambda: b"ConsumerARN" in wire)
-        asking.cancel()
-        await asyncio.wait([asking])
-    listening.close()
-    await listening.wait_closed()
-    at = len(PREFACE) + 10
-    while True:
-        frame, length = Frame.parse_frame_header(memoryview(wire)[at : at + 9])
-        frame.parse_body(memoryview(wire)[at + 9 : at + 9 + length])
-        at += 9 + length
-        if isinstance(frame, HeadersFrame):
-            break
-    headers = Decoder().decode(bytes(frame.data))
-    secret = {name for name, *_ in (header for header in headers if isinstance(header, NeverIndexedHeaderTuple))}
-    assert secret == {"authorization", "x-amz-security-token"}
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -112,24 +110,6 @@ async def test_authority_of_the_environment_is_trusted(authority: Authority, mon
     monkeypatch.setenv("AWS_CA_BUNDLE", authority.path)
     async with encrypted(authority, verify=None) as (_, aws):
         await reads(aws)
-
-
-async def test_tls_before_1_2_is_refused(authority: Authority) -> None:
-    tls = authority.server("localhost")
-    tls.set_ciphers("DEFAULT:@SECLEVEL=0")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        tls.minimum_version = ssl.TLSVersion.TLSv1
-        tls.maximum_version = ssl.TLSVersion.TLSv1_1
-        lenient = ssl.create_default_context(cafile=authority.path)
-        lenient.set_ciphers("DEFAULT:@SECLEVEL=0")
-        lenient.minimum_version = ssl.TLSVersion.TLSv1
-    async with encrypted(authority, tls=tls) as (server, aws):
-        await refused(aws, (SSLError, EndpointConnectionError), "SSL|ConnectionResetError")
-        _, writer = await asyncio.open_connection("localhost", server.port, ssl=lenient)
-        assert writer.get_extra_info("ssl_object").version() == "TLSv1.1", "it is not the server's fault"
-        writer.close()
-        await writer.wait_closed()
 
 
 @pytest.mark.parametrize("alpn", [(), ("http/1.1",)])

@@ -12,7 +12,6 @@ from aiobotocore.config import AioConfig
 from botocore.exceptions import SSLError
 
 from kinesis_efo.aws import AsyncClients, refuse_old_sdk
-from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import AwsSettings
 from tests.support.authority import Authority
 from tests.support.connect_proxy import connect_proxy
@@ -60,12 +59,6 @@ async def test_a_false_certificate_ends_control_calls(
                 await getattr(client, name)(**arguments)
         assert bool(proxy.asked) is proxied
     assert not any(arrived)
-
-
-@pytest.mark.parametrize("version", ["2.25.0", "3.0.0", "3.8.0"])
-def test_an_sdk_that_checks_no_certificate_is_refused(version: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"aiobotocore {version}: .*; install aiobotocore 3\.9 or newer"):
-        refuse_old_sdk(version)
 
 
 def test_the_installed_sdk_is_accepted() -> None:

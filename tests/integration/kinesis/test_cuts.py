@@ -29,6 +29,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "test")
 
 
+# Shows 44.
 @pytest.mark.parametrize(
     ("transport", "how", "size"),
     [

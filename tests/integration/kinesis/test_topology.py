@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request
@@ -21,21 +20,6 @@ Local = Callable[..., Bench]
 @pytest.fixture
 def carried_by() -> str:
     return "http1"  # Nothing is subscribed to.
-
-
-async def test_shards_with_their_parents_hashes_and_numbers(local: Local) -> None:
-    bench = local()
-    stream = bench.stream(shards=2)
-    bench.kinesis.merge_shards(StreamName="dev-orders", ShardToMerge=SHARD, AdjacentShardToMerge="shardId-000000000001")
-    async with bench.client() as client:
-        left, right, merged = await Topology(client).shards(stream.stream_arn)
-        assert isinstance(left, Shard)
-        assert (left.parents, left.hash_range) == ((), (0, 2**127 - 1))
-        assert right.hash_range == (2**127, 2**128 - 1)
-        assert merged.parents == (SHARD, "shardId-000000000001")
-        assert merged.hash_range == (0, 2**128 - 1)
-        assert merged.last is None
-        assert left.last is not None and left.first < left.last < merged.first
 
 
 async def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:

@@ -26,7 +26,7 @@ from kinesis_efo.records.frames import encode_frame
 from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
 
-from .conftest import Bench, ForwardClock, until
+from .conftest import Bench, until
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]
@@ -73,28 +73,6 @@ async def test_payloads_are_the_events_json_as_it_came(local: Local) -> None:
     assert keys(payloads) == list("abcde")
     assert all(type(payload) is bytes for payload in payloads)
     assert set(json.loads(payloads[0])) >= {"ContinuationSequenceNumber", "MillisBehindLatest", "Records"}
-
-
-async def test_every_start(local: Local) -> None:
-    clock = ForwardClock()
-    bench = local(clock=clock)
-    stream = bench.stream()
-    numbers = bench.put(*"ab")
-    between_ms = int((time.time() + 5) * 1000)
-    clock.offset = 10
-    bench.put(*"cd")
-    async with bench.client() as client:
-        transport = BotoTransport(client)
-        for position, expected in [
-            (TRIM_HORIZON, "abcd"),
-            (Position.after(numbers[0]), "bcd"),
-            (Position.after(numbers[1]), "cd"),
-            (Position.at_timestamp(between_ms), "cd"),
-            (Position.at_timestamp(1), "abcd"),
-        ]:
-            events = await transport.subscribe(stream, SHARD, position, Unlimited())
-            assert keys(await read(events, 1)) == list(expected), position
-            events.close()
 
 
 async def test_a_timestamp_reaches_kinesis_to_the_millisecond(local: Local) -> None:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -217,17 +216,6 @@ def test_job_without_a_target_is_not_undeclared(cli: Cli) -> None:
     assert "--target is missing: no job of lake is declared in test; give cluster:" in cli.err
 
 
-def test_live_run_is_not_joined(cli: Cli) -> None:
-    cli.submit(SERVERLESS, "--no-follow")
-    said = cli.submit(SERVERLESS, "--no-follow", code=3)
-    assert said == ""
-    assert "not submitted:\n  application 'lake' runs already on serverless:00f1abcdefgh2025: 00r0001 (" in cli.err
-    cli.place.emr.only().state = "FAILED"
-    again = cli.submit(SERVERLESS, "--no-follow")
-    assert "is there already: s3://artifacts/jobs/environments/" in cli.err
-    assert again["run"]["id"] == "00r0002", "it ended, so that this is another run"
-
-
 @pytest.mark.parametrize(("days", "renewed"), [(0, False), (31, True)])
 def test_files_of_an_unchanged_job_do_not_expire(
     cli: Cli, days: int, renewed: bool, monkeypatch: pytest.MonkeyPatch
@@ -278,24 +266,6 @@ def test_only_a_changed_job_replaces_the_run(cli: Cli, target: str) -> None:
     assert other["fingerprint"] != first["fingerprint"]
 
 
-def test_replacing_waits_until_the_leases_are_free(cli: Cli) -> None:
-    emr = cli.place.emr
-    cli.submit(EKS, "--no-follow")
-    emr.only().state = "RUNNING"
-    with leased(cli.place) as release:
-
-        def heed(run: FakeRun) -> None:
-            # The job ends when its marker is there, and its leases are released half a second later.
-            if run.state == "RUNNING" and any("stops/" in key for key in cli.place.s3):
-                run.state = "COMPLETED"
-                threading.Timer(0.5, release).start()
-
-        emr.on_look = heed
-        answer = cli.submit(EKS, "--replace", "--no-follow")
-    assert (answer["replaced"], len(emr.runs)) == (["00r0001"], 2)
-    assert emr.runs["00r0001"].cancelled == [], "it ended by itself"
-
-
 def test_live_run_elsewhere_blocks_the_job(cli: Cli) -> None:
     with leased(cli.place):
         cli.submit(SERVERLESS, code=3)
@@ -325,16 +295,6 @@ def test_all_obstacles_are_named_before_uploading(cli: Cli) -> None:
     ):
         assert reason in cli.err
     assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
-
-
-@pytest.mark.parametrize("label", ["emr-spark-8.0.0-latest", "emr-spark-12.1.0-20280101", "emr-7.13.0-latest"])
-def test_on_eks_the_jobs_own_release_counts(cli: Cli, label: str) -> None:
-    if label.startswith("emr-7"):
-        cli.submit(EKS, "--release-label", label, code=3)
-        assert f"{EKS} is of release {label}, but kinesis-efo needs Spark 4" in cli.err
-    else:
-        cli.submit(EKS, "--release-label", label, "--no-follow")
-        assert cli.place.emr.only().request["releaseLabel"] == label
 
 
 @pytest.mark.parametrize(
@@ -429,15 +389,6 @@ def test_wrong_options_are_named(cli: Cli) -> None:
         assert re.search(said, cli.err), cli.err
 
 
-def test_the_environment_may_name_the_manifest(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KINESIS_EFO_MANIFEST", f"ssm://{MANIFEST}")
-    assert cli.json("status", "-t", SERVERLESS, code=1)["application"] == "lake"
-    # What was deployed has a manifest of its own.
-    monkeypatch.setenv("KINESIS_EFO_MANIFEST", "ssm:///gone")
-    cli("status", "-e", "test", "-a", "other", code=1)
-    assert "ssm:///gone" not in cli.err
-
-
 def test_manifest_of_another_application_is_refused(cli: Cli) -> None:
     cli.place.deploy(target=SERVERLESS, roleArn=ROLE)
     other = json.loads(cli.place.world.manifest.read_text()) | {"application": "orders"}
@@ -464,24 +415,6 @@ def _named(target: str) -> list[str]:
     return ["--target", target, "--manifest", f"ssm://{MANIFEST}"]
 
 
-def test_stop_writes_the_marker(cli: Cli) -> None:
-    cli.submit(STEP, "--no-follow")
-    run = cli.place.emr.only()
-    run.state = "RUNNING"
-
-    def heed(looked: FakeRun) -> None:
-        if any(key.startswith("jobs/stops/kinesis-efo-test-lake/") for key in cli.place.s3):
-            looked.state = "COMPLETED"
-        elif looked.cancelled:
-            looked.state = "CANCELLED"
-
-    cli.place.emr.on_look = heed
-    answer = cli.json("stop", *_named(STEP), "--artifacts", f"s3://{BUCKET}/jobs", "--grace", "5s")
-    (stopped,) = answer["stopped"]
-    assert (stopped["id"], stopped["graceful"], stopped["state"]) == (run.id, True, "succeeded")
-    assert (answer["leaseOwners"], run.cancelled) == ([], [])
-
-
 @pytest.mark.parametrize(
     "where", ["s3://{bucket}/tables/orders", "s3://{bucket}/stops/{name}/../../x", "s3://victim/key"]
 )
@@ -504,13 +437,6 @@ def test_marker_of_a_foreign_run_is_not_written(cli: Cli, where: str) -> None:
     assert (
         f"not written: stop marker {foreign}, which is not below s3://{BUCKET}/stops/kinesis-efo-test-lake/" in cli.err
     )
-
-
-def test_stopping_by_a_marker_needs_its_place(cli: Cli) -> None:
-    cli.submit(STEP, "--no-follow")
-    cli.place.emr.only().state = "RUNNING"
-    cli("stop", *_named(STEP), code=2)
-    assert "--artifacts is missing: give s3://bucket" in cli.err
 
 
 def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:
@@ -538,15 +464,6 @@ def test_leases_are_read_in_the_manifests_region(cli: Cli) -> None:
         elsewhere = ["--manifest", str(cli.place.world.manifest), "--target", SERVERLESS, "--region", "eu-west-1"]
         answer = cli.json("stop", *elsewhere, code=1)
     assert answer["leaseOwners"] == ["host:1:ab"]
-
-
-def test_status_is_a_table_for_people(cli: Cli) -> None:
-    cli("status", *_named(SERVERLESS), code=1)
-    cli.submit(SERVERLESS, "--no-follow")
-    said = cli("status", *_named(SERVERLESS))
-    assert f"kinesis-efo-test-lake on {SERVERLESS}" in said
-    assert "get-dashboard-for-job-run" in said
-    assert re.search(r"^ *00r0001 ", said, re.MULTILINE)
 
 
 def test_interrupt_while_following_leaves_the_run(place: Place) -> None:

@@ -51,16 +51,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return project
 
 
-def test_two_builds_in_two_places_are_the_same_bytes(locked: Path, tmp_path: Path) -> None:
-    copy = _project(tmp_path / "elsewhere")
-    (copy / "uv.lock").write_bytes((locked / "uv.lock").read_bytes())
-    one = package(locked, tmp_path / "one", PythonPlatform("3.11", "x86_64"))
-    other = package(copy, tmp_path / "other", PythonPlatform("3.11", "x86_64"))
-    assert one.path.name == other.path.name == f"environment-py3.11-x86_64-{one.digest[:16]}.tar.gz"
-    assert one.path.read_bytes() == other.path.read_bytes()
-    assert read_archive(one.path) == one
-
-
 def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
     archive = package(locked, tmp_path, PythonPlatform("3.12", "arm64"))
     assert dict(archive.packages) == {

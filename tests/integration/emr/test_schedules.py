@@ -179,15 +179,6 @@ def test_stopping_deletes_the_schedule_and_stops_its_run(scheduled: Scheduled) -
     assert scheduled.cli.json("stop", *NAMED)["scheduleDeleted"] is False
 
 
-def test_a_dry_run_shows_the_request_and_sets_nothing(scheduled: Scheduled) -> None:
-    request = scheduled.submit("--dry-run")["request"]
-    assert scheduled.found() is None
-    assert scheduled.cli.place.s3 == []
-    start = json.loads(request["Target"]["Input"])
-    assert start["ClientToken"] == "<aws.scheduler.execution-id>"
-    assert start["JobDriver"]["SparkSubmit"]["EntryPointArguments"][-3] == "--available-now"
-
-
 def test_obstacle_to_a_schedule_is_named(scheduled: Scheduled) -> None:
     scheduled.submit("--target", STEP, code=2)
     assert "which is for EMR Serverless; got --target cluster:j-" in scheduled.cli.err

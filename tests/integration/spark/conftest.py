@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -96,6 +97,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
                 )
             )
+
+
+def listening(process: psutil.Process) -> set[str]:
+    """The addresses on which a process listens."""
+    sockets = [each for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    return {each.laddr.ip.removeprefix("::ffff:") for each in sockets}
 
 
 class Queries:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyspark
@@ -105,47 +104,6 @@ def server(world: MakeWorld, tmp_path: Path) -> Iterator[Server]:
     server = Server(world().aws, tmp_path)
     yield server
     server.close()
-
-
-SKEWED_CLIENT = """
-import json, sys, time
-clock, given = time.time, json.loads(sys.argv[1])
-time.time = lambda: clock() + given["skew"]
-from pyspark.sql.connect.session import SparkSession
-import kinesis_efo
-
-session = SparkSession.builder.remote(given["remote"]).create()
-df = kinesis_efo.read(session, **given["options"])
-print("rows", df.count(), flush=True)
-sys.stdin.readline()
-print("rows", df.count(), flush=True)
-print("rows", df.count(), flush=True)
-session.stop()
-"""
-
-
-@pytest.mark.parametrize(("skew", "options"), [(-60.0, {}), (60.0, {}), (60.0, {"endingPosition": "LATEST"})])
-def test_batch_read_ends_at_load_whatever_the_clock(
-    server: Server, world: MakeWorld, skew: float, options: dict[str, Any]
-) -> None:
-    w = world()
-    put = w.put(numbered(50))
-    options = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, "maxShardRate": "2m", **options}
-    given = json.dumps({"remote": server.url, "skew": skew, "options": options})
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    client = subprocess.Popen(
-        [sys.executable, "-c", SKEWED_CLIENT, given],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**environment, **w.aws.environment},
-        text=True,
-    )
-    assert client.stdin is not None
-    assert client.stdout is not None
-    counts = [line.split()[1] for line in [client.stdout.readline()] if line.startswith("rows")]
-    w.put(numbered(50))
-    more, _ = client.communicate("\n", timeout=120)
-    assert counts + [line.split()[1] for line in more.splitlines() if line.startswith("rows")] == [str(put)] * 3
 
 
 def test_a_query_outlives_its_client(server: Server, world: MakeWorld, tmp_path: Path) -> None:

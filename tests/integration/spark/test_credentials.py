@@ -28,7 +28,7 @@ def keys_in(proxy: CuttingProxy) -> dict[int, set[str]]:
     return keys
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 def test_all_calls_are_signed_with_the_providers_keys(
     spark: SparkSession, world: Callable[..., World], queries: Queries
 ) -> None:

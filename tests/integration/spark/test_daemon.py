@@ -41,7 +41,6 @@ def started_with(spark: SparkSession, setting: str, value: str) -> Iterator[None
     [
         pytest.param(DAEMON, OURS, marks=pytest.mark.spark, id="our daemon"),
         pytest.param(DAEMON, USERS, marks=pytest.mark.spark43, id="a user's daemon"),
-        pytest.param("spark.python.worker.reuse", "false", marks=pytest.mark.spark43, id="no reuse"),
     ],
 )
 def test_every_record_is_read_by_workers_of_any_daemon(

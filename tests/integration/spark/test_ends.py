@@ -111,26 +111,3 @@ def test_nothing_is_left_of_a_program(
     driver.kill()
     assert not [row for row in w.leases().values() if "leaseOwner" in row]
     assert not list(temporary.glob("kinesis-efo-*/run.*"))
-
-
-@pytest.mark.spark40
-def test_twenty_starts_leave_no_thread_file_or_memory(world: MakeWorld, mark: str, tmp_path: Path) -> None:
-    w = world({"orders": 2})
-    driver = program(tmp_path)
-    other = driver.start("other", w, tmp_path / "other")
-    held: list[tuple[int, int, int]] = []
-    for number in range(20):
-        w.put(arriving.numbered(10, first=10 * number))
-        query = driver.start(f"start{number}", w, tmp_path / "again")
-        query.wait_for_rows(10 * (number + 1))
-        other.wait_for_rows(10 * (number + 1))
-        query.stop()
-        (run,) = with_word(processes(mark), "run_process")
-        wait_until(lambda: len(with_word(processes(mark), "streaming_source_runner")) == 1, 30)
-        held.append((run.num_threads(), run.num_fds(), run.memory_info().rss))
-    threads, files, memory = zip(*held, strict=True)
-    assert max(threads[10:]) <= max(threads[:10])
-    assert max(files[10:]) <= max(files[:10])
-    assert memory[-1] - memory[9] < 8 << 20
-    assert int(w.leases()["#run:orders"]["epoch"]["N"]) == 1, "one run"
-    driver.kill()

@@ -87,20 +87,3 @@ def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Q
         wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of the fetcher and its job")
         wait_until(lambda: not [row for row in w.leases().values() if "leaseOwner" in row], 30, "released leases")
     assert sink.rows == all_once(300)
-
-
-@pytest.mark.long
-def test_a_fetcher_dying_repeatedly_is_restarted(spark: SparkSession, queries: Queries, world: MakeWorld) -> None:
-    w, sink = world({"orders": 2}), Sink()
-    w.put(numbered(0, 50))
-    query = queries.start(load(spark, w, fetchers=1), sink.write)
-    count = 50
-    for _ in range(3):  # this Spark gives a job up with the second failure of a task
-        wait_until(lambda count=count: sum(sink.rows.values()) >= count, 120)
-        (process,) = wait_until(fetchers, 30)
-        process.kill()
-        w.put(numbered(count, 50))
-        count += 50
-    wait_until(lambda: sum(sink.rows.values()) >= count, 120)
-    assert query.exception() is None
-    assert sink.rows == all_once(count)

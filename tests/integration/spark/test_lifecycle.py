@@ -82,13 +82,3 @@ def test_sigterm_leaves_time_for_more_actions(world: MakeWorld, play: Callable[.
         assert action() == first != []
     assert len(owners(w)) == 1
     wait_until(lambda: not owners(w), what="released leases")
-
-
-@pytest.mark.spark40
-def test_the_connections_end_releases_leases_and_the_process(
-    world: MakeWorld, play: Callable[..., PlayedSpark]
-) -> None:
-    w, spark, _ = read_one_record(world, play)
-    spark.close()
-    assert not owners(w)
-    assert spark.process.returncode not in (None, -signal.SIGKILL)

@@ -18,14 +18,6 @@ MakeWorld = Callable[..., World]
 
 
 @pytest.mark.spark
-def test_spark_finds_the_source_by_itself(spark: SparkSession, world: MakeWorld) -> None:
-    df = spark.readStream.format("kinesis-efo").options(**world().options).load()
-    assert df.columns == [
-        "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp", "stream", "shardId",
-    ]  # fmt: skip
-
-
-@pytest.mark.spark
 def test_wrong_options_are_reported_at_load(spark: SparkSession) -> None:
     wrong = {"manifest": "m.json", "bufferBytes": "lots", "readMode": "push", "bufferByte": "1"}
     with pytest.raises(AnalysisException) as caught:

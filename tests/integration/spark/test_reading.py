@@ -2,43 +2,62 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import python_streaming_source_runner as runner
 
-import kinesis_efo
-from tests.integration.spark.conftest import Queries
-from tests.support.aggregates import as_the_kpl
+from kinesis_efo.driver.listener import BatchProgress, LagListener
+from kinesis_efo.planner.host import spark_jvm
+from kinesis_efo.positions import ShardKey
+from tests.integration.spark.conftest import Queries, listening
 from tests.support.world import World, wait_for_rows, wait_until
 
 
 @pytest.mark.spark
-def test_a_new_query_reads_old_and_new_records(
-    spark: SparkSession, world: Callable[..., World], tmp_path: Path
+def test_a_new_query_reads_reports_and_releases(
+    spark: SparkSession, world: Callable[..., World], queries: Queries, tmp_path: Path
 ) -> None:
     w = world({"orders": 2})
-    w.put((f"k{n % 7}", f"before {n}".encode()) for n in range(1000))
-    df = kinesis_efo.read_stream(
-        spark,
-        manifest=str(w.manifest),
-        endpointUrl=w.aws.endpoint_url,
-        leaseTimeout="10s",
-        startingPosition="TRIM_HORIZON",
-    )
-    query = df.writeStream.format("memory").queryName("both").option("checkpointLocation", str(tmp_path / "cp")).start()
+    w.put((f"k{n % 7}", b"%08d" % n + b"x" * 392) for n in range(1000))
+    seen: list[BatchProgress] = []
+    listener = LagListener(seen.append)
+    lines = tmp_path / "emf.log"
+    df = queries.load(w, leaseTimeout="60s", metricsExport=f"emf:{lines}:1s")
+    assert df.columns == [
+        "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp", "stream", "shardId",
+    ]  # fmt: skip
+    spark.streams.addListener(listener)
     try:
+        query = queries.start(df, "both")
         wait_for_rows(query, 1000)
-        w.put((f"k{n % 7}", f"after {n}".encode()) for n in range(500))
-        wait_for_rows(query, 1500)
-        assert query.exception() is None
+        run = w.reader()
+        planner = run.parent()
+        assert runner.__name__ in planner.cmdline(), "the process that Spark keeps for the source"
+        assert listening(run) == listening(planner) == {"127.0.0.1"}
+        assert spark_jvm(planner.pid, {}).local, "seen by what the JVM does"
+        w.put((f"k{n % 7}", b"%08d" % n + b"x" * 392) for n in range(1000, 1500))
+        wait_until(lambda: sum(batch.rows for batch in seen) == 1500, 60)
     finally:
-        query.stop()
-    rows = spark.table("both").collect()
-    assert {bytes(row.data) for row in rows} == {f"before {n}".encode() for n in range(1000)} | {
-        f"after {n}".encode() for n in range(500)
-    }
+        spark.streams.removeListener(listener)
+    assert sum(batch.data_bytes or 0 for batch in seen) == pytest.approx(1500 * 400, rel=0.1), seen
+    assert sum(batch.bytes or 0 for batch in seen) > 1500 * (400 * 4 / 3 + 150), "as Kinesis sends them"
+    lags = seen[-1].millis_behind
+    assert lags.keys() == {ShardKey("orders", f"shardId-{n:012d}") for n in range(2)}
+    assert all(0 <= millis < 60_000 for millis in lags.values())
+
+    def fetched() -> int:
+        return sum(json.loads(line).get("RecordsFetched", 0) for line in lines.read_text().splitlines())
+
+    wait_until(lambda: lines.exists() and fetched() == 1500, 30)
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 20
+    assert sorted(int(row.data[:8]) for row in spark.table(query.name).collect()) == list(range(1500))
     wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60)
 
 
@@ -56,36 +75,3 @@ def test_an_idle_source_does_not_delay_another(
     wait_for_rows(query, 100, seconds=50)
     batches = {progress["batchId"] for progress in query.recentProgress if progress["numInputRows"]}
     assert len(batches) >= 10
-
-
-@pytest.mark.long
-@pytest.mark.spark40
-def test_strict_reading_delivers_aggregates_of_auto_distribution(
-    queries: Queries, world: Callable[..., World], spark: SparkSession
-) -> None:
-    w = world({"orders": 8})
-    arn = w.kinesis.describe_stream_summary(StreamName=w.streams["orders"])["StreamDescriptionSummary"]["StreamARN"]
-
-    def distribute(strategy: str) -> None:
-        w.kinesis.update_stream_record_distribution_strategy(StreamARN=arn, RecordDistributionStrategy=strategy)
-
-    def put(first: int) -> None:
-        parcels = list(as_the_kpl(((f"key-{n}", b"%d" % n) for n in range(first, first + 10_000)), shards=8))
-        assert w.kinesis.put_records(StreamARN=arn, Records=parcels)["FailedRecordCount"] == 0
-
-    def found(**options: str) -> list[int]:
-        query = queries.start(queries.load(w, **options), f"auto_{len(queries.started)}")
-        wait_for_rows(query, 20_008)
-        query.stop()
-        rows = spark.table(query.name).collect()
-        # Of records that came without a partition key.
-        assert [row.data for row in rows if row.partitionKey is None] == [b"-1"] * 8
-        return sorted(int(bytes(row.data)) for row in rows if row.partitionKey is not None)
-
-    put(0)
-    w.kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "ON_DEMAND"})
-    distribute("AUTO")
-    put(10_000)
-    w.kinesis.put_records(StreamARN=arn, Records=[{"Data": b"-1"}] * 8)
-    assert found() == list(range(20_000))
-    assert found(deaggregate="strict") == list(range(20_000))

@@ -9,12 +9,13 @@ import secrets
 import socket
 import urllib.request
 from collections.abc import Callable
+from ipaddress import ip_address
 from random import Random
 from typing import Any
 
 import pytest
 
-from tests.integration.spark.conftest import CREDENTIALS, Queries
+from tests.integration.spark.conftest import CREDENTIALS, Queries, listening
 from tests.support.world import World, wait_for_rows, wait_until
 
 pytestmark = pytest.mark.spark43
@@ -59,6 +60,7 @@ def test_no_secret_is_shown(queries: Queries, world: Callable[..., World]) -> No
     # With the certificate in every partition, too.
     query = queries.start(queries.load(w, fetcherHost=socket.gethostname()), "secretive")
     wait_for_rows(query, 100)
+    assert [ip_address(each).is_unspecified for each in listening(w.reader())] == [True]
     told: dict[str, Any] = {
         "plan": query._jsq.explainInternal(True),
         "progress": [progress.json for progress in query.recentProgress],

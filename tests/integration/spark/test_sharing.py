@@ -92,7 +92,7 @@ def runs() -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.spark
+@pytest.mark.spark40
 @pytest.mark.slow
 def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
     w = world()
@@ -156,26 +156,6 @@ def test_real_queries_share_a_run_until_spark_dies(world: MakeWorld, driver: Dri
     _, alive = psutil.wait_procs(readers, 20)
     assert not alive
     assert not owners(w)
-
-
-@pytest.mark.spark43
-@pytest.mark.slow
-def test_a_killed_run_is_replaced_for_all_queries(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    queries = [Reading(play, w), Reading(play, w)]
-    for query in queries:
-        query.until(rows)
-    (run,) = runs()
-    run.kill()
-    rows += put(w, numbered(20, 20))
-    for query in queries:
-        query.until(rows)
-    assert epoch(w) == 2
-    (next_one,) = runs()
-    assert next_one != run
-    for query in queries:
-        query.spark.close()
 
 
 # Shows run killed.

@@ -1,4 +1,4 @@
-"""Six stalls of a running job, staged with real processes: `kinesis-efo top` or the job's log shows the cause within five minutes."""
+"""Stalls of a running job, staged with real processes: `kinesis-efo top` or the job's log shows the cause within five minutes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import fcntl
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,9 +16,7 @@ from typing import Final
 
 import pytest
 
-from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
-from kinesis_efo_local.errors import AwsError
-from kinesis_efo_local.fault_injection import Reset
+from kinesis_efo_local import LocalAws, Settings
 from tests.support.arriving import arriving
 from tests.support.class_archive import jvm_options
 from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES
@@ -67,80 +63,30 @@ with job(spark):
 '''
 
 
-class Faults(NoFaults):
-    """Throttles reading while `throttled` is set."""
-
-    throttled = False
-
-    async def before(self, request: Request) -> None:
-        if self.throttled and request.operation == "SubscribeToShard":
-            raise AwsError("LimitExceededException", "Rate exceeded for consumer", 400)
-
-    def frame(self, subscription: object, frame: bytes) -> list[object]:  # type: ignore[override]
-        return [Reset()] if self.throttled else [frame]
-
-
-class Network:
-    """The way to AWS: a port that forwards to the local AWS, or lets nothing through unless `up` is set.
-
-    Attributes:
-        url: The endpoint for the job and the command.
-    """
-
-    def __init__(self, target: int) -> None:
-        self.up = threading.Event()
-        self.up.set()
-        self._target = target
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = []
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self.up.set()
-        for each in (self._listening, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                pair = self._listening.accept()[0], socket.create_connection(("127.0.0.1", self._target))
-                self._sockets += pair
-                for source, sink in (pair, pair[::-1]):
-                    threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while piece := source.recv(1 << 16):
-                self.up.wait()
-                sink.sendall(piece)
-        for each in (source, sink):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
 class Stage:
     """A job that reads a stream into which records keep coming, and the command `top` beside it.
 
     Attributes:
         world: What it reads.
-        network: Its way to AWS.
-        faults: What AWS does wrong.
         lock: The file whose lock the sink takes for each micro-batch.
         small: A file system of its own, with the job's output and checkpoint.
     """
 
-    def __init__(self, directory: Path, world: World, network: Network, faults: Faults, stack: ExitStack) -> None:
-        self.world, self.network, self.faults = world, network, faults
+    def __init__(self, directory: Path, world: World, stack: ExitStack) -> None:
+        self.world = world
         self.lock, self.small = directory / "lock", directory / "small"
         self.small.mkdir()
         self._directory = directory
         self._stack = stack
         program = directory / "job.py"
         program.write_text(JOB)
-        where = (str(world.manifest), network.url, str(self.lock), f"{self.small}/output", f"{self.small}/checkpoint")
+        where = (
+            str(world.manifest),
+            world.aws.endpoint_url,
+            str(self.lock),
+            f"{self.small}/output",
+            f"{self.small}/checkpoint",
+        )
         # A file system that can be filled, which only the job sees.
         mounted = f'mount -t tmpfs -o size=32m none {self.small} && exec "$@"'
         command = [
@@ -185,7 +131,14 @@ class Stage:
         """Start `top`; returns a function that returns all that it has printed."""
         file = self._directory / f"top{time.monotonic()}.log"
         program = "from kinesis_efo_tools.cli import main; main()"
-        options = ["--manifest", str(self.world.manifest), "--endpoint-url", self.network.url, "--interval", "2s"]
+        options = [
+            "--manifest",
+            str(self.world.manifest),
+            "--endpoint-url",
+            self.world.aws.endpoint_url,
+            "--interval",
+            "2s",
+        ]
         self._start([sys.executable, "-c", program, "top", *options], file, {})
         return lambda: file.read_text(errors="replace")
 
@@ -197,14 +150,11 @@ def _kill_group(pid: int) -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    faults = Faults()
     settings = Settings(consumer_creating_seconds=0.0, consumer_deleting_seconds=0.0)
-    with LocalAws(settings=settings, faults=faults) as aws, ExitStack() as stack:
+    with LocalAws(settings=settings) as aws, ExitStack() as stack:
         world = make_world(aws, tmp_path, {"orders": 2})
-        network = Network(int(aws.endpoint_url.rpartition(":")[2]))
-        stack.callback(network.close)
         stack.enter_context(arriving(world, first=0, every=0.5))
-        yield Stage(tmp_path, world, network, faults, stack)
+        yield Stage(tmp_path, world, stack)
 
 
 def shown(what: str, *places: Callable[[], str]) -> str:
@@ -222,34 +172,6 @@ def shown(what: str, *places: Callable[[], str]) -> str:
 def last(screens: Callable[[], str]) -> Callable[[], str]:
     """The last whole screen that `top` has printed."""
     return lambda: (["", *re.split(r"(?m)^(?=lake  20)", screens())])[-2:][0]
-
-
-def test_unreachable_aws_is_named(stage: Stage) -> None:
-    screen = last(stage.top())
-    shown(r"streaming", screen)
-    before = len(stage.log)
-    stage.network.up.clear()
-    shown(r"the lease table cannot be read: .*no answer from http://127\.0\.0\.1:\d+ within 10 s", screen)
-    # The run has lost its lease; the shards stay on the screen, and their lag grows.
-    found = shown(r"no lease: the run holds no lease, so it reads nothing \(2 shards\)", screen)
-    assert re.search(r"orders: 2 shards, \S+ behind", found)
-    # A write may have ended by its own limit before the lease did.
-    shown(r"lease #run:orders .* lost: .*(did not answer|Read timeout on endpoint)", lambda: stage.log[before:])
-    # Who looks only now gets an error that names the endpoint.
-    shown(r"kinesis-efo: lease table .*no answer from http://127\.0\.0\.1:\d+ within 10 s", stage.top())
-
-
-def test_throttling_is_named(stage: Stage) -> None:
-    before = len(stage.log)
-    stage.faults.throttled = True
-    shown(
-        r"failing: the subscription fails or is silent \(2 shards\)\. What to do: look for its error in the driver's log",
-        last(stage.top()),
-    )
-    shown(
-        r"orders:shardId-\d+: LimitExceededException: Rate exceeded for consumer; retry \d+ in",
-        lambda: stage.log[before:],
-    )
 
 
 @pytest.mark.parametrize("in_sink", [False, True], ids=["between micro-batches", "while the sink works"])

@@ -99,10 +99,3 @@ def test_each_stream_allows_one_dry_run_a_second(stream: Stream, clock: FixedClo
         clock.pass_by(1.0)
         assert stream.outcome(call) == SUCCEEDS
         assert stream.outcome("PutRecord") == THROTTLED
-
-
-def test_the_key_of_an_encrypted_stream_is_not_checked(stream: Stream, clock: FixedClock) -> None:
-    stream.kinesis.start_stream_encryption(StreamName="orders", EncryptionType="KMS", KeyId="alias/gone")
-    for call in CALLS:
-        clock.pass_by(1.0)
-        assert stream.outcome(call) == SUCCEEDS

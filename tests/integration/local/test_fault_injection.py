@@ -9,12 +9,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-from botocore.config import Config
 from botocore.eventstream import ChecksumMismatch
-from botocore.exceptions import ClientError, EventStreamError
+from botocore.exceptions import EventStreamError
 from urllib3.exceptions import ProtocolError
 
-from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
+from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
 
 from .conftest import Bench
@@ -109,24 +108,3 @@ def test_cut_connection_is_an_error(run: Run, steps: list[Any], error: str | Non
     assert (b'"PartitionKey":"d"' in got, seen is None) == (error is None, error is None)
     assert error is None or (RESET in str(seen)) == (error == RESET)
     assert bench.aws.kinesis.subscriptions == []
-
-
-def test_any_operation_can_be_refused_or_delayed(run: Run) -> None:
-    seen: list[Request] = []
-
-    class Throttled(NoFaults):
-        async def before(self, request: Request) -> None:
-            seen.append(request)
-            await asyncio.sleep(0.05)
-            if request.operation in ("UpdateItem", "ListShards"):
-                raise AwsError("ProvisionedThroughputExceededException", f"slow down, {request.service}")
-
-    bench = run(faults=Throttled())
-    bench.stream()
-    once = Config(retries={"total_max_attempts": 1})
-    with pytest.raises(ClientError, match=r"ProvisionedThroughputExceeded.* slow down, kinesis"):
-        bench.aws.client("kinesis", config=once).list_shards(StreamName="orders")
-    with pytest.raises(ClientError, match=r"ProvisionedThroughputExceeded.* slow down, dynamodb"):
-        bench.aws.client("dynamodb", config=once).update_item(TableName="t", Key={"a": {"S": "b"}})
-    assert seen[-1] == Request("dynamodb", "UpdateItem", {"TableName": "t", "Key": {"a": {"S": "b"}}})
-    assert bench.aws.kinesis.calls("ListShards", "ProvisionedThroughputExceededException") == 1

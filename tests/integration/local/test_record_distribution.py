@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -46,27 +45,6 @@ def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
     with pytest.raises(ClientError) as refused:
         call(**parameters)
     return refused.value.response["Error"]["Code"], refused.value.response["Error"]["Message"]
-
-
-def test_records_of_one_key_go_to_all_shards(kinesis: Any) -> None:
-    auto(kinesis)
-    entries = [{"Data": b"%d" % n, "PartitionKey": "one", "ExplicitHashKey": "0"} for n in range(200)]
-    answer = kinesis.put_records(StreamName="orders", Records=entries)
-    assert set(Counter(record["ShardId"] for record in answer["Records"]).values()) == {50}
-    placed = {kinesis.put_record(StreamName="orders", Data=b"x", PartitionKey="one")["ShardId"] for _ in range(8)}
-    assert len(placed) == 4
-    assert {record["PartitionKey"] for record in records(kinesis)} == {"one"}, "the key comes back as it was given"
-
-
-def test_partition_key_is_optional(kinesis: Any) -> None:
-    auto(kinesis)
-    kinesis.put_record(StreamName="orders", Data=b"1")
-    kinesis.put_records(StreamName="orders", Records=[{"Data": b"2"}, {"Data": b"3", "PartitionKey": "k"}])
-    assert sorted((record["Data"], record.get("PartitionKey")) for record in records(kinesis)) == [
-        (b"1", None),
-        (b"2", None),
-        (b"3", "k"),
-    ]
 
 
 def test_changed_strategy_applies_to_later_records(kinesis: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
@@ -73,14 +71,3 @@ def test_other_services_accept_a_quarter_of_an_hour(run: Run) -> None:
     error = refused(s3.list_buckets)
     assert error.response["Error"]["Code"] == "RequestTimeTooSkewed"
     assert cause_of(error) is Cause.PASSING
-
-
-def test_every_answer_has_its_date(run: Run) -> None:
-    clock = ShiftedClock()
-    bench = run(clock=clock)
-    clock.offset = -1000.0
-    answers = [bench.client.list_streams()]
-    answers.append(refused(lambda: bench.client.describe_stream_summary(StreamName="none")).response)  # type: ignore[arg-type]
-    for answer in answers:
-        told = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]).timestamp()
-        assert -1001.5 < told - time.time() < -999.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -97,16 +96,6 @@ def test_reading_is_limited_to_two_mebibytes_a_second(run: Run) -> None:
     assert time.monotonic() - start > 1.2
 
 
-def test_disconnected_reader_frees_its_shard(run: Run) -> None:
-    bench, consumer = reader(run, idle_event_seconds=60)
-    answer = bench.client.subscribe_to_shard(
-        ConsumerARN=consumer, ShardId="shardId-000000000000", StartingPosition={"Type": "LATEST"}
-    )
-    assert open_count(bench) == 1
-    answer["EventStream"].close()
-    until(lambda: open_count(bench) == 0)
-
-
 def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
     bench = run(subscription_seconds=1)
     stream = bench.stream()
@@ -124,30 +113,3 @@ def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
         )
     until(lambda: open_count(bench) == 0)
     answer["EventStream"].close()
-
-
-def test_hundred_shards_are_pushed_at_once(run: Run) -> None:
-    from botocore.config import Config
-
-    bench = run(idle_event_seconds=60)
-    consumer = bench.consumer(bench.stream(100))
-    client = bench.aws.client("kinesis", config=Config(max_pool_connections=110))
-    streams = [
-        client.subscribe_to_shard(
-            ConsumerARN=consumer, ShardId=f"shardId-{index:012d}", StartingPosition={"Type": "LATEST"}
-        )["EventStream"]
-        for index in range(100)
-    ]
-    assert open_count(bench) == 100
-    records = client.put_records(
-        StreamName="orders", Records=[{"Data": b"x", "PartitionKey": f"{number}"} for number in range(500)]
-    )["Records"]
-    expected = Counter(record["ShardId"] for record in records)
-    assert len(expected) > 90
-    for index, stream in enumerate(streams):
-        wanted = expected[f"shardId-{index:012d}"]
-        if wanted:
-            assert len(next(iter(stream))["SubscribeToShardEvent"]["Records"]) == wanted
-    for stream in streams:
-        stream.close()
-    until(lambda: open_count(bench) == 0)

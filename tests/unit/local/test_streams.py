@@ -87,26 +87,6 @@ def test_update_shard_count_goes_from_half_to_double_only(bench: Bench, target: 
         bench.call("UpdateShardCount", StreamName="orders", TargetShardCount=target)
 
 
-def test_explicit_hash_key_wins_over_the_md5(bench: Bench) -> None:
-    bench.create(2)
-    # MD5("a") begins with 0c, MD5("b") with 92.
-    assert [record["ShardId"][-1] for record in bench.put("a", "b")["Records"]] == ["0", "1"]
-    assert bench.put("a", hash_key=str(MAX_HASH))["Records"][0]["ShardId"].endswith("1")
-    assert bench.put("b", hash_key="0")["Records"][0]["ShardId"].endswith("0")
-
-
-def test_shard_ids_are_never_used_again(bench: Bench) -> None:
-    stream = bench.create(1)
-    for _ in range(3):
-        first = stream.open_shards[0]
-        bench.call("SplitShard", StreamName="orders", ShardToSplit=first.id, NewStartingHashKey=str(2**127))
-        left, right = stream.open_shards
-        bench.call("MergeShards", StreamName="orders", ShardToMerge=left.id, AdjacentShardToMerge=right.id)
-        bench.clock.pass_by(25 * 3600)
-    bench.call("ListShards", StreamName="orders")
-    assert [shard.id for shard in stream.shards.values()] == ["shardId-000000000009"]
-
-
 @pytest.mark.parametrize(
     ("operation", "params", "code", "message"),
     [
@@ -149,23 +129,6 @@ def test_closed_shards_and_on_demand_streams_refuse_splits(bench: Bench) -> None
     with refused("Validation", "ON_DEMAND"):
         bench.call("SplitShard", StreamName="auto", **split)
     assert stream.status == "ACTIVE"
-
-
-def test_stream_is_updating_during_a_reshard() -> None:
-    bench = Bench(reshard_seconds=30)
-    stream = bench.create(1)
-    bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
-
-    def status() -> str:
-        return str(bench.call("DescribeStreamSummary", StreamName="orders")["StreamDescriptionSummary"]["StreamStatus"])
-
-    assert status() == "UPDATING"
-    with refused("ResourceInUse", "not ACTIVE, instead in state UPDATING"):
-        bench.call("SplitShard", StreamName="orders", ShardToSplit=FIRST, NewStartingHashKey="5")
-    assert bench.put("a")["Records"][0]["ShardId"] == FIRST
-    bench.clock.pass_by(30)
-    assert status() == "ACTIVE"
-    assert len(stream.open_shards) == 2
 
 
 def test_closed_shard_expires_with_its_records() -> None:

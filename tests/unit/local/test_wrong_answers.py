@@ -23,16 +23,6 @@ def test_kinds_are_named_or_all() -> None:
         Settings(wrong_answers_rate=1.5)
 
 
-def test_nothing_is_wrong_by_default() -> None:
-    settings = Settings()
-    wrong = WrongAnswers(parse_kinds(settings.wrong_answers), 1.0, 9, Random(1))
-    assert not wrong.hides("reader")
-    assert not wrong.hides_shards("stream")
-    assert wrong.lag(0) == 0
-    assert not wrong.gives_last_number
-    assert not wrong.writes_empty
-
-
 def test_wrong_answers_end_and_are_of_their_kind() -> None:
     wrong = WrongAnswers({"quiet"}, 1.0, 3, Random(1))
     assert [wrong.hides("one") for _ in range(8)] == [True, True, True, False, True, True, True, False]

@@ -41,14 +41,8 @@ MANIFEST = {
     ("command", "code", "remote"),
     [
         ("doctor", 130, False),
-        ("lag", 130, False),
         ("lag --watch", 0, False),
-        ("leases list", 130, False),
         ("leases reset --to LATEST --yes", 130, False),
-        ("manifest check", 130, False),
-        ("shards", 130, False),
-        ("tail --stream orders", 0, False),
-        ("top", 0, False),
         # A name is resolved in the main thread before the manifest is loaded, in another one later.
         ("manifest check", 130, True),
         ("tail --stream orders", 0, True),

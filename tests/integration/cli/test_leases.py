@@ -55,18 +55,6 @@ def test_list_shows_leases_and_runs(cli: Cli) -> None:
     assert "not listed: lease row 'broken' has no attribute 'leaseCounter'" in shown.err
 
 
-def test_release_frees_leases_of_a_dead_run(here: Here) -> None:
-    here.rows(OWNED)
-    found = here.run("leases release", *AT_ONCE, "--yes", "--json")
-    assert found.code == 0
-    assert [(each["change"], each["owner"]) for each in found.data["changes"]] == [("released", "host:1:abc")]
-    assert found.data["written"]
-    [row] = here.leases().values()
-    assert "leaseOwner" not in row
-    assert row["epoch"] == {"N": "3"}
-    here.run("leases release", *AT_ONCE).ends(0, "nothing to change")
-
-
 @pytest.mark.parametrize("command", ["release", "reset --to TRIM_HORIZON"])
 def test_nothing_is_taken_from_a_live_worker(cli: Cli, command: str) -> None:
     here, resets = cli.world(), command.startswith("reset")
@@ -196,14 +184,6 @@ def test_positions_of_kcl_are_imported(cli: Cli) -> None:
     assert _checkpoints(here) == {f"orders:{one}": "5", f"orders:{two}": "AT_TIMESTAMP"}
     own = cli.run("leases", "import-kcl", "--from-table", here.lease_table, "--manifest", here.manifest)
     assert "is the application's own lease table" in own.err
-
-
-def test_kcl_table_with_both_key_forms_is_refused(cli: Cli, here: Here) -> None:
-    several = f"123456789012:{here.streams['orders']}:1700000000:shardId-000000000000"
-    table = kcl_table(here, Lease("shardId-000000000000", checkpoint=Position.after(5)), Lease(several))
-    command = ("leases", "import-kcl", "--from-table", table, "--manifest", here.manifest, *AT_ONCE, "--yes")
-    cli.run(*command).ends(1, f"{table} names the shards of stream orders in 2 ways: ", out="")
-    assert here.leases() == {}
 
 
 def _of_an_earlier_stream(here: Here, shard: str) -> Lease:

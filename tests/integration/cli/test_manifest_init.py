@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
-from kinesis_efo_local import LocalAws, NoFaults
+from kinesis_efo_local import LocalAws
 from tests.integration.cli.conftest import Cli, Here
 from tests.support.aws_lines import run_line
 from tests.support.world import World, wait_until
@@ -55,22 +55,6 @@ def test_one_of_several_consumers_must_be_named(cli: Cli, here: Here) -> None:
         1, f"{here.streams['orders']} has 2 consumers: 'audit', 'lake'; say which", "--consumer", out=""
     )
     assert cli.run(*wish(here, stream), "--consumer", "audit").data["streams"]["orders"]["consumerArn"] == audit
-
-
-class OnePerPage(NoFaults):
-    """Lists one consumer on each page."""
-
-    async def before(self, request: Any) -> None:
-        if request.operation == "ListStreamConsumers":
-            request.params["MaxResults"] = 1
-
-
-def test_consumer_is_found_on_any_page(cli: Cli, here: Here) -> None:
-    for name in ("audit", "reader"):
-        last = here.consumer(name)
-    cli.switch.faults = OnePerPage()
-    found = cli.run(*wish(here, f"orders={here.streams['orders']}"), "--consumer", "reader")
-    assert found.data["streams"]["orders"]["consumerArn"] == last
 
 
 def test_all_missing_resources_are_named_with_a_remedy(cli: Cli) -> None:
@@ -145,13 +129,6 @@ def test_missing_permission_is_named(cli: Cli, here: Here) -> None:
 )
 def test_contradictions_are_refused_before_any_call(cli: Cli, aws: Any, arguments: list[str], said: str) -> None:
     cli.run("manifest", "init", "--application", "lake", "--table", "leases", *arguments).ends(1, said, out="")
-
-
-def test_either_variable_sets_the_region(cli: Cli, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, other in (("AWS_REGION", "AWS_DEFAULT_REGION"), ("AWS_DEFAULT_REGION", "AWS_REGION")):
-        monkeypatch.setenv(given, "us-east-1")
-        monkeypatch.delenv(other, raising=False)
-        assert cli.run(*wish(here, f"orders={here.streams['orders']}")).data["region"] == "us-east-1"
 
 
 def test_missing_region_is_named(cli: Cli, aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from kinesis_efo.leases.row import Lease
 from tests.integration.cli.conftest import Cli, Here, process
-from tests.support.world import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 
@@ -32,14 +31,18 @@ def one_record(cli: Cli) -> Here:
     return here
 
 
+FULL = "standard output: No space left on device; free space there, or write to another disk"
+CLOSED = "standard output: Bad file descriptor; it is closed: redirect it to a file, or to /dev/null"
+
+
 @pytest.mark.parametrize(
-    ("redirection", "said"),
+    ("command", "redirection", "said"),
     [
-        (">/dev/full", "standard output: No space left on device; free space there, or write to another disk"),
-        (">&-", "standard output: Bad file descriptor; it is closed: redirect it to a file, or to /dev/null"),
+        ("tail --limit 1 --from TRIM_HORIZON --stream orders", ">/dev/full", FULL),
+        ("shards", ">&-", CLOSED),
+        ("shards --json", ">/dev/full", FULL),
     ],
 )
-@pytest.mark.parametrize("command", ["tail --limit 1 --from TRIM_HORIZON --stream orders", "shards", "shards --json"])
 def test_unusable_standard_output_is_named(cli: Cli, command: str, redirection: str, said: str) -> None:
     here = one_record(cli)
     ran = shell(f"{command} <>{redirection}", here, stderr=subprocess.PIPE)
@@ -63,11 +66,10 @@ def test_closed_standard_input_is_named(cli: Cli) -> None:
     assert ran.returncode == 1
 
 
-@pytest.mark.parametrize("command", ["shards", "shards --json"])
-def test_pipe_without_reader_ends_quietly(command: str, cli: Cli) -> None:
+def test_pipe_without_reader_ends_quietly(cli: Cli) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    ran = shell(f"{command} <>", cli.world(), stdout=writing, stderr=subprocess.PIPE)
+    ran = shell("shards <>", cli.world(), stdout=writing, stderr=subprocess.PIPE)
     os.close(writing)
     assert (ran.stderr, ran.returncode) == ("", 1)
 
@@ -82,13 +84,3 @@ def test_interrupt_while_owners_are_watched_changes_nothing(here: Here) -> None:
         assert running.wait(30) == 130
         assert "Traceback" not in running.stderr.read()
     assert here.leases()[lease.key]["leaseOwner"] == {"S": "host:1:abc"}
-
-
-def test_interrupt_while_a_shard_is_read_ends_quietly(here: Here) -> None:
-    before = len(here.calls())
-    command = ("doctor", "--manifest", here.manifest, "--subscribe", "--for", "60s")
-    with process(*command, program=[PROGRAM]) as running:
-        wait_until(lambda: any(each.operation == "SubscribeToShard" for each in here.calls(before)))
-        running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 130
-        assert "Traceback" not in running.stderr.read()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from kinesis_efo_local import AwsError, NoFaults, Request
 from tests.integration.cli.conftest import Cli, Here, process
 from tests.support.ports import free_ports
 from tests.support.world import World, wait_until
@@ -50,14 +49,6 @@ def test_files_are_written_with_keys(cli: Cli, here: Here, tmp_path: Path) -> No
     assert [key for key, _ in _records(here)] == ["ann", "7", "ann"]
     assert cli.run(*command, "--whole", "--key", "file").code == 0
     assert {data for key, data in _records(here) if key == "file"} == {one.read_bytes(), two.read_bytes()}
-
-
-def test_many_lines_stay_in_order(cli: Cli, here: Here) -> None:
-    lines = [b"%d" % number for number in range(3_000)]
-    command = ("put", "--stream", here.streams["orders"], "--key", "k", "--ordered", "--aggregate")
-    assert cli.run(*command, stdin=b"\n".join(lines)).code == 0
-    read = cli.run("tail", "--stream", here.streams["orders"], "--from", "TRIM_HORIZON", "--limit", "3000")
-    assert read.out.split() == [line.decode() for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -108,22 +99,6 @@ def test_missing_or_refusing_stream_is_named(cli: Cli) -> None:
     cli.run("put", "--stream", here.streams["orders"], stdin="x\n").ends(
         1, "0 records acknowledged before the error", "kinesis:PutRecords"
     )
-
-
-def test_throttled_records_are_retried_and_counted(cli: Cli) -> None:
-    class Throttling(NoFaults):
-        left = 2
-
-        async def before(self, request: Request) -> None:
-            if request.operation == "PutRecords" and self.left:
-                self.left -= 1
-                raise AwsError("ProvisionedThroughputExceededException", "slow down")
-
-    here = cli.world()
-    cli.switch.faults = Throttling()
-    found = cli.run("put", "--stream", here.streams["orders"], "--json", stdin="x\n")
-    assert (found.code, found.data["records"]) == (0, 1)
-    assert sum(found.data["retries"].values()) == 2
 
 
 def test_interrupt_writes_what_was_read(here: Here) -> None:

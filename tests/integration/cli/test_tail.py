@@ -6,11 +6,8 @@ import json
 import os
 import pty
 import signal
-import subprocess
-import sys
 import time
 from datetime import datetime
-from typing import Any
 
 import pytest
 
@@ -55,13 +52,6 @@ def test_wanted_records_come_in_order(cli: Cli, here: Here, fan_out: bool) -> No
     assert calls == {"ListShards", *(("SubscribeToShard",) if fan_out else ("GetShardIterator", "GetRecords"))} | (
         {"DescribeStreamSummary"} & calls
     )
-
-
-def test_bytes_that_are_no_text_are_shown(cli: Cli, here: Here) -> None:
-    here.put([("k", b"\xff\x00abc")])
-    command = ("tail", "--stream", "orders", "--manifest", here.manifest, *OLDEST, "--limit", "1")
-    assert "00000000  ff 00 61 62 63" in cli.run(*command, "--format", "hex").out
-    assert json.loads(cli.run(*command, "--format", "json").out)["base64"] == "/wBhYmM="
 
 
 def test_reshards_are_followed(cli: Cli, here: Here) -> None:
@@ -228,6 +218,7 @@ def test_closed_pipe_ends_cleanly(here: Here) -> None:
         said = running.stderr.read()
     assert b"Error" not in said
     assert b"records printed" in said
+    assert b"behind" not in said, "where standard error is no terminal, there is no status line"
 
 
 @pytest.mark.slow
@@ -241,12 +232,3 @@ def test_stream_deleted_meanwhile_is_named(here: Here) -> None:
         said = running.stderr.read()
     assert b"does not exist (any more)" in said
     assert b"Traceback" not in said
-
-
-def test_status_line_needs_a_terminal() -> None:
-    """Where standard error is no terminal, the status line writes nothing."""
-    script = (
-        "from kinesis_efo_tools.cli.status_line import StatusLine; line = StatusLine(); line.show('x'); line.clear()"
-    )
-    found: Any = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert (found.stdout, found.stderr) == (b"", b"")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, process
-from tests.support.fetching import beside, reading
+from tests.support.fetching import reading
 from tests.support.world import World, wait_until
 
 
@@ -52,54 +52,6 @@ def test_each_look_is_a_line_of_json(cli: Cli) -> None:
         wait_until(lambda: sum(shard["bufferedRecords"] for shard in look(running)["shards"]) == 0)
         query.runtime.stop()
         assert wait_until(lambda: look(running)["trouble"])
-
-
-@pytest.mark.long
-def test_queries_of_one_run_are_listed(cli: Cli) -> None:
-    here = cli.world({"orders": 2})
-    here.put([(str(number), b"x") for number in range(40)])
-    with reading(here, leaseTimeout="9s") as first, beside(first, "second", first.offset) as second:
-        first.until(40)
-        first.commit()
-        with top(here, "--json") as running:
-
-            def queries() -> list[dict[str, Any]]:
-                found: list[dict[str, Any]] = json.loads(running.stdout.readline())["queries"]
-                return found
-
-            second.until(1, max_records=10)
-            second.commit()
-            done = len(second.rows)
-            told = [(1, ["orders"], 40, 0, 0), (2, ["orders"], done, 40 - done, None)]
-
-            def as_told(query: dict[str, Any]) -> tuple[object, ...]:
-                about = query["number"], query["streams"], query["recordsProcessed"], query["waitingRecords"]
-                return *about, query["heldBytes"] if query["number"] == 1 else None
-
-            found = wait_until(lambda: list(map(as_told, each := queries())) == told and each)
-            assert len(found[1]["shards"]) == 2
-            lag = here.run("lag")
-            assert "orders: 2 shards" in lag.out
-            assert (
-                f", {40 - done} unread; positions from the run itself, of the slowest of 2 queries: query 2" in lag.out
-            )
-            second.until(40)
-            second.commit()
-            wait_until(lambda: [each["waitingRecords"] for each in queries()] == [0, 0])
-        # One that comes later and from the beginning is behind the rows, and reads apart.
-        with beside(first, "third", second.batches[0][0]) as third, top(here, "--json") as running:
-            third.until(1, max_records=10)
-            third.commit()
-            wait_until(lambda: (each := queries())[-1]["shardsApart"] and each[-1]["recordsProcessed"])
-            [application] = here.run("lag", "--json").data["applications"]
-            assert [(each["number"], each["stream"]) for each in application["queries"]] == [
-                (1, "orders"),
-                (2, "orders"),
-                (3, "orders"),
-            ]
-            unread = {row["shardId"]: row["recordsBehind"] for row in application["shards"]}
-            assert sum(unread.values()) == 40 - len(third.rows)
-            assert {row["query"] for row in application["shards"] if row["recordsBehind"]} == {3}
 
 
 def test_times_are_those_of_aws(cli: Cli) -> None:

@@ -34,6 +34,7 @@ BY_HAND: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 def test_complete_environments_pass_and_planted_faults_fail(tmp_path: Path) -> None:
     environments = [load_environment(path) for path in (*sorted(DIRECTORY.glob("*.yaml")), EXAMPLE)]
     environments.append(write_environment(tmp_path, **BY_HAND))

@@ -24,7 +24,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize(
-    "text", ["dev; touch {}", "$(shell touch {})", "`touch {}`", "'; touch {}; echo '", "dev\n\ttouch {}"]
+    "text", ["dev; touch {0}$(shell touch {0})`touch {0}`'; touch {0}; echo '", "dev\n\ttouch {0}"]
 )
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("makefile", ["ours", "template"])

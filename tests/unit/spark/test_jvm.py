@@ -74,37 +74,37 @@ def test_an_executor_is_not_local(machine: Machine) -> None:
         assert seen == SparkJvm(False, ("10.0.0.9",))
 
 
+PROPERTIES = """\
+#Java properties
+spark.master=k8s\\://https\\://api
+ spark.driver.host = app-driver-svc.jobs.svc \nspark.driver.hostile=x
+"""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "hosts"),
+    ("arguments", "environment", "hosts"),
     [
-        ((SUBMIT, "--conf", "spark.driver.host=10.0.0.7", "app.py"), ("10.0.0.7",)),
-        (("-Dspark.driver.host=fd00::7", "org.apache.spark.deploy.yarn.ApplicationMaster"), ("fd00::7",)),
-        *(((SUBMIT, "--conf", f"spark.driver.host={host}"), ()) for host in ("", "10.0.0.7:4040", "${env:HOST}")),
+        ((SUBMIT, "--conf", "spark.driver.host=10.0.0.7", "app.py"), {}, ("10.0.0.7",)),
+        (("-Dspark.driver.host=fd00::7", "org.apache.spark.deploy.yarn.ApplicationMaster"), {}, ("fd00::7",)),
+        *(((SUBMIT, "--conf", f"spark.driver.host={host}"), {}, ()) for host in ("", "10.0.0.7:4040", "${env:HOST}")),
+        # Kubernetes' driver has a file with the name of the driver's service.
+        ((SUBMIT, "--properties-file", "spark.properties", "app.py"), {}, ("app-driver-svc.jobs.svc",)),
+        ((SUBMIT, "app.py"), {"SPARK_HOME": "."}, ("fd00::8",)),
+        (
+            (SUBMIT, "app.py"),
+            {"SPARK_LOCAL_IP": "10.0.0.8", "SPARK_LOCAL_HOSTNAME": "driver", "SPARK_CONF_DIR": "."},
+            ("driver",),
+        ),
     ],
 )
-def test_the_address_in_the_command_line(machine: Machine, arguments: tuple[str, ...], hosts: tuple[str, ...]) -> None:
-    assert machine.jvm(*arguments).hosts == hosts
-
-
-def test_the_address_in_a_file_of_properties(machine: Machine, tmp_path: Path) -> None:
-    """Kubernetes' driver has one, with the name of the driver's service."""
-    (tmp_path / "spark.properties").write_text(
-        "#Java properties\nspark.master=k8s\\://https\\://api\n spark.driver.host = app-driver-svc.jobs.svc \nspark.driver.hostile=x\n"
-    )
-    assert machine.jvm(SUBMIT, "--properties-file", "spark.properties", "app.py", cwd=tmp_path).hosts == (
-        "app-driver-svc.jobs.svc",
-    )
-
-
-def test_the_address_in_sparks_defaults(machine: Machine, tmp_path: Path) -> None:
+def test_driver_host_comes_from_command_files_or_environment(
+    machine: Machine, tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], hosts: tuple[str, ...]
+) -> None:
+    (tmp_path / "spark.properties").write_text(PROPERTIES)
     (tmp_path / "conf").mkdir()
-    (tmp_path / "conf/spark-defaults.conf").write_text("spark.driver.host   fd00\\:\\:7\n")
-    assert machine.jvm(SUBMIT, "app.py", SPARK_HOME=str(tmp_path)).hosts == ("fd00::7",)
-
-
-def test_the_address_in_the_environment_comes_last(machine: Machine, tmp_path: Path) -> None:
-    environment = {"SPARK_LOCAL_IP": "10.0.0.8", "SPARK_LOCAL_HOSTNAME": "driver", "SPARK_CONF_DIR": str(tmp_path)}
-    assert machine.jvm(SUBMIT, "app.py", **environment).hosts == ("driver",)
+    (tmp_path / "conf/spark-defaults.conf").write_text("spark.driver.host   fd00\\:\\:8\n")
+    given = {name: str(tmp_path) if value == "." else value for name, value in environment.items()}
+    assert machine.jvm(*arguments, cwd=tmp_path, **given).hosts == hosts
 
 
 def test_the_jvm_may_be_further_above(machine: Machine) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kinesis_efo.driver import listener
 from kinesis_efo.driver.listener import LagListener
 from kinesis_efo.driver.listener import progress as kinesis_progress
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, Offset, Position, ShardKey
 from kinesis_efo.spark.lag import Lag, Report, read_note
 
 pytestmark = pytest.mark.spark
@@ -34,14 +34,6 @@ def progress(latest: str | None, end: str | None = END.to_json(), name: str | No
     return SimpleNamespace(name=name, id="some-id", batchId=12, batchDuration=1250, sources=[source])
 
 
-def test_the_listener_reads_the_lag_from_progress() -> None:
-    (found,) = kinesis_progress(progress(REPORT))
-    assert found.millis_behind == {S0: 1600, S1: 1270}
-    assert str(found) == (
-        "query archive, micro-batch 12: 5,000 rows in 1.2 s; 1 shards, at most 1,600 ms behind (orders:s0)"
-    )
-
-
 def test_the_listener_reports_bytes_sent_and_data(tmp_path: Path) -> None:
     (found,) = kinesis_progress(progress(json.dumps(lag(tmp_path).as_data())))
     assert (found.bytes, found.data_bytes) == (1_595_000, 501_000)
@@ -49,12 +41,6 @@ def test_the_listener_reports_bytes_sent_and_data(tmp_path: Path) -> None:
         "query archive, micro-batch 12: 5,000 rows in 1.2 s, 1.5 MiB as sent, about 489.3 KiB of data; "
         "1 shards, at most 1,600 ms behind (orders:s0)"
     )
-
-
-def test_an_early_report_has_all_fields(tmp_path: Path) -> None:
-    report = lag(tmp_path, None, (None, None)).as_data()
-    assert report == {"millisBehindLatest": {}, "bytes": None, "dataBytes": None}
-    assert Report.parse(json.dumps(report)) == Report()
 
 
 def test_ended_shards_have_no_lag(tmp_path: Path) -> None:
@@ -114,13 +100,6 @@ def test_old_notes_are_removed_and_all_at_the_end(tmp_path: Path) -> None:
     assert read_note(tmp_path, Offset({S0: Position.after(9)})).millis_behind == {S0: 9}
     notes.clear()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unwritable_note_is_ignored(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.touch()
-    lag(blocked).write(Offset({S0: TRIM_HORIZON}))
-    assert read_note(blocked, Offset({S0: TRIM_HORIZON})) == Report()
 
 
 def test_a_shared_directory_is_not_used(tmp_path: Path) -> None:

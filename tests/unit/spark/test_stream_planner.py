@@ -19,7 +19,7 @@ from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, Triggers, _check_first
+from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, _check_first
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks.compat import SPARK_VERSION
 from kinesis_efo_local.sequence import Numbering
@@ -79,27 +79,6 @@ def test_a_failed_join_is_retried_by_the_next_call(monkeypatch: pytest.MonkeyPat
     (begin,) = run.asked
     assert begin == Begin(mark=begin.mark, resumed=START)
     assert len(ended) == 2
-
-
-def test_the_start_of_a_query_is_chosen_once() -> None:
-    replies = iter([None, START])
-    run = Run(lambda _call: next(replies))
-    query = query_of(run)
-    assert query.initial() is START is query.initial()
-    assert run.asked == [Begin(new=True, mark=run.asked[0].mark, wait=OPTIONS.poll_timeout)] * 2
-    query.begin(START)
-    assert len(run.asked) == 2, "a new query has begun with its start"
-
-
-def test_a_query_leaves_its_run_once() -> None:
-    run = Run()
-    query = query_of(run)
-    query.leave()
-    assert run.did == ["last word"], "it has never joined"
-    query.begin(START)
-    query.leave()
-    query.leave()
-    assert run.did == ["last word", "start", "last word", "stop", "last word"]
 
 
 def test_the_last_micro_batch_is_reported_at_the_stop() -> None:
@@ -211,30 +190,6 @@ def test_an_end_needs_a_query_that_ends() -> None:
     ending = SourceOptions.parse({"manifest": "m.json", "endingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z"})
     with pytest.raises(ConfigurationError, match="'endingPosition' needs a query that ends"):
         StreamPlanner(ending, ORDERS, lambda: run).latest(START.to_dict(), once=False)
-
-
-@pytest.mark.parametrize(
-    ("asked", "finished", "at_tips", "words"),
-    [
-        (0, True, False, "run it again"),
-        (0, False, False, None),
-        (1, True, False, "set kinesis-efo option 'catchUp' to true"),
-        (1, True, True, None),
-        (2, True, False, None),
-    ],
-)
-def test_ending_after_one_trigger_is_a_warning(
-    asked: int, finished: bool, at_tips: bool, words: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    triggers = Triggers()
-    for _ in range(asked):
-        triggers.begin()
-    for _ in range(2):
-        triggers.warn_of_unread(finished=finished, known=True, at_tips=at_tips)
-    if asked == 1 and SPARK_VERSION >= (4, 2):
-        words = None  # these versions say themselves that the query ends
-    assert len(caplog.messages) == (words is not None)
-    assert words is None or words in caplog.text
 
 
 def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:

@@ -19,11 +19,11 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.errors import ConfigurationError, DataLossError, OptionsError
+from kinesis_efo.errors import ConfigurationError, OptionsError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import Next, Plan
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import QueryPlanner
@@ -53,8 +53,6 @@ class Query:
         self.resumed: list[Offset] = []
         self.marks: list[str] = []
         self.there: dict[ShardKey, tuple[Position, int]] = {}
-        self.starting: list[ShardKey] = []
-        self.finished: list[ShardKey] = []
         self.found: Offset | None = None
         self.ending: EndPositions | None = None
         self.cut: dict[ShardRange, int] = {}
@@ -82,7 +80,7 @@ class Query:
                 through, records = at, 0
             last = self.lasts.get(shard) if records else None
             shards.append(ShardProgress(shard, through, records, 100 * records, self.behind, last, 0.0, 20 * records))
-        return PollReply(shards, [s for s in self.starting if s not in offset], self.finished)
+        return PollReply(shards, [], [])
 
     def plan(self, end: Offset) -> None:
         self.progress.plan(end)
@@ -126,8 +124,6 @@ class Reader(KinesisStreamReader):
         super().__init__(parsed, MANIFEST)
         self.marked = marked
         self.query: Any = Query()
-        self.initial_offsets = 0
-        self.started = False
         self.late = 0
         self.waited: list[float] = []
         self.fetchers: dict[ShardKey, FetcherAddress] = {}
@@ -143,8 +139,7 @@ class Reader(KinesisStreamReader):
         run: Any = self
         self.here = self.__dict__["_planner"] = StreamPlanner(parsed, MANIFEST, lambda: run)
 
-    def start(self) -> None:
-        self.started = True
+    def start(self) -> None: ...
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         data = super().latestOffset(start, limit)
@@ -179,7 +174,6 @@ class Reader(KinesisStreamReader):
         return await answering
 
     async def initial(self, start: Any, names: Any, query: Any) -> Offset:
-        self.initial_offsets += 1
         return self.start_at
 
     async def placed(self, ranges: Sequence[ShardRange], at_most: float, query: str) -> list[FetcherAddress | None]:
@@ -196,19 +190,6 @@ def offset(**positions: Position) -> dict[str, Any]:
 
 def ranges(partitions: Any) -> list[ShardRange]:
     return sorted(r for partition in partitions for r in partition.ranges)
-
-
-# Shows 76.
-def test_spark_4_0_passes_the_uncommitted_end_first() -> None:
-    reader = Reader({})
-    begin, end = offset(s0=after(10)), offset(s0=after(20))
-    assert reader.partitions(end, end) == []
-    assert reader.query.polls == [], "nothing may be asked for from the end"
-    assert not reader.started
-    assert ranges(reader.partitions(begin, end)) == [ShardRange(key(0), after(10), after(20))]
-    assert reader.latestOffset() == end
-    assert reader.query.polls[0][0] == Offset({key(0): after(20)})
-    assert reader.initial_offsets == 0, "a restarted query does not start anew"
 
 
 def test_limits_of_the_options_hold(caplog: pytest.LogCaptureFixture) -> None:
@@ -248,29 +229,9 @@ def test_idle_micro_batch_has_one_empty_task() -> None:
     assert list(worker.read(pickle.loads(pickle.dumps(partition)))) == []
 
 
-def test_idle_micro_batches_come_before_workers_expire() -> None:
-    """`PythonWorkerFactory` ends workers once none of them has got a task for a minute."""
-    assert SourceOptions().idle_checkpoint_interval <= 50.0
-
-
-# Shows 51.
-def test_children_follow_after_the_end_of_their_parent() -> None:
-    reader = Reader({key(0): after(5)})
-    reader.query.there = {key(0): (SHARD_END, 2)}
-    reader.query.starting = [key(1), key(2)]
-    end = reader.latestOffset()
-    assert end == offset(s0=SHARD_END, s1=TRIM_HORIZON, s2=TRIM_HORIZON)
-    assert ranges(reader.partitions(offset(s0=after(5)), end)) == [ShardRange(key(0), after(5), SHARD_END)]
-    reader.query.there = {key(1): (after(30), 1)}
-    reader.query.finished = [key(0)]
-    following = reader.latestOffset()
-    assert following == offset(s1=after(30), s2=TRIM_HORIZON)
-    assert ranges(reader.partitions(end, following)) == [ShardRange(key(1), TRIM_HORIZON, after(30))]
-
-
 def test_only_the_first_micro_batch_is_checked_for_losses() -> None:
     reader = Reader({key(0): TRIM_HORIZON})
-    reader.partitions(offset(s0=after(5)), offset(s0=after(5)))  # Spark 4.0 says where the query is
+    assert reader.partitions(offset(s0=after(5)), offset(s0=after(5))) == []  # Spark 4.0 says where the query is
     assert reader.query.checked == []
     reader.partitions(offset(s0=TRIM_HORIZON), offset(s0=after(5)))
     reader.partitions(offset(s0=after(5)), offset(s0=after(9)))
@@ -294,24 +255,6 @@ def test_idle_source_answers_at_once_if_others_have_rows() -> None:
     assert [trigger(batch=False) for _ in range(3)] == [0, 0.2, 0.2], "nobody has rows: no busy waiting"
     reader.query.there = {key(0): (after(9), 1)}
     assert [trigger(batch=True) for _ in range(2)] == [0.2, 0.2], "its own rows"
-
-
-def test_available_now_stores_idle_shards_once_at_the_end() -> None:
-    reader = Reader({key(0): after(1), key(1): after(1)})
-    reader.prepareForTriggerAvailableNow()
-    begin = offset(s0=after(1), s1=after(1))
-    reader.query.ending = EndPositions(Offset({key(0): after(9), key(1): after(8)}))
-    reader.query.there = {key(0): (after(9), 0)}
-
-    def come() -> None:
-        if len(reader.query.polls) == 5:
-            reader.query.there[key(1)] = (after(8), 0)
-
-    reader.query.at_poll = come
-    end = reader.latestOffset(begin)
-    assert end == offset(s0=after(9), s1=after(8))
-    assert len(reader.query.polls) > 5, "not one for each shard"
-    assert reader.latestOffset(end) == end
 
 
 @pytest.mark.parametrize("version", [(4, 0), (4, 3)])
@@ -394,23 +337,6 @@ def test_report_of_the_last_micro_batch_is_awaited() -> None:
     assert time.monotonic() - began < 30, "the report ends the wait"
 
 
-def test_query_that_failed_at_its_start_does_not_warn(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(stream_planner, "SPARK_VERSION", (4, 0))
-    reader = Reader({key(0): START})
-
-    def fail() -> None:
-        raise DataLossError("gone")
-
-    reader.query.at_poll = fail
-    with pytest.raises(DataLossError):
-        reader.latestOffset(offset(s0=START))
-    with caplog.at_level(logging.WARNING):
-        reader.here.warn_of_unread(0.0)
-    assert not caplog.messages
-
-
 def test_tasks_are_made_once_all_shards_have_a_fetcher() -> None:
     reader = Reader({key(number): after(0) for number in range(4)})
     reader.fetchers, reader.late = {key(1): THERE}, 3
@@ -423,24 +349,6 @@ def test_tasks_are_made_once_all_shards_have_a_fetcher() -> None:
     }
     assert reader.waited == [0.0] + [0.2] * 3
     assert all(task.planner == PLANNER for task in tasks)
-
-
-def test_lag_is_reported_without_a_call() -> None:
-    reader = Reader({key(0): START})
-    assert reader.reportLatestOffset() is None
-    reader.latestOffset()
-    lags = {"millisBehindLatest": {"orders": {"shardId-000000000000": 5}}}
-    assert reader.reportLatestOffset() == {**lags, "bytes": 0, "dataBytes": 0}
-
-
-def test_bytes_of_a_micro_batch_are_reported_once() -> None:
-    reader = Reader({key(0): START, key(1): START})
-    begin = reader.initialOffset()
-    reader.query.there = {key(0): (after(5), 3), key(1): (after(6), 4)}
-    end = reader.latestOffset(begin)
-    assert reader.reportLatestOffset().items() >= {"bytes": 700, "dataBytes": 140}.items()
-    assert reader.latestOffset(end) == end
-    assert reader.reportLatestOffset().items() >= {"bytes": 0, "dataBytes": 0}.items()
 
 
 def test_pickled_reader_has_no_planner() -> None:
@@ -471,30 +379,6 @@ def with_lasts(lasts: Mapping[ShardKey, int], **positions: Position) -> dict[str
     return Offset(read, lasts).to_dict({"orders": f"{ARN}/consumer/lake:1"})
 
 
-def test_micro_batch_names_its_last_records() -> None:
-    reader = Reader({key(0): START, key(1): START})
-    reader.query.there, reader.query.lasts = {key(0): (after(10), 3)}, {key(0): 8}
-    begin = reader.initialOffset()
-    first = reader.latestOffset(begin)
-    assert first == with_lasts({key(0): 8}, s0=after(10), s1=START)
-    assert ranges(reader.partitions(begin, first)) == [ShardRange(key(0), START, after(10), 8)]
-    reader.query.there, reader.query.lasts = {key(1): (after(7), 1)}, {key(1): 7}
-    second = reader.latestOffset(first)
-    assert second == with_lasts({key(1): 7}, s0=after(10), s1=after(7)), "no range of shard 0 ends here"
-    assert ranges(reader.partitions(first, second)) == [ShardRange(key(1), START, after(7), 7)]
-
-
-def test_an_idle_micro_batch_names_no_records() -> None:
-    reader = Reader({})
-    reader.seconds += 1000
-    begin = with_lasts({key(0): 8}, s0=after(10))
-    reader.query.there = {key(0): (after(30), 0)}
-    end = reader.latestOffset(begin)
-    assert end == offset(s0=after(30))
-    again = Reader({})
-    assert ranges(again.partitions(begin, end)) == [ShardRange(key(0), after(10), after(30))]
-
-
 def test_last_record_before_an_end_within_an_event() -> None:
     reader = Reader({key(0): after(1)})
     reader.prepareForTriggerAvailableNow()
@@ -502,26 +386,6 @@ def test_last_record_before_an_end_within_an_event() -> None:
     reader.query.there, reader.query.lasts = {key(0): (after(70), 9)}, {key(0): 69}
     reader.query.cut = {ShardRange(key(0), after(1), after(50)): 48}
     assert reader.latestOffset(offset(s0=after(1))) == with_lasts({key(0): 48}, s0=after(50))
-
-
-def test_last_record_before_a_known_end() -> None:
-    reader = Reader({key(0): after(1)})
-    reader.prepareForTriggerAvailableNow()
-    reader.query.ending = EndPositions(Offset({key(0): after(50)}), lasts={key(0): 48})
-    begin = reader.initialOffset()
-    # Fetchers elsewhere do not tell of the inside of an event. In front of the end, they tell of the last record as ever.
-    for through, last, expected in ((after(20), 19, (after(20), 19)), (after(70), 69, (after(50), 48))):
-        reader.query.there, reader.query.lasts = {key(0): (through, 9)}, {key(0): last}
-        end = reader.latestOffset()
-        assert end == with_lasts({key(0): expected[1]}, s0=expected[0])
-        reader.partitions(begin, end)
-        begin = end
-
-
-def test_catching_up_names_its_last_records() -> None:
-    reader = Reader({key(0): after(1)}, catchUp="true")
-    reader.query.found = Offset({key(0): after(50), key(1): after(7)}, {key(0): 48})
-    assert reader.latestOffset() == with_lasts({key(0): 48}, s0=after(50), s1=after(7))
 
 
 def test_call_of_a_task_outlasts_the_patience_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import logging
 import os
 import pty
 import re
@@ -19,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -218,17 +216,6 @@ both = pytest.mark.parametrize("call", [in_threads, in_a_loop])
 
 
 @both
-def test_requests_are_signed_with_the_environments_credentials(
-    aws: Aws, call: Calls, environment: pytest.MonkeyPatch
-) -> None:
-    call(AwsSettings(endpoint_url=aws.url), range(1))
-    environment.setenv("AWS_SESSION_TOKEN", "mine")
-    call(AwsSettings(endpoint_url=aws.url), range(1))
-    assert aws.signed == [("BASE", None, "eu-west-1")] * 2 + [("BASE", "mine", "eu-west-1")] * 2
-    assert aws.assumed == []
-
-
-@both
 def test_endpoint_variable_of_the_sdk_is_used(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("AWS_ENDPOINT_URL", aws.url)
     call(AwsSettings(region="ap-south-1", role_arn=ROLE), range(1))
@@ -247,14 +234,6 @@ def pod(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return token
 
 
-@both
-@pytest.mark.usefixtures("pod")
-def test_credentials_of_a_pod_come_from_its_agent(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url), range(3))
-    assert aws.identified == ["first"], "asked once for both clients"
-    assert aws.signed == [("POD1", "session1", "eu-west-1")] * 4
-
-
 @pytest.mark.slow
 @both
 def test_credentials_of_a_pod_renew_with_its_token(aws: Aws, call: Calls, pod: Path) -> None:
@@ -267,16 +246,6 @@ def test_credentials_of_a_pod_renew_with_its_token(aws: Aws, call: Calls, pod: P
     assert set(aws.identified[before:]) == {"second"}
     keys = [key for key, _, _ in aws.signed]
     assert len(set(keys)) == len(keys), "none is signed with credentials that are about to expire"
-
-
-@both
-@pytest.mark.usefixtures("pod")
-def test_pod_assumes_another_role_with_its_own(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(1))
-    (assumed,) = aws.assumed
-    assert (assumed["key"], assumed["RoleSessionName"]) == ("POD1", "kinesis-efo")
-    assert "ExternalId" not in assumed
-    assert aws.signed == [("ASSUMED1", "token1", "eu-west-1")] * 2
 
 
 def profile(environment: pytest.MonkeyPatch, path: Path, lines: str) -> None:
@@ -344,25 +313,6 @@ def test_role_is_assumed_once_for_all_clients(aws: Aws, call: Calls) -> None:
     (assumed,) = aws.assumed
     assert (assumed["Action"], assumed["RoleArn"], assumed["key"]) == ("AssumeRole", ROLE, "BASE")
     assert (assumed["ExternalId"], assumed["RoleSessionName"]) == ("tenant 7", "lake")
-
-
-@both
-def test_application_names_its_session(aws: Aws, call: Calls) -> None:
-    for settings in (AwsSettings().of("lake"), AwsSettings(role_session_name="mine").of("lake"), AwsSettings()):
-        call(replace(settings, endpoint_url=aws.url, role_arn=ROLE), range(1))
-    names = [assumed["RoleSessionName"] for assumed in aws.assumed]
-    assert names == ["kinesis-efo-lake", "mine", "kinesis-efo"]
-
-
-@both
-def test_credentials_are_refreshed_while_clients_live(aws: Aws, call: Calls) -> None:
-    aws.lifetimes = [30]
-    call(AwsSettings(endpoint_url=aws.url, role_arn=ROLE), range(3))
-    numbers = [int(key.removeprefix("ASSUMED")) for key, _, _ in aws.signed]
-    assert len(set(numbers)) == 4, "each request has its own"
-    assert numbers == sorted(numbers)
-    assert 1 not in numbers, "none is signed with credentials that are about to expire"
-    assert {assumed["key"] for assumed in aws.assumed} == {"BASE"}
 
 
 @pytest.mark.slow
@@ -437,44 +387,6 @@ def test_unknown_issuer_names_the_authorities_in_use(
             )
         with pytest.raises(TableUnavailableError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(authorities: {named}\)"):
             asyncio.run(check(settings))
-
-
-@pytest.mark.parametrize(
-    ("option", "manifest", "variables", "region"),
-    [
-        ("eu-west-1", "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-1"),
-        (None, "eu-west-2", {"AWS_REGION": "eu-west-3"}, "eu-west-2"),
-        (None, None, {"AWS_REGION": "eu-west-3", "AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-3"),
-        (None, None, {"AWS_DEFAULT_REGION": "eu-west-4"}, "eu-west-4"),
-    ],
-)
-def test_region_option_precedes_the_manifests_region(
-    environment: pytest.MonkeyPatch, option: str | None, manifest: str | None, variables: dict[str, str], region: str
-) -> None:
-    for name, value in variables.items():
-        environment.setenv(name, value)
-    clients = SyncClients(AwsSettings(region=option, endpoint_url="http://127.0.0.1:9"), manifest)
-    with closing(clients.client("dynamodb")) as client:
-        assert clients.region == client.meta.region_name == region
-
-
-def test_tls_is_verified_with_the_current_authorities(tmp_path: Path, environment: pytest.MonkeyPatch) -> None:
-    async def list_tables(settings: AwsSettings) -> None:
-        once = AioConfig(retries={"total_max_attempts": 1})
-        async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as table:
-            await table.list_tables()
-
-    ours, others = authorities(tmp_path)
-    bundle = tmp_path / "bundle.pem"
-    environment.setenv("AWS_CA_BUNDLE", str(bundle))
-    with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
-        settings = AwsSettings(endpoint_url=aws.url)
-        bundle.write_bytes(Path(others.path).read_bytes())
-        with pytest.raises(SSLError, match="CERTIFICATE_VERIFY_FAILED"):
-            asyncio.run(list_tables(settings))
-        bundle.write_bytes(Path(ours.path).read_bytes())
-        asyncio.run(list_tables(settings))
-        assert len(aws.signed) == 1
 
 
 def test_missing_region_is_an_error() -> None:
@@ -574,22 +486,6 @@ def keys_of(aws: Aws, call: Calls, clock: HandClock, *between: Callable[[], obje
 Keys = Callable[[str], None]
 
 
-# Shows keys change.
-@both
-def test_changed_file_is_read_again_once(
-    aws: Aws, call: Calls, clock: HandClock, keys: Keys, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "kinesis_efo.credentials")
-
-    def change() -> None:
-        keys("SECOND")
-        clock.wait(59)
-
-    assert keys_of(aws, call, clock, change, lambda: clock.wait(2), clock.wait) == ["FIRST"] * 2 + ["SECOND"] * 2
-    assert {token for _, token, _ in aws.signed} == {"ofFIRST", "ofSECOND"}
-    assert len([line for line in caplog.messages if "read again" in line]) == 1
-
-
 @both
 def test_keys_of_a_missing_file_stay(
     aws: Aws, call: Calls, clock: HandClock, keys: Keys, environment: pytest.MonkeyPatch
@@ -639,26 +535,6 @@ def test_half_written_file_changes_nothing(
         clock.wait()
 
     assert keys_of(aws, call, clock, write_half, write_whole) == ["FIRST", "FIRST", "SECOND"]
-
-
-@both
-@pytest.mark.parametrize("own", [False, True])
-def test_rotated_keys_assume_the_role(
-    aws: Aws, call: Calls, clock: HandClock, keys: Keys, environment: pytest.MonkeyPatch, own: bool
-) -> None:
-    aws.lifetimes = [30]  # assumed again for each request
-    if own:
-        environment.setenv("AWS_ACCESS_KEY_ID", "OURS")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
-        environment.setenv("AWS_PROFILE", "default")
-
-    def rotate() -> None:
-        keys("SECOND")
-        clock.wait()
-
-    keys_of(aws, call, clock, rotate, role_arn=ROLE)
-    assumed = [each["key"] for each in aws.assumed]
-    assert [assumed[0], assumed[-1]] == (["OURS", "OURS"] if own else ["FIRST", "SECOND"])
 
 
 @pytest.mark.parametrize(
@@ -863,14 +739,6 @@ def test_provider_is_called_once_and_again_if_expired(aws: Aws, call: Calls, clo
     assert {token for _, token, _ in aws.signed} == {"t"}
     call(AwsSettings(endpoint_url=aws.url, credential_provider=name, role_arn=ROLE), range(1))
     assert aws.assumed[0]["key"].startswith("KEY") and aws.signed[-1][0] == "ASSUMED1"
-
-
-@both
-@pytest.mark.usefixtures("provider")
-def test_provider_is_called_again_before_expiry(aws: Aws, call: Calls) -> None:
-    call(AwsSettings(endpoint_url=aws.url, credential_provider="acme_keys:expiring"), range(2))
-    keys = [key for key, _, _ in aws.signed]
-    assert len(set(keys)) == 3 and keys[0] != "KEY1", "none is signed with credentials that are about to expire"
 
 
 BAD_PROVIDERS = {

@@ -278,32 +278,12 @@ def test_other_times_are_refused_with_a_remedy(moment: object, meant: str) -> No
         batch(since=moment)
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({}, ("kinesis-efo option 'startingPosition'", "kinesis-efo option 'endingPosition'")),
-        ({"since": "2023-11-15T08:00Z"}, ("since", "kinesis-efo option 'endingPosition'")),
-        ({"until": "2023-11-15T08:00Z"}, ("kinesis-efo option 'startingPosition'", "until")),
-        ({"since": "2023-11-15T08:00Z", "until": "2023-11-15T09:00Z"}, ("since", "until")),
-    ],
-)
-def test_messages_name_the_given_argument(given: dict[str, str], names: tuple[str, str]) -> None:
-    options = batch(**given)
-    assert (options.name("since", "startingPosition"), options.name("until", "endingPosition")) == names
-
-
 @pytest.mark.parametrize("name", ["startingPosition", "startingposition"])
 def test_two_starts_are_refused(name: str) -> None:
     with raises(
         ConfigurationError, "kinesis_efo.read got since='2023-11-15T08:00Z' and startingPosition; give one of the two"
     ):
         batch(since="2023-11-15T08:00Z", **{name: "TRIM_HORIZON"})
-
-
-def test_classic_session_passes_on_cores_and_kinesis_time(there: str) -> None:
-    found: Any = read(Driver(), manifest=there)
-    options = BatchOptions.parse(found).source
-    assert (options.cores, options.loaded) == (2, SERVER_MILLIS)
 
 
 def test_connect_clients_ask_the_server_for_the_tip() -> None:

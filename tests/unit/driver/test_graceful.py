@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from kinesis_efo.driver.graceful import SIGNALS, stop_signals, wait_for_stop
-from tests.support.world import wait_until
 
 
 class Query:
@@ -91,12 +90,6 @@ def test_a_query_is_stopped_between_micro_batches(message: str) -> None:
     assert query.looks == 3
 
 
-def test_under_load_a_new_batch_number_marks_the_boundary() -> None:
-    query = Query(_nothing, lambda query: setattr(query, "batch", 8))
-    assert wait_for_stop(query, _asked()) is True  # type: ignore[arg-type]
-    assert query.stopped_at == (8, "Processing new data")
-
-
 def test_a_micro_batch_is_cut_after_the_patience() -> None:
     query = Query()
     assert wait_for_stop(query, _asked(), patience=0.1) is True  # type: ignore[arg-type]
@@ -166,16 +159,6 @@ def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.Monkey
 
 class Client:
     """A session of Spark Connect, as far as this goes."""
-
-
-def test_the_waiting_thread_ends_with_the_context() -> None:
-    def waiting() -> list[threading.Thread]:
-        return [each for each in threading.enumerate() if each.name == "kinesis-efo stop"]
-
-    spark: Any = None
-    with stop_signals(spark):
-        assert len(waiting()) == 1
-    wait_until(lambda: not waiting(), 30)
 
 
 # -- forked children
@@ -248,20 +231,3 @@ def test_terminated_child_does_not_stop_the_job(end_child: Callable[[int], int],
         assert not stopping.wait(0.1)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopping.wait(60)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_child_that_leaves_the_context_changes_nothing() -> None:
-    with default_handlers():
-        parent = os.getpid()
-        try:
-            with stop_signals(Client()) as stopping:  # type: ignore[arg-type]
-                child = os.fork()
-                if child:
-                    assert os.waitpid(child, 0)[1] == 0
-                    assert not stopping.is_set()
-                    os.kill(parent, signal.SIGTERM)
-                    assert stopping.wait(60)
-        finally:
-            if os.getpid() != parent:
-                os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)

@@ -128,17 +128,6 @@ def test_job_without_exit_raises_quietly(error: BaseException, capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
-def test_other_errors_have_their_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise KeyError("no such field") from ValueError("the cause")
-
-    assert run(Session(), fail) == 1
-    text = capfd.readouterr().err
-    assert text.startswith("ValueError: the cause\n\nThe above exception was the direct cause")
-    assert "Traceback (most recent call last):" in text
-    assert text.endswith("\nmy job failed: KeyError: 'no such field'\n")
-
-
 OURS = "Traceback (most recent call last):\nkinesis_efo.errors.DataLossError: shard a: gone\n\tat org.apache.spark\n"
 
 
@@ -176,21 +165,6 @@ def test_an_unawaited_error_is_printed_later(capfd: pytest.CaptureFixture[str]) 
     assert wait_until(said) == "a query failed: DataLossError: shard a: gone\n"
 
 
-def test_delayed_errors_are_printed_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(_Failures, "hear", lambda failures, _: failures.onQueryTerminated(ended(OURS)))
-    assert run(Session(), lambda: None) == 0
-    assert capfd.readouterr().err == "a query failed: DataLossError: shard a: gone\n"
-
-
-def test_a_builder_makes_the_session() -> None:
-    session = Session()
-    with job(SimpleNamespace(getOrCreate=lambda: session)) as spark:  # type: ignore[arg-type]
-        assert spark is session
-    assert session.stopped.is_set()
-
-
 def test_a_missing_java_is_reported_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -221,13 +195,6 @@ def test_child_that_leaves_the_job_leaves_spark_running() -> None:
         if os.getpid() != parent:
             os._exit(1 if session.stopped.is_set() else 0)
     assert session.stopped.is_set()
-
-
-def test_the_programs_exit_code_is_kept() -> None:
-    def leave() -> None:
-        raise SystemExit(3)
-
-    assert run(Session(), leave) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gc
 import socket
-import traceback
 
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from kinesis_efo import errors
 from kinesis_efo.driver.reason import cause, own_message, reason
-from kinesis_efo.errors import DataLossError, OptionsError, RetriesExhaustedError
+from kinesis_efo.errors import DataLossError, OptionsError
 from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.spark43
@@ -52,31 +51,6 @@ TASK = (
 def test_the_librarys_message_is_found_in_full(text: str) -> None:
     whole = "OptionsError: " + "\n".join(FAULTS)
     assert own_message(RuntimeError(text)) == reason(RuntimeError(text)) == reason(OptionsError(FAULTS)) == whole
-
-
-def test_the_original_error_is_restored_from_text() -> None:
-    found = cause(RuntimeError(f"[STREAM_FAILED] Query terminated: {TRACEBACK} SQLSTATE: 39000"))
-    assert isinstance(found, OptionsError)
-    assert found.faults == FAULTS
-    text = "Traceback\nkinesis_efo.errors.DataLossError: records are gone SQLSTATE: 38000"
-    for error in (RuntimeError(text), text):
-        found = cause(error)
-        assert (type(found), str(found)) == (DataLossError, "records are gone")
-
-
-def test_the_cause_keeps_the_errors_data() -> None:
-    error = RetriesExhaustedError("shard a is stuck: no records", remedy="Start again").about("orders", "shardId-0")
-    with pytest.raises(RetriesExhaustedError) as raised:
-        raise error.about("another")
-    text = (
-        f"{''.join(traceback.format_exception(raised.value))} SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ==="
-    )
-    found = cause(RuntimeError(f"[STREAM_FAILED] Query terminated: {text}\nCaused by: {text}"))
-    assert isinstance(found, RetriesExhaustedError)
-    assert str(found) == str(error) == "shard a is stuck: no records. Start again"
-    assert found.data == {"stream": "orders", "shard_id": "shardId-0", "remedy": "Start again"}
-    assert found.retriable
-    assert own_message(text) == f"RetriesExhaustedError: {found}"
 
 
 def test_an_error_in_a_chain_is_returned_itself() -> None:

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,14 +164,6 @@ def test_plans_of_another_user_are_not_unpickled(context: Context, tmp_path: Pat
     assert not unpickled.exists()
 
 
-def test_dataframes_of_a_session_share_one_supervisor(context: Context) -> None:
-    session = Session(context)
-    paths = {path_for(session, fetchers) for fetchers in range(1, 21)}
-    assert len(paths) == len(threads()) == 1
-    assert path_for(Session(context)) in paths, "another session of the same Spark"
-    assert next(iter(paths)).is_socket()
-
-
 def test_a_stopped_spark_leaves_no_supervisor(context: Context) -> None:
     before = path_for(Session(context))
     other = Context()
@@ -204,17 +195,6 @@ def test_removed_socket_of_a_supervisor_is_restored(context: Context, asks: Call
     if what == "directory":
         path.parent.rmdir()
     wait_until(path.is_socket, 60, "the socket")
-    asks(path)
-
-
-def test_fetchers_start_with_a_long_tmpdir(
-    context: Context, asks: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("x" * 120)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    path = path_for(Session(context))
-    assert path.is_relative_to(long)
     asks(path)
 
 

@@ -82,8 +82,10 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
     threading.Thread(target=pass_on, name="kinesis-efo stop", daemon=True).start()
 
-    # `signal` returns None for a handler that was not installed from Python. Restore the default handler in this case.
-    before = {number: signal.signal(number, handle) or signal.SIG_DFL for number in SIGNALS}
+    # `getsignal` returns None for a handler that was not installed from Python. Restore the default handler in this case.
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, handle)
     _restores.append(restore)
     ends: list[Callable[[], None]] = []
     if isinstance(spark, SparkSession):

@@ -126,14 +126,11 @@ def reset(given: Reset) -> None:
     asyncio.run(move())
 
 
-def _is_inside(position: Position) -> bool:
-    return position.is_end or position.sequence_number is not None
-
-
 async def reset_of(application: Leases, given: Reset) -> None:
     """Move an application's leases."""
     target = start_position("--to", given.to, shards=bool(given.shard))
-    if target is not None and _is_inside(target) and len(application.manifest.streams) > 1:
+    is_inside = target is not None and (target.is_end or target.sequence_number is not None)
+    if is_inside and len(application.manifest.streams) > 1:
         raise UsageError(f"--to {given.to} is a position inside one shard, of one stream: say which with --stream")
 
     async def plan(scan: Scan, _: Scan) -> Plan:

@@ -134,27 +134,19 @@ def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> N
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a program that embeds Python, or a library that was loaded before it: Python tells nothing of it."""
-    real, told = signal.signal, set[int]()
-
-    def like_a_foreign_one(number: int, handler: Any) -> Any:
-        before = real(number, handler)
-        if number in told:
-            return before
-        told.add(number)
-        return None
-
-    originals = {number: signal.getsignal(number) for number in SIGNALS}
-    monkeypatch.setattr(signal, "signal", like_a_foreign_one)
+    real = signal.getsignal
+    originals = {number: real(number) for number in SIGNALS}
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if callable(found := real(number)) else found)
     try:
         with stop_signals(Client()) as stopping:  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGTERM)
             assert stopping.wait(60)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
-            assert callable(signal.getsignal(signal.SIGINT))
+            assert callable(real(signal.SIGINT))
         assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
     finally:
         for number, handler in originals.items():
-            real(number, handler)
+            signal.signal(number, handler)
 
 
 class Client:

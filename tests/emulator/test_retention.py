@@ -12,11 +12,11 @@ from kinesis_efo.decisions.losses import NO_FACTS
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.options.settings import Start
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld
-from tests.emulator.query import Query
+from tests.emulator.query import NO_LIMIT, Query
 from tests.emulator.test_each_fault import virtual
 from tests.emulator.world import Steady
 from tests.support.lease_store import MemoryLeaseStore
@@ -422,3 +422,49 @@ async def test_added_stream_is_opened_once_its_start_is_committed() -> None:
         assert rows.demand(added, TRIM_HORIZON) is None
         progress.begin(end)
         assert rows.demand(added, TRIM_HORIZON) is not None
+
+
+@virtual
+async def test_run_after_a_kill_stores_the_last_record() -> None:
+    w = world(shards=1)
+    async with Query(w.application) as query:
+        w.put_some(5)
+        offset = await read_on(query, await query.begin(), 3, 3.0)
+        w.put_some(5)
+        while rows(w) < 10:
+            offset = await query.batch(offset)
+        finish(query.planner, offset)
+        query.crash()
+    async with Query(w.application) as query:
+        assert await query.planner.wait_held(60.0)
+        query.planner.begin(offset)
+        query.planner.continues(offset)
+    (lease,) = (row for row in (await w.application.table.scan()).leases.values() if not row.is_run)
+    assert lease.record == w.application.rows[-1].sequence, "a KCL that goes on would read it again"
+
+
+@virtual
+async def test_query_waits_until_its_start_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world(shards=1)
+    later(w, 40 * HOUR)
+    w.put_some(5)
+    old = Position.at_timestamp(int(1000 * (w.clock.time() - 30 * HOUR)))
+    async with Query(w.application) as query:
+        begin = await query.begin()
+        await query.run.streams.refresh()
+        losses = Losses(query.run.streams, lambda *_: NO_FACTS)
+        answers = query.client.describe_stream_summary
+        query.client.describe_stream_summary = broken  # type: ignore[method-assign]
+        unknown = await losses.check(Offset(dict.fromkeys(begin, old)), rows=True)
+        query.client.describe_stream_summary = answers  # type: ignore[method-assign]
+        assert unknown is False
+        with monkeypatch.context() as patch:
+            patch.setattr(Losses, "check", lambda *_, **__: asyncio.sleep(0, unknown))
+            reply = await query.planner.poll(begin, NO_LIMIT, NO_LIMIT, 10.0)
+            assert (reply.shards, reply.undecided) == ([], True), "a buffer may have skipped what is lost"
+        reply = await query.planner.poll(begin, NO_LIMIT, NO_LIMIT, 10.0)
+        assert sum(each.records for each in reply.shards) == 5
+
+
+async def broken(**_: object) -> None:
+    raise TimeoutError("no answer")

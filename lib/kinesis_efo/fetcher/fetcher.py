@@ -276,7 +276,7 @@ class Fetcher:
         known = self._coordinator.facts(key, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
-        return stream.subscribe(key.shard, start, sink, known, may_open, separate=not row.is_shared)
+        return stream.subscribe(key.shard, start, sink, known, may_open, reader=row.query)
 
     async def _lost(self, key: ShardKey, cause: str) -> None:
         losses = self._streams.stream(key.stream).losses

@@ -49,6 +49,7 @@ class ShardDelivery:
         stats: SubscriptionStats,
         retention: Retention | None,
         known: Facts,
+        reader: str | None = None,
     ) -> None:
         self.shard_id = shard_id
         self.position = start
@@ -64,6 +65,7 @@ class ShardDelivery:
         self._sink = sink
         self._stats = stats
         self._retention = retention
+        self._reader = reader
         # The end of the first event that was read at the trim horizon; None before that event.
         self._first: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
@@ -121,7 +123,7 @@ class ShardDelivery:
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
-            self.shard_id, self.position, known, begins=self._begins, least=self._least
+            self.shard_id, self.position, known, begins=self._begins, least=self._least, reader=self._reader
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:

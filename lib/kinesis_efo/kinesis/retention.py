@@ -149,8 +149,9 @@ class Retention:
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
-        # By shard, if its position is older than the minimum retention: the last check, to repeat in case the retention was shortened
-        self._checks: dict[str, _Check] = {}
+        # By shard and reader, if the position is older than the minimum retention: the last check, to repeat in case the retention was
+        # shortened
+        self._checks: dict[tuple[str, str | None], _Check] = {}
 
     async def check(
         self,
@@ -160,6 +161,7 @@ class Retention:
         *,
         begins: bool = False,
         least: float = START_SECONDS,
+        reader: str | None = None,
     ) -> Gap | None:
         """Return the gap if the trim horizon has passed a position, so that reading can only continue at the horizon; None if it has not.
 
@@ -168,6 +170,7 @@ class Retention:
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
             least: With `begins`, the trim horizon may have moved this many seconds since the start before that counts as a loss.
+            reader: The query that reads the shard separately; None if queries share the reading, and empty if nothing is read yet.
 
         Raises:
             DataLossError: Records may be gone, and the options do not accept the loss.
@@ -175,7 +178,7 @@ class Retention:
         """
         now = self._clock.time()
         until = known.read_until if known.covers_all(position) else None
-        last = self._checks.get(shard_id)
+        last = self._checks.get((shard_id, reader))
         if until is not None and now - until <= self._shortest and last is None:
             return None  # a fast path, since this is called for every event
         shard = None
@@ -185,7 +188,7 @@ class Retention:
             since = self._low_watermark(shard_id, shard, position, known)
         is_recent = since is None or now - since <= self._shortest
         if last is not None:
-            await self._repeat_check(shard_id, last, is_last=is_recent)
+            await self._repeat_check((shard_id, reader), last, is_last=is_recent)
         if since is None or is_recent:
             return None
         start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
@@ -196,10 +199,10 @@ class Retention:
         if is_whole(await self._shard(shard_id), position):
             return None
         if found is None:
-            last = self._checks.get(shard_id)
-            if last is None or since < last.since:
+            last = self._checks.get((shard_id, reader))
+            if reader != "" and (last is None or since < last.since):
                 retention = (await self._summary.get()).retention
-                self._checks[shard_id] = _Check(since, now, retention, position, known)
+                self._checks[shard_id, reader] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
         # A start time may lie in parents that are no longer listed. Then the message says that records of older shards are lost, too.
@@ -209,15 +212,15 @@ class Retention:
         self._report(shard_id, position, known, found, older=older)
         return found
 
-    async def _repeat_check(self, shard_id: str, last: _Check, *, is_last: bool) -> None:
+    async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
         """Read the retention again. If it was shortened, report what the last check missed. `is_last`: there is no later check."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
-        if self._checks.get(shard_id) is last:
-            del self._checks[shard_id]
+        if self._checks.get(by) is last:
+            del self._checks[by]
         if retention < last.retention and (found := gap(last.since, last.at - retention, None)) is not None:
-            self._report(shard_id, last.position, last.known, found, older=False)
+            self._report(by[0], last.position, last.known, found, older=False)
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly retained, being younger than `shortest`. `shard` is the shard as listed."""

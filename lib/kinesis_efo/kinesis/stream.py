@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Final, TypeVar
 
 from botocore.parsers import ResponseParserError
@@ -107,7 +108,7 @@ class Stream:
     async def identify(self) -> None:
         """Read the stream's creation time, which differs for an earlier stream of the same name. On failure, the time stays unknown."""
         if self.identity.created is None:
-            self.identity = await identified(self._lister, self.ref.stream_arn)
+            self.identity = await identified(self._lister, self.ref.stream_arn, self._patience)
 
     def check_created(self, created: int) -> None:
         """Raise `StreamReplacedError` if the stream was not created at `created` (epoch seconds)."""
@@ -240,18 +241,15 @@ class Stream:
             known,
             begins=position == TRIM_HORIZON,
             least=0.0 if planned else START_SECONDS,
+            reader="",
         )
         passed = await self._retried("DescribeStreamSummary", check)
         if passed is None and known.read_until is not None:
             self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
 
-    async def horizon(self) -> float | None:
-        """Return the trim horizon in epoch seconds; None if the retention cannot be read."""
-        try:
-            return await self._retention.horizon()
-        except CALL_ERRORS as error:
-            logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
-            return None
+    async def horizon(self) -> float:
+        """Return the trim horizon in epoch seconds. Retries, and raises a `StreamError` if the retention cannot be read."""
+        return await self._retried("DescribeStreamSummary", self._retention.horizon)
 
     async def is_past(self, shard_id: str, number: int) -> bool:
         """Whether the record with this sequence number is older than the retention; False if the retention cannot be read."""
@@ -281,7 +279,7 @@ class Stream:
         known: Facts = NO_FACTS,
         may_open: Callable[[], Awaitable[None]] | None = None,
         *,
-        separate: bool = False,
+        reader: str | None = None,
     ) -> ShardSubscription:
         """Create a subscription to one shard, without starting it. Any earlier subscription to the shard must have ended.
 
@@ -290,13 +288,14 @@ class Stream:
             sink: Receives the events.
             known: The low watermark at `start`, and which losses are accepted.
             may_open: Awaited before each SubscribeToShard call.
-            separate: Read with GetRecords, for a query that is catching up.
+            reader: The query that is catching up with GetRecords; None if queries share the subscription.
 
         Raises `StreamReplacedError` or `InvalidRequestError` if `start` belongs to an earlier stream or another shard.
         """
         self._check_number(shard_id, start)
+        by = self._by(reader is not None)
         return ShardSubscription(
-            self._by(separate), shard_id, start, sink, retention=self._retention, known=known, may_open=may_open
+            by, shard_id, start, sink, retention=self._retention, known=known, may_open=may_open, reader=reader
         )
 
     def _by(self, separate: bool) -> ReadContext:
@@ -322,8 +321,8 @@ class Stream:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
             # Records after the position may have been trimmed before the search, so the shard counts as idle only from the trim horizon on.
-            since = await self.horizon() if position == TRIM_HORIZON else None
-            if since is None or since >= read_until:
+            since = await self.horizon() if position == TRIM_HORIZON else inf
+            if since >= read_until:
                 return end
         self._retention.was_idle(shard_id, end.position, read_until, since)
         return end

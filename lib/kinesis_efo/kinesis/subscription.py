@@ -59,12 +59,13 @@ class ShardSubscription:
         retention: Retention | None = None,
         known: Facts = NO_FACTS,
         may_open: Callable[[], Awaitable[None]] | None = None,
+        reader: str | None = None,
     ) -> None:
         self._context = context
         self._recovery = context.recovery(shard_id)  # Shared with the shard's former subscriptions, which have ended
         self.stats: SubscriptionStats = self._recovery.stats
         context.stats[shard_id] = self.stats
-        self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, known)
+        self._delivery = ShardDelivery(context, shard_id, start, sink, self.stats, retention, known, reader)
         self._place = QueuedRoom(sink.room, context.clock, context.limits.full)
         self._may_open = may_open
 

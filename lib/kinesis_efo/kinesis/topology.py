@@ -182,10 +182,12 @@ async def starting_positions(lister: Topology, stream_arn: str, start: Position)
     return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
 
 
-async def identified(lister: Topology, stream_arn: str) -> StreamIdentity:
+async def identified(lister: Topology, stream_arn: str, patience: Patience | None = None) -> StreamIdentity:
     """Return the identity of the stream that has this ARN now; without the creation time if DescribeStreamSummary fails."""
+    ask = partial(lister.summary, stream_arn)
     try:
-        return StreamIdentity(stream_arn, (await lister.summary(stream_arn)).created)
+        summary = await (ask() if patience is None else patience.call(f"DescribeStreamSummary of {stream_arn}", ask))
+        return StreamIdentity(stream_arn, summary.created)
     except CALL_ERRORS as error:
         logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
         return StreamIdentity(stream_arn)

@@ -37,11 +37,12 @@ class Losses:
         self._whole = False
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
-    async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> None:
+    async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> bool:
         """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
         `rows`: whether the lease rows were read. Only then is each position checked, since a row may show that an idle shard was read
-        further. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and
+        further. Returns False if a transient error leaves a position unchecked: a buffer may have skipped what is lost after it, and later
+        positions do not show that. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and
         AccessRefusedError or StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
         whole, listings = rows and not self._whole, self._streams.listings
@@ -51,7 +52,7 @@ class Losses:
             and (offset is self._checked_offset or offset.keys() == self._checked)
         ):
             self._checked_offset = offset
-            return
+            return True
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
@@ -62,6 +63,8 @@ class Losses:
         if await self._report(check_all):
             self._checked, self._checked_offset, self._checked_listings = frozenset(offset), offset, listings
             self._whole |= rows
+            return True
+        return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
         """Look for lost parents of shards that can start once everything up to `reached` is read. Raises like `check`.

@@ -22,7 +22,7 @@ from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.options import Bounds
-from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Mark, Offset, Position, PositionKind, ShardKey, ShardRange
 from kinesis_efo.run.gap import GapWatch
 from kinesis_efo.run.losses import Losses
 from kinesis_efo.run.query_ends import EndPositions, Ends, seconds_left
@@ -227,7 +227,9 @@ class Query:
         if begins and self._unlisted:
             # The offset has unlisted shards. List the shards again; otherwise, the parents of the unlisted shards would look unread.
             await self._run.streams.refresh(patient=True)
-        await self._check(self._losses.check(offset, rows=self._has_rows))
+        if not await self._check(self._losses.check(offset, rows=self._has_rows)):
+            await self._run.clock.sleep(min(1.0, at_most))
+            return PollReply([], [], [], undecided=True)
         starting = self._starting(offset)
         shards = await self._rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
         self._planned = shards or self._planned
@@ -343,7 +345,9 @@ class Query:
             self._follow(offset)
         table = self._run.table
         found = ((key, table.last_record_up_to(self._rows.name, key, at)) for key, at in moved.items())
-        self._run.commit(offset, moved, {key: last for key, last in found if last is not None})
+        # The buffers of an earlier run had the records of its last micro-batch, whose numbers are in the offset, too.
+        before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
+        self._run.commit(offset, moved, before | {key: last for key, last in found if last is not None})
         self._has_moved_rows = True
 
     def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:

@@ -99,8 +99,7 @@ async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
     # Leave out streams with a child of a finished shard: the child must be read from its creation on, whatever was trimmed before now.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
-    horizons = {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
-    return {name: horizon for name, horizon in horizons.items() if horizon is not None}
+    return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
 
 def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: Stream) -> list[Position | None]:

@@ -283,3 +283,18 @@ async def test_idle_shard_needs_no_list_of_shards() -> None:
     start = NOW - 30 * HOUR
     known = Facts(NOW - 5, start, read_since=start)
     assert not await retention(listed=list_shards).check(SHARD, TRIM_HORIZON, known)
+
+
+async def test_reader_repeats_only_its_own_checks() -> None:
+    losses = retention(lister := Lister(168))
+    slow, tip = after(3 * 24 * HOUR), after(0)
+    for _ in range(60):
+        await losses.check(SHARD, slow, reader="slow")
+        await losses.check(SHARD, tip)
+        await asyncio.sleep(1)
+    assert lister.asked <= 3
+    lister.hours = 48
+    await losses.check(SHARD, tip)
+    await asyncio.sleep(60)
+    with pytest.raises(DataLossError):
+        await losses.check(SHARD, slow, reader="slow")

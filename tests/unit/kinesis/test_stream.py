@@ -124,6 +124,16 @@ async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
     assert clock.monotonic() < 1080
 
 
+async def test_start_waits_for_the_creation_time_and_the_horizon() -> None:
+    lister = Lister(shard(0))
+    made, faults = stream(lister), [refused("LimitExceededException", operation="DescribeStreamSummary")] * 3
+    lister.faults = [*faults]
+    await made.identify()
+    assert made.identity.created == 42
+    lister.faults = [*faults]
+    assert await made.horizon() == pytest.approx(NOW - 24 * HOUR, abs=60)
+
+
 async def test_only_a_start_waits_for_a_list() -> None:
     lister = Lister(shard(0))
     made, clock = stream(lister), LoopClock()

@@ -39,6 +39,7 @@ from kinesis_efo_tools.operate.restart import _goes_on
 from kinesis_efo_tools.operate.spark_checkpoint import SourceEnd, folder_at, planned
 from kinesis_efo_tools.operate.tailing import Tail, Until
 from tests.emulator.memory import MemoryClient, MemoryKinesis
+from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.test_each_fault import virtual
 from tests.emulator.tools import STREAM, ParsingClient, Query, Stage, application
 from tests.support.messages import raises
@@ -324,6 +325,35 @@ async def test_tail_does_not_end_with_one_empty_answer() -> None:
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     assert len(shown) == 5
+
+
+@pytest.mark.parametrize("polled", [False, True])
+@virtual
+async def test_tail_reads_children_that_are_not_listed_yet(polled: bool) -> None:
+    world = MemoryWorld(Random(1), shards=1, settings={"max_event_records": 3})
+    await asyncio.sleep(200)
+    world.kinesis.listing_age = 60.0
+    for _ in range(120):
+        world.put("key1", 100_000)
+    await asyncio.sleep(20)
+    world.split(0)
+    await asyncio.sleep(1)
+    world.put_some(20)
+    await asyncio.sleep(5)
+    client, clock = MemoryClient(world.kinesis), world.clock
+    stream = Stream(
+        replace(world.application.ref, consumer_arn=None) if polled else world.application.ref,
+        PollingTransport(client, clock, 1.0) if polled else BotoTransport(client), Topology(client, clock),
+        RetrySettings(), "m.json", clock, polling_limits(KINESIS_LIMITS) if polled else KINESIS_LIMITS,
+    )  # fmt: skip
+    shown: list[TailRecord] = []
+    over = asyncio.Event()
+    tail = Tail(stream, "orders", shown.extend, until=Until(clock.time(), clock, over.set))
+    reading = asyncio.create_task(tail.run(Position.at_timestamp(round((clock.time() - 100) * 1000))))
+    await asyncio.wait_for(over.wait(), 300)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert len(shown) == 140
 
 
 @virtual

@@ -149,7 +149,8 @@ class Tail:
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
             quiet.observe(event.head, until.clock.monotonic())
-            if event.head.records or quiet.is_at_tip():
+            # Records alone do not show that the shard is open: it may be closed, and its children may not be listed yet.
+            if quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:
             return

@@ -472,10 +472,10 @@ class Query:
         while True:
             # Wait until all shards of the offset are listed: an unlisted shard would have no end, and be skipped.
             await self._run.streams.list_shards(offset)
-            await self._losses.check(offset, rows=self._has_rows)
+            known = await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # The query reads the descendants of trimmed shards instead: check whether the descendants were trimmed, too.
-            if not await self._losses.check_starting({**offset, **ends.gone}):
+            if not (known and await self._losses.check_starting({**offset, **ends.gone})):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(patient=True)
                 continue

@@ -258,7 +258,7 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_has_ends", "_positions", "_streams", "created", "horizons", "lasts", "mark")
+    __slots__ = ("_has_ends", "_positions", "created", "horizons", "lasts", "mark")
 
     def __init__(
         self,
@@ -274,7 +274,6 @@ class Offset(Mapping[ShardKey, Position]):
         self.horizons: Final[Mapping[str, float]] = dict(horizons or {})
         self.created: Final[Mapping[str, int]] = dict(created or {})
         self._has_ends: bool | None = None
-        self._streams: frozenset[str] | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
         return self._positions[key]
@@ -327,13 +326,6 @@ class Offset(Mapping[ShardKey, Position]):
         if self._has_ends is None:
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
-
-    @property
-    def streams(self) -> frozenset[str]:
-        """The streams of the offset's shards."""
-        if self._streams is None:
-            self._streams = frozenset(key.stream for key in self._positions)
-        return self._streams
 
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
         """Return the positions that differ from those of an earlier offset; all positions if `before` is None."""
@@ -442,9 +434,10 @@ class Offset(Mapping[ShardKey, Position]):
         But a stream that only `end` has begins at the positions of `end`, without ranges.
         """
         ranges = []
+        streams = {key.stream for key in self._positions}
         for key, through in sorted(end.items(), key=itemgetter(0)):
             after = self._positions.get(key, TRIM_HORIZON)
-            if after != through and not after.is_end and key.stream in self.streams:
+            if after != through and not after.is_end and key.stream in streams:
                 last = end.lasts.get(key)
                 ranges.append(
                     ShardRange(key, after, through, last if last is not None and after.precedes(last) else None)

@@ -43,17 +43,15 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
     def accepts_loss(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
-        accepted = self.accepted
-        if accepted is None or accepted.sequence_number is None or position.sequence_number is not None:
+        if (accepted := self.accepted) is None or accepted.sequence_number is None or position.sequence_number is not None:
             return accepted is not None and accepted.reaches(position)
         # Any number reaches a time, but the loss after the time may be a later one. A child begins before each number of its own.
         time = position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else self.horizon
-        return time is None or (_is_version_2(accepted.value) and _second(accepted.value) >= time)
+        return time is None or (_is_version_2(accepted.value) and accepted.value >> 36 & _36_BITS >= time)
 
     def covers_all(self, position: Position) -> bool:
         """Whether all records that arrived before `read_until` lie at or before `position`, however old the shard is."""
-        since = self.read_since if position == TRIM_HORIZON else None
-        return since is None or (self.horizon is not None and self.horizon >= since)
+        return position != TRIM_HORIZON or self.read_since is None or (self.horizon or 0.0) >= self.read_since
 
 
 NO_FACTS: Final = Facts()
@@ -155,7 +153,7 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
     index = shard_id.rpartition("-")[2]
     if not _is_version_2(number) or not index.isdecimal() or _index(number) != int(index):
         return None
-    second = _second(number)
+    second = number >> 36 & _36_BITS
     return float(second) if number >> 148 & _36_BITS <= second <= latest else None
 
 
@@ -185,10 +183,6 @@ def names_another(position: Position, shard: Shard) -> bool:
     own = _index(shard.first)
     # Compare indexes only if the shard's first sequence number contains its index: servers other than Kinesis may not encode it.
     return index.isdecimal() and own == int(index) and _index(number) != own
-
-
-def _second(number: int) -> int:
-    return number >> 36 & _36_BITS
 
 
 def _index(number: int) -> int:

@@ -71,7 +71,7 @@ class StreamSet:
             ) from None
         for fault in self.faults(offset, sources_of(data), finished=finished):
             raise fault
-        gone = offset.streams - self._streams.keys()
+        gone = {key.stream for key in offset} - self._streams.keys()
         if not gone:
             return offset
         for name in sorted(gone):

@@ -509,7 +509,7 @@ class Resumption:
     def resume(self, offset: Offset) -> None:
         """Record that the query continues at `offset`, and compare `offset` with the lease rows."""
         self._offset = offset
-        self._continued |= offset.streams
+        self._continued |= {key.stream for key in offset}
         for stream in self._rows:
             self._compare(stream)
 
@@ -527,7 +527,7 @@ class Resumption:
         if not self._is_new:
             return
         self._is_new = False
-        for stream in sorted(offset.streams - self._continued):
+        for stream in sorted({key.stream for key in offset} - self._continued):
             self._continued.add(stream)
             if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
                 logger.warning("%s", said)

@@ -577,7 +577,7 @@ class QueryRows:
             return None
         at, to = finished.get(key), reach.get(key)
         if at is None:
-            if to is None or key.stream not in finished.streams:
+            if to is None or not any(each.stream == key.stream for each in finished):
                 return None  # a stream that the planned micro-batch adds is read from its end on
             at = TRIM_HORIZON
         return None if at.is_end else Demand(at, SHARD_END if to is None else to, requested)

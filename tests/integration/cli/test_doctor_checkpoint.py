@@ -177,12 +177,12 @@ def test_checkpoint_behind_the_leases_is_reported(cli: Cli, tmp_path: Path) -> N
     assert "If it is from a backup, give the query a new output directory" in found[2]
 
 
-@pytest.mark.parametrize(("moved", "status"), [(11, "unknown"), (12, "passed")])
-def test_checkpoint_behind_its_mark_is_reported(cli: Cli, tmp_path: Path, moved: int, status: str) -> None:
+@pytest.mark.parametrize(("moves", "status"), [(11, "unknown"), (12, "passed")])
+def test_checkpoint_behind_its_mark_is_reported(cli: Cli, tmp_path: Path, moves: int, status: str) -> None:
     w = cli.world({"orders": 1, "clicks": 1})
     first, further = numbers(w, "orders", 2)
     positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
-    here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moved))
+    here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moves))
     run_row = Lease(run_key("clicks"), checkpoint=None, marks=(CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000),))
     other_query = moved(Lease(f"orders:{FIRST}"), Position.after(further))
     w.rows(run_row, other_query)

@@ -43,7 +43,8 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
 
     def accepts_loss(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
-        if (accepted := self.accepted) is None or accepted.sequence_number is None or position.sequence_number is not None:
+        accepted = self.accepted
+        if accepted is None or accepted.sequence_number is None or position.sequence_number is not None:
             return accepted is not None and accepted.reaches(position)
         # Any number reaches a time, but the loss after the time may be a later one. A child begins before each number of its own.
         time = position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else self.horizon

@@ -69,7 +69,6 @@ def plan(
 
     Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at
     least one event, so that even the smallest limits cannot stop a query.
-
     Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`.
     """
     # Usually, everything fits: then no shares are needed.

@@ -73,12 +73,6 @@ def test_aggregate_fills_its_bound_and_never_exceeds_it(users: list[tuple[bytes,
         assert list(aggregate.records) == taken
 
 
-def test_one_record_stays_as_it_is() -> None:
-    packer, only = Packer(1_000), record(b"data")
-    assert packer.add(only)
-    assert packer.seal() is only
-
-
 def test_aggregate_has_its_first_records_key_and_hash() -> None:
     packer = Packer(1_000)
     first = record(b"a", "first")

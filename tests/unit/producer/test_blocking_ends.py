@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import multiprocessing
 import os
 import pickle
@@ -96,19 +95,6 @@ def test_flush_does_not_depend_on_another_threads_put(before: str) -> None:
     assert set(opened.stored) == {b"mine", b"other"}
 
 
-@pytest.mark.parametrize("before", ["_queue", "call_soon_threadsafe"])
-def test_put_during_a_close_is_written_or_raises(before: str) -> None:
-    producer = blocking(opened := Opened()).open()
-    with paused(lambda: producer.put(b"other", "k"), before) as (other, resume):
-        closing = Call(producer.close)
-        closing.join(0.2)
-        resume.set()
-        closing.join(SOON)
-    assert isinstance(other.error, ProducerClosedError) or opened.stored == [b"other"]
-    assert producer.metrics.outstanding_records == 0
-    producer.close()
-
-
 def test_close_after_an_abort_counts_the_lost_records() -> None:
     with waiting() as (producer, opened):
         producer.abort()
@@ -122,73 +108,6 @@ def test_close_after_an_abort_counts_the_lost_records() -> None:
         for call in (producer.flush, lambda: producer.put(b"x", "k")):
             with pytest.raises(ProducerClosedError):
                 call()
-
-
-def test_abort_ends_a_close_that_waits() -> None:
-    with waiting() as (producer, _):
-        closing = Call(producer.close)
-        closing.join(0.2)
-        producer.abort()
-        closing.join(SOON)
-        assert isinstance(closing.error, ProducerClosedError)
-
-
-def test_close_after_ctrl_c_in_another_close_returns() -> None:
-    producer = blocking(opened := Opened()).open()
-    producer.put(b"x", "k")
-    gate = threading.Event()
-
-    def interrupt(frame: FrameType) -> None:
-        if frame.f_code.co_name == "_end_loop":
-            # Its thread still runs when Ctrl-C comes.
-            opened.loop.call_soon_threadsafe(gate.wait, SOON)
-        if frame.f_code.co_name == "join":
-            sys.settrace(None)
-            raise KeyboardInterrupt
-
-    first = Call(producer.close, interrupt)
-    first.join(SOON)
-    assert isinstance(first.error, KeyboardInterrupt)
-    second = Call(producer.close)
-    second.join(0.2)
-    gate.set()
-    second.join(SOON)
-    assert (second.is_alive(), second.error) == (False, None)
-    assert opened.stored == [b"x"]
-
-
-def test_flush_after_an_interrupted_abort_waits_for_earlier_records() -> None:
-    found: list[list[bytes]] = []
-    flushing = threading.Event()
-
-    def at_result(frame: FrameType) -> None:
-        if frame.f_code.co_name == "result":
-            flushing.set()
-
-    def at_return(_frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "return":
-            raise KeyboardInterrupt
-        return at_return
-
-    with waiting() as (producer, opened):
-
-        def flush() -> None:
-            producer.flush()
-            found.append(opened.stored)
-
-        first = Call(flush, at_result)
-        assert flushing.wait(SOON)
-        abort = Call(producer.abort, lambda frame: at_return if frame.f_code.co_name == "_end_flushes" else None)
-        abort.join(SOON)
-        first.join(SOON)
-        assert isinstance(abort.error, KeyboardInterrupt)
-        assert isinstance(first.error, ProducerClosedError)
-        second = Call(flush)
-        second.join(0.2)
-        opened.loop.call_soon_threadsafe(opened.service.gate.set)
-        second.join(SOON)
-        assert found == [[b"x"]]
-        producer.close()
 
 
 def test_waiting_put_raises_when_another_task_closes() -> None:
@@ -268,23 +187,6 @@ def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
         assert "open another one there" in text
 
 
-def test_asyncio_call_in_a_forked_process_raises() -> None:
-    async def main() -> list[str]:
-        async with with_parts(AsyncProducer("orders"), connect=Opened()) as producer:
-
-            def step(make: Callable[[], Any]) -> Callable[[], object]:
-                return lambda: make().send(None)
-
-            calls = [
-                step(lambda: producer.put(b"y", "k")), step(lambda: producer.put_many([(b"y", "k")])), step(producer.flush),
-                step(producer.close), step(producer.abort),
-            ]  # fmt: skip
-            return in_child(lambda: texts_of(calls), "os.fork")
-
-    for text in asyncio.run(main()):
-        assert f"was opened in process {os.getpid()}, at {Path(__file__)}:" in text
-
-
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_open_producer_of_an_ending_subprocess_is_closed(context: str, tmp_path: Path) -> None:
     process = multiprocessing.get_context(context).Process(target=_put_and_end, args=(tmp_path / "stored",))  # type: ignore[attr-defined]
@@ -307,18 +209,6 @@ def _put_and_end(stored: Path) -> None:
         stored.write_text(str(len(opened.stored)))
 
     threading.Thread(target=note).start()
-
-
-def test_unclosed_producer_of_an_ended_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        producer = await with_parts(
-            AsyncProducer("orders", settings=ProducerSettings(linger=60)), connect=Opened()
-        ).open()
-        await producer.put(b"x", "k")
-
-    asyncio.run(main())
-    gc.collect()
-    assert "the producer for orders was not closed: 1 records (2 bytes)" in caplog.text
 
 
 def test_signal_handler_within_a_put_cannot_call_the_producer() -> None:
@@ -392,16 +282,3 @@ def test_callback_of_send_may_not_wait_for_its_producer(wait: Callable[[Producer
     with blocking(Opened(), linger=0) as producer:
         producer.send(b"one").add_done_callback(called)
     assert [str(error)[:37] for error in errors] == ["a callback of a future of `send` must"]
-
-
-def test_exit_within_the_context_writes_the_records() -> None:
-    opened = Opened()
-
-    def program() -> None:
-        with blocking(opened, linger=60) as producer:
-            producer.put(b"one")
-            sys.exit(0)
-
-    with pytest.raises(SystemExit):
-        program()
-    assert opened.stored == [b"one"]

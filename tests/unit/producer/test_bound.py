@@ -105,71 +105,6 @@ def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool
     assert service.sent < 2 * service.taken, "records are sent again and again"
 
 
-def test_small_put_does_not_wait_for_a_large_one() -> None:
-    async def scenario(producer: AsyncProducer) -> None:
-        many = asyncio.create_task(producer.put_many((b"many", str(number)) for number in range(400)))
-        await asyncio.sleep(0)
-        await producer.put_many([(b"few", "a"), (b"few", "b")])
-        assert not many.done()
-        await many
-
-    run(scenario, LimitedService(1, Random(1)), max_outstanding_records=4)
-
-
-def test_small_records_do_not_starve_a_large_one() -> None:
-    service = ModelService(ModelStream(even_shards(1)))
-
-    async def scenario(producer: AsyncProducer) -> None:
-        async def small(number: int) -> None:
-            for _ in range(20):
-                await producer.put(b"x" * 400, str(number))
-
-        putting = [asyncio.create_task(small(number)) for number in range(5)]
-        await asyncio.sleep(0)
-        await producer.put(b"large".ljust(1_999), "k")
-        assert not all(task.done() for task in putting)
-        await asyncio.gather(*putting)
-        await producer.flush()
-        assert len(service.stream.seen) == 101
-
-    run(scenario, service, max_outstanding_bytes=2_000)
-
-
-def test_room_of_a_cancelled_put_goes_to_the_next() -> None:
-    service = ModelService(ModelStream(even_shards(1)))
-
-    async def scenario(producer: AsyncProducer) -> None:
-        service.gate.clear()
-        await producer.put(b"x" * 1_500, "k")
-        large = asyncio.create_task(producer.put(b"x" * 1_500, "k"))
-        await asyncio.sleep(0)
-        small = asyncio.create_task(producer.put(b"small", "k"))
-        await asyncio.sleep(0)
-        large.cancel()
-        await asyncio.wait_for(small, 1)
-        service.gate.set()
-        await producer.flush()
-        assert [record.data for record in service.stream.seen] == [b"x" * 1_500, b"small"]
-
-    run(scenario, service, max_outstanding_bytes=2_000)
-
-
-def test_seconds_of_a_wait_are_counted_while_it_lasts() -> None:
-    service = ModelService(ModelStream(even_shards(1)))
-
-    async def scenario(producer: AsyncProducer) -> None:
-        service.gate.clear()
-        await producer.put(b"x", "k")
-        assert (producer.metrics.backpressure_waits, producer.metrics.backpressure_seconds) == (0, 0)
-        waiting = asyncio.create_task(producer.put(b"x", "k"))
-        await asyncio.sleep(2)
-        assert (producer.metrics.backpressure_waits, producer.metrics.backpressure_seconds) == (1, 2)
-        service.gate.set()
-        await waiting
-
-    run(scenario, service, max_outstanding_records=1)
-
-
 def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     service = ModelService(ModelStream(even_shards(1)))
@@ -199,38 +134,6 @@ def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureF
     )
     assert "InternalFailure: x" in named[0]
     assert "secret" not in caplog.text
-
-
-def test_backoff_of_a_shard_delays_no_other() -> None:
-    service = ModelService(ModelStream(even_shards(2)))
-    sent_at: dict[bytes, float] = {}
-    fails = True
-
-    def some_refused(parcels: Sequence[Parcel]) -> list[Answer]:
-        answers = []
-        for parcel in parcels:
-            if fails and parcel.records[0].hash < RING // 2:
-                answers.append(Answer(code="InternalFailure", message=""))
-            else:
-                sent_at[parcel.data] = asyncio.get_running_loop().time()
-                answers.append(service.stream.store(parcel))
-        return answers
-
-    async def scenario(producer: AsyncProducer) -> None:
-        nonlocal fails
-        await producer.put(b"hot", "k", 0)
-        await asyncio.sleep(8)
-        waited = []
-        for number in range(40):
-            put_at = asyncio.get_running_loop().time()
-            await producer.put(b"%d" % number, "k", RING - 1)
-            await asyncio.sleep(2)
-            waited.append(sent_at[b"%d" % number] - put_at)
-        assert max(waited) < 0.2
-        fails = False
-
-    service.script = some_refused
-    run(scenario, service)
 
 
 @pytest.mark.parametrize("fails", [0, 3])

@@ -12,13 +12,13 @@ import pytest
 
 from kinesis_efo.errors import RecordRefusedError
 from kinesis_efo.producer import ProducerSettings
-from kinesis_efo.producer.engine import RECHECK_SECONDS, Engine
+from kinesis_efo.producer.engine import Engine
 from kinesis_efo.producer.record import PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.records.distribution import Distribution
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
-from tests.support.write_model import THROTTLE, Answer, ModelService, ModelStream, even_shards
+from tests.support.write_model import ModelService, ModelStream, even_shards
 
 Scenario = Callable[["Writing"], Awaitable[None]]
 
@@ -144,41 +144,6 @@ def test_change_to_auto_while_writing_loses_nothing(
     drive(scenario, stream, request, ordered=ordered, aggregate=aggregate)
 
 
-def test_change_back_is_found_within_five_minutes(request: pytest.FixtureRequest) -> None:
-    async def scenario(writing: Writing) -> None:
-        await writing.write(numbered(0, 100))
-        writing.stream.distribution = Distribution.KEYED
-        writing.service.keyed.clear()
-        await asyncio.sleep(RECHECK_SECONDS + 2)
-        await writing.write(numbered(100, 100, hash_key=7))
-        assert writing.service.keyed == [True]
-        assert writing.aggregates
-        asked = writing.service.asked
-        await asyncio.sleep(3 * RECHECK_SECONDS)
-        assert writing.service.asked == asked, "answers tell from now on"
-        assert writing.stored == list(range(200))
-
-    drive(scenario, auto(), request, aggregate=True)
-
-
-def test_throttled_shard_does_not_stop_distributed_records(request: pytest.FixtureRequest) -> None:
-    turns = iter(range(1_000_000))
-
-    async def scenario(writing: Writing) -> None:
-        def throttled(parcels: Any) -> list[Answer]:
-            refused = [next(turns) % 8 == 0 for _ in parcels]
-            return [
-                Answer(code=THROTTLE, message="") if no else writing.stream.store(parcel)
-                for no, parcel in zip(refused, parcels, strict=True)
-            ]
-
-        writing.service.script = throttled
-        await writing.write(numbered(0, 4_000))
-        assert writing.stored == list(range(4_000))
-
-    drive(scenario, auto(), request)
-
-
 @pytest.mark.parametrize("placed_by_kinesis", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 def test_unknown_distribution_disables_aggregation_and_slows_lookups(
@@ -201,25 +166,6 @@ def test_unknown_distribution_disables_aggregation_and_slows_lookups(
     (said,) = caplog.messages
     assert said.startswith(f"stream {request.node.name}: records are not aggregated, because it is not known")
     assert said.endswith("the role has no permission")
-
-
-def test_later_permission_enables_aggregation(request: pytest.FixtureRequest) -> None:
-    stream = ModelStream(even_shards(2), Distribution.UNKNOWN, "denied")
-
-    async def scenario(writing: Writing) -> None:
-        await writing.write(numbered(0, 200))
-        assert not writing.aggregates
-        stream.distribution = Distribution.KEYED
-        stream.split(0)
-        await writing.write(numbered(200, 200))
-        await asyncio.sleep(2)
-        await writing.write(numbered(400, 200))
-        assert writing.aggregates
-        assert writing.stored == list(range(600))
-        order = [int(record.data) for record in stream.seen if record.key == "key-3"]
-        assert order == sorted(order)
-
-    drive(scenario, stream, request, aggregate=True, ordered=True)
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

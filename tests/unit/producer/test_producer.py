@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.errors import (
-    KeyUnusableError,
     ProducerClosedError,
     RecordRefusedError,
     RetriesExhaustedError,
@@ -22,7 +20,6 @@ from kinesis_efo.errors import (
     WriteError,
 )
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
-from kinesis_efo.producer.record import Written
 from kinesis_efo.producer.service import KinesisService
 from tests.support import virtual_time
 from tests.support.messages import raises
@@ -138,16 +135,6 @@ def test_cancelled_request_fails_the_producer(begun: bool) -> None:
         run(scenario, linger=0)
 
 
-def test_record_is_sent_after_the_linger() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        await producer.put(b"x", "k")
-        assert not opened.service.requests
-        await until(lambda: producer.metrics.records_written == 1)
-        assert producer.metrics.latency_max >= 0.02
-
-    run(scenario, linger=0.02)
-
-
 # Shows 87.
 def test_flush_waits_only_for_records_put_before() -> None:
     async def scenario(producer: AsyncProducer, opened: Opened) -> None:
@@ -165,20 +152,6 @@ def test_flush_waits_only_for_records_put_before() -> None:
         assert opened.stored == [b"first"]
 
     run(scenario, linger=60)
-
-
-# Shows 89.
-def test_requests_in_flight_are_bounded() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put_many(numbered(5_000))
-        await until(lambda: opened.service.in_flight == 3)
-        opened.service.gate.set()
-        await producer.flush()
-        assert opened.service.most_in_flight == 3
-        assert len(opened.stored) == 5_000
-
-    run(scenario, max_in_flight=3)
 
 
 # Shows 88.
@@ -224,90 +197,6 @@ def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None
         await producer.abort()
 
     virtual_time.run(scenario())
-
-
-# Shows 88.
-def test_failure_ends_a_put_that_waits() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        opened.service.script = gone
-        await producer.put(b"x", "k")
-        waiting = asyncio.create_task(producer.put(b"x", "k"))
-        await until(lambda: producer.metrics.backpressure_waits)
-        opened.service.gate.set()
-        with pytest.raises(StreamNotFoundError):
-            await waiting
-        with pytest.raises(StreamNotFoundError):
-            await producer.put(b"x", "k")
-
-    fail(scenario, max_outstanding_records=1)
-
-
-def test_bug_of_the_library_fails_the_producer() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.script = lambda parcels: [None] * len(parcels)  # type: ignore[list-item]
-        await producer.put(b"x", "k")
-        with pytest.raises(WriteError, match="AttributeError"):
-            await producer.flush()
-
-    fail(scenario, WriteError)
-
-
-def test_put_many_writes_every_record_with_little_room() -> None:
-    outstanding = [0]
-
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.script = lambda _: outstanding.append(producer.metrics.outstanding_records)
-        await producer.put_many(numbered(1_700))
-        await producer.put_many([("last", "k0", 7), ("empty", "k1", None)])
-        await producer.put_many([])
-        await producer.flush()
-        seen = opened.stream.seen
-        assert Counter(record.position for record in seen) == Counter(range(1_702))
-        assert {record.position: record.data for record in seen}[1_699] == b"1699"
-        assert next(record for record in seen if record.data == b"last").hash == 7
-        assert producer.metrics.backpressure_waits > 0
-        assert 30 < max(outstanding) <= 37
-
-    run(scenario, shards=3, max_outstanding_records=37)
-
-
-def test_put_many_reads_few_large_records_ahead() -> None:
-    taken = [0]
-
-    def given() -> Iterator[tuple[bytes, str]]:
-        for number in range(40):
-            taken[0] += 1
-            yield b"x" * 100_000, str(number)
-
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        putting = asyncio.create_task(producer.put_many(given()))
-        await until(lambda: producer.metrics.backpressure_waits)
-        # A mebibyte, rounded up to a whole record.
-        assert taken[0] == 11
-        assert producer.metrics.outstanding_bytes <= 300_000
-        opened.service.gate.set()
-        await putting
-        await producer.flush()
-        assert producer.metrics.records_written == 40
-
-    run(scenario, max_outstanding_bytes=300_000)
-
-
-def test_order_of_a_key_survives_waits() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(200):
-                tasks.create_task(producer.put(str(number), "k"))
-        await producer.put_many((str(number), f"k{number % 3}") for number in range(600))
-        await producer.flush()
-        for key in ("k", "k0", "k1", "k2"):
-            positions = [record.position for record in opened.stream.seen if record.key == key]
-            assert len(positions) == 200
-            assert positions == sorted(positions)
-
-    run(scenario, shards=2, ordered=True, max_outstanding_records=3)
 
 
 @pytest.mark.parametrize("kind", [RecordRefusedError, ZeroDivisionError])
@@ -361,19 +250,6 @@ def test_record_above_a_setting_names_the_setting() -> None:
     run(scenario, max_outstanding_bytes=8_000)
 
 
-def test_leaving_the_context_after_an_error_writes_everything() -> None:
-    opened = Opened()
-
-    async def main() -> None:
-        async with with_parts(AsyncProducer("orders"), connect=opened) as producer:
-            await producer.put(b"x", "k")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(main())
-    assert (opened.stored, opened.closed) == ([b"x"], True)
-
-
 def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptureFixture) -> None:
     opened = Opened()
 
@@ -396,23 +272,6 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
 
 
-def test_flush_after_a_cancelled_one_waits_for_its_records() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.gate.clear()
-        await producer.put(b"x", "k")
-        flush = asyncio.create_task(producer.flush())
-        await until(lambda: opened.service.in_flight)
-        flush.cancel()
-        again = asyncio.create_task(producer.flush())
-        await asyncio.sleep(0.01)
-        assert not again.done(), "flush returned while a record was not acknowledged"
-        opened.service.gate.set()
-        await again
-        assert producer.metrics.records_written == 1
-
-    run(scenario)
-
-
 def test_producer_that_is_not_open_names_the_remedy() -> None:
     async def main() -> None:
         producer = with_parts(AsyncProducer("orders"), connect=Opened())
@@ -430,21 +289,6 @@ def test_producer_that_is_not_open_names_the_remedy() -> None:
                 await call
 
     asyncio.run(main())
-
-
-def test_unexpected_shard_refreshes_the_map_once() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.stream.split(0)
-        for round_ in range(5):
-            await producer.put_many(numbered(20, f"{round_}-"))
-            await producer.flush()
-        await until(lambda: opened.service.lists == 2)
-        await producer.put_many(numbered(20))
-        await producer.flush()
-        assert (len(opened.stored), opened.service.lists) == (120, 2)
-        assert producer.metrics.retries == {}
-
-    run(scenario)
 
 
 def test_aggregate_that_missed_a_split_is_written_again() -> None:
@@ -479,24 +323,6 @@ def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixtur
     assert len(caplog.messages) == 2
 
 
-def test_backpressure_with_progress_is_no_stall(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        async def slow() -> None:
-            for _ in range(30):
-                opened.service.gate.clear()
-                await asyncio.sleep(0.01)
-                opened.service.gate.set()
-                await asyncio.sleep(0)
-
-        pace = asyncio.create_task(slow())
-        while not pace.done():
-            await producer.put(b"x", "k")
-        await pace
-
-    run(scenario, max_outstanding_records=5, stall_warning=0.2)
-    assert caplog.messages == []
-
-
 def blocking(opened: Opened, **wanted: Any) -> Producer:
     return with_parts(Producer("orders", settings=ProducerSettings(**wanted)), connect=opened)
 
@@ -506,35 +332,6 @@ def has_thread() -> bool:
 
 
 class TestBlocking:
-    def test_records_of_several_threads_are_all_stored(self) -> None:
-        with blocking(opened := Opened(shards=4), max_outstanding_records=50) as producer:
-
-            def work(name: str) -> None:
-                for number in range(250):
-                    producer.put(b"x", f"{name}-{number}")
-                producer.put_many((b"x", f"{name}-{number}") for number in range(250, 500))
-
-            threads = [threading.Thread(target=work, args=(str(name),)) for name in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(30)
-            producer.flush()
-            assert producer.metrics.records_written == 2_000
-            assert producer.metrics.backpressure_waits > 0
-        assert len({record.key for record in opened.stream.seen}) == len(opened.stored) == 2_000
-        assert not has_thread()
-
-    @pytest.mark.parametrize("many", [False, True])
-    def test_order_of_one_thread_is_kept(self, many: bool) -> None:
-        with blocking(opened := Opened(), max_outstanding_records=7, ordered=True) as producer:
-            if many:
-                producer.put_many((str(number), "k") for number in range(500))
-            else:
-                for number in range(500):
-                    producer.put(str(number), "k")
-        assert opened.stored == [b"%d" % number for number in range(500)]
-
     def test_failure_reaches_the_thread_that_waits(self) -> None:
         producer = blocking(opened := Opened(), max_outstanding_records=1).open()
         opened.service.script = gone
@@ -589,16 +386,6 @@ def test_sent_record_fails_with_the_producer() -> None:
             await (await producer.send(b"y"))
 
     fail(scenario, linger=0.001)
-
-
-def test_failure_spares_acknowledged_sent_records() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
-        opened.service.script = lambda _: [Answer("shard"), Answer(code="KMSDisabledException")]
-        sent = [await producer.send(data, "k") for data in (b"x", b"y")]
-        written, failed = await asyncio.gather(*sent, return_exceptions=True)
-        assert (written, type(failed)) == (Written("shard", ""), KeyUnusableError)
-
-    fail(scenario, KeyUnusableError, linger=0.001)
 
 
 def test_refused_sent_record_fails_alone() -> None:

@@ -17,7 +17,7 @@ from kinesis_efo.errors import (
     StreamNotFoundError,
 )
 from kinesis_efo.producer.faults import Retry, judge
-from kinesis_efo.producer.queue import WRONG_SHARD, PutRecordsRequest, RecordQueue, RequestOutcome
+from kinesis_efo.producer.queue import PutRecordsRequest, RecordQueue, RequestOutcome
 from kinesis_efo.producer.record import Record, SizeLimit, make_record
 from kinesis_efo.producer.routing import ANY_SHARD, MAX_HASH, HashRange, ShardMap
 from kinesis_efo.producer.settings import MAX_REQUEST_BYTES, ProducerSettings
@@ -220,29 +220,6 @@ def test_request_is_sent_when_full_or_after_the_linger() -> None:
     assert queue.next_request(6.0, eager=False) is not None
 
 
-def test_throttled_shard_backs_off_while_others_continue() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(2)), backoff_base=1.0, backoff_max=1.0)
-    hot, cold = (shard.id for shard in stream.ranges)
-    queue.add([record(number, hash_key=0) for number in range(20)])
-    settled = queue.settle(send(queue), [THROTTLED] * 20, 0.0)
-    assert settled.retried == {THROTTLE: 20}
-    assert not settled.acknowledged
-    queue.add([record(20, hash_key=MAX_HASH)])
-    assert send(queue, 1e-9).shards == [cold]
-    assert queue.next_request(1e-9, eager=True) is None
-    assert 0 < (at := due(queue)) <= 1.0
-    assert set(send(queue, at).shards) == {hot}
-
-
-# Shows 91.
-def test_only_refused_records_are_sent_again_in_order() -> None:
-    queue = queue_of(1, 6)
-    answers = [TAKEN if number % 2 else THROTTLED for number in range(6)]
-    assert positions(queue.settle(send(queue), answers, 0.0).acknowledged) == [1, 3, 5]
-    fill(queue, range(6, 7))
-    assert positions(send(queue, 10.0).records) == [0, 2, 4, 6]
-
-
 # Shows 90.
 def test_throttled_shard_gets_as_many_records_as_it_takes() -> None:
     queue = queue_of(1, 2_000)
@@ -269,13 +246,6 @@ def test_backoff_has_full_jitter_below_a_doubling_bound() -> None:
         assert 0 <= min(seen) < 0.1 * bound
         assert 0.9 * bound < max(seen) <= bound + 1e-9
         assert sum(seen) / len(seen) == pytest.approx(bound / 2, rel=0.15)
-
-
-def test_requests_that_fail_together_count_as_one_fault() -> None:
-    queue = queue_of(1, 4_000, backoff_base=0.1, backoff_max=1_000 / 20)
-    for request in [send(queue) for _ in range(8)]:
-        queue.settle(request, [THROTTLED] * 500, 0.001)
-    assert due(queue) <= 0.001 + 0.1
 
 
 def test_failed_request_pauses_all_shards_and_is_retried() -> None:
@@ -359,21 +329,6 @@ def test_refused_record_is_found_beside_busy_shards() -> None:
     pytest.fail("the record is not named after 50 requests")
 
 
-def test_expired_credentials_count_once_per_round_of_requests() -> None:
-    queue, now, flight = queue_of(1), 0.0, list[PutRecordsRequest]()
-    fault = judge(refused("ExpiredTokenException", "expired", 400))
-    for position in range(100):
-        # Eight requests are in flight, and one is answered every second.
-        while len(flight) < 8:
-            queue.add([record(position, now=now)])
-            now = max(now, due(queue))
-            flight.append(send(queue, now))
-        if queue.fault(flight.pop(0), fault, now := now + 1).failure is not None:
-            assert 16 < now < 60
-            return
-    pytest.fail("the producer never fails")
-
-
 # Shows 89.
 def test_expired_credentials_get_five_tries_in_a_row() -> None:
     queue, now = queue_of(1), 0.0
@@ -427,95 +382,6 @@ def test_shard_without_progress_for_the_timeout_fails(events: str, fails: bool) 
         assert play(queue, event, float(at)).failure is None
     failure = play(queue, last[1], float(last[0])).failure
     assert isinstance(failure, RetriesExhaustedError) is fails
-
-
-# Shows 91.
-def test_retries_end_with_the_first_cause() -> None:
-    queue = queue_of(1, retry_timeout=60)
-    for event, now in (("outage", 0), ("throttled", 40)):
-        assert play(queue, event, now).failure is None
-    assert str(play(queue, "throttled", 80).failure).startswith(
-        "stream orders cannot be written to: every record for shardId-000000000000 failed for 80 s, beginning with "
-        "InternalFailure: the first cause"
-    )
-
-
-def test_failing_record_is_retried_while_its_shard_progresses() -> None:
-    queue = queue_of(1, retry_timeout=60)
-    queue.add([record(0, "poison")])
-
-    def step(now: float) -> RequestOutcome:
-        request = send(queue, now)
-        failed = Answer(code="InternalFailure", message="x")
-        settled = queue.settle(request, [failed if each.key == "poison" else TAKEN for each in request.parcels], now)
-        assert not settled.refused
-        return settled
-
-    for number in range(1, 1_200):
-        fill(queue, range(number, number + 1))
-        assert step(5 * number).failure is None
-    # Then it is alone: its shard makes no progress.
-    waited = next(seconds for seconds in range(5, 100, 5) if step(6_000 + seconds).failure is not None)
-    assert 60 < waited < 80
-
-
-def test_aggregate_that_readers_drop_is_not_acknowledged() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(1)), aggregate=True)
-    queue.add([record(number, f"k{number}", hash_key=place) for number, place in enumerate((0, MAX_HASH))])
-    request = send(queue)
-    assert len(request.parcels) == 1
-    stream.split(0)
-    answer = stream.store(request.parcels[0])
-    queue.adopt(stream.map)
-    settled = queue.settle(request, [answer], 0.0)
-    assert (settled.acknowledged, settled.misrouted, settled.retried) == ([], True, {WRONG_SHARD: 1})
-    again = send(queue, 10.0)
-    assert len(again.parcels) == 2, "one for each child"
-    assert set(again.shards) == set(stream.map.open_shards)
-
-
-def test_records_of_an_unlisted_shard_are_not_aggregated() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(3)), aggregate=True)
-    queue.adopt(ShardMap([shard for shard in stream.ranges if shard.id != "shardId-000000000001"]))
-    fill(queue, range(60))
-    sent = []
-    while (request := queue.next_request(0.0, eager=True)) is not None:
-        sent += request.parcels
-        queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
-    assert all(len({stream.map.shard_of(each.hash) for each in parcel.records}) == 1 for parcel in sent)
-    assert len(sent) < 60, "the others are aggregated"
-
-
-def test_new_shard_map_waits_for_answers_with_order() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(1)), ordered=True)
-    queue.add([record(0, "a")])
-    request = send(queue)
-    queue.add([record(1, "a")])
-    stream.split(0)
-    queue.adopt(stream.map)
-    assert queue.next_request(0.0, eager=True) is None
-    queue.settle(request, [Answer(code="InternalFailure")], 0.0)
-    assert positions(send(queue, 10.0).records) == [0]
-
-
-def test_aggregates_under_way_are_split_when_kinesis_distributes() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(2)), 20, aggregate=True)
-    request = send(queue)
-    assert len(request.parcels) == 2
-    queue.adopt(ANY)
-    settled = queue.settle(request, [Answer(stream.map.open_shards[0])] * 2, 0.0)
-    assert settled.retried == {WRONG_SHARD: 1}, "the KCL drops the one that lies in a shard of others"
-    assert not settled.misrouted, "there is nothing to learn"
-    again = send(queue, now=10.0)
-    assert [len(parcel.records) for parcel in again.parcels] == [1] * (20 - len(settled.acknowledged))
-    assert not again.keyed
-
-
-def test_unaggregated_records_fill_requests_with_order() -> None:
-    queue = queue_of(stream := ModelStream(even_shards(1)), aggregate=True, ordered=True)
-    queue.adopt(ShardMap(stream.ranges, Distribution.UNKNOWN))
-    fill(queue, range(20))
-    assert len(send(queue).parcels) == 20, "a request of one record each would take for ever"
 
 
 def test_answer_from_before_two_changes_does_not_block() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from hashlib import md5
 
 import aiohttp
 import pytest
@@ -77,13 +76,6 @@ def test_key_size_counts_bytes_and_its_length_characters() -> None:
     assert make_record(b"", "k", 0, SizeLimit(MIB), 0).hash == 0
 
 
-def test_shard_follows_the_key_or_explicit_hash_key() -> None:
-    shards = ShardMap(even_shards(2))
-    upper = next(key for key in map(str, range(100)) if md5(key.encode()).digest()[0] >= 0x80)
-    assert shards.shard_of(make_record(b"", upper, None, SizeLimit(MIB), 0).hash) == "shardId-000000000001"
-    assert shards.shard_of(make_record(b"", upper, 1, SizeLimit(MIB), 0).hash) == "shardId-000000000000"
-
-
 @pytest.mark.parametrize(
     ("given_key", "sent"), [("007", "7"), ("0" * 60 + "5", "5"), ("000", "0"), (12, "12"), ("0", "0")]
 )
@@ -141,11 +133,6 @@ def test_all_wrong_settings_are_named_together() -> None:
 )
 def test_faults_are_classified_by_whether_a_retry_helps(error: Exception, retry: Retry) -> None:
     assert judge(error).retry is retry
-
-
-@pytest.mark.parametrize("code", ["UnknownOperationException", "SerializationException", "InvalidAction"])
-def test_refusal_of_every_request_is_no_fault_of_a_record(code: str) -> None:
-    assert judge(refused(code)).kind is WriteError and judge(refused("ValidationException")).kind is RecordRefusedError
 
 
 # Shows 85.

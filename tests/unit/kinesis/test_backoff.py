@@ -22,10 +22,6 @@ def test_jitter_is_full_and_bounded(failures: int, chance: float, factor: float,
     assert jitter(settings, failures, lambda: 0.0) == 0
 
 
-def test_no_retries_at_all() -> None:
-    assert Backoff(RetrySettings(max_retries=0), lambda: 0.5).failed(RuntimeError(), 0.0) is None
-
-
 @given(
     st.floats(1, 7 * 86_400),
     st.integers(1, 600_000),

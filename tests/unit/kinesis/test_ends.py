@@ -132,9 +132,3 @@ def test_search_moves_back_to_the_position(position: Position, seconds: list[int
 def test_nothing_is_searched_before_a_past_time() -> None:
     for passed in (1_000_000, 1_000_001):
         assert look_from(1_000_000, Position.at_timestamp(passed)) == []
-
-
-def test_search_with_get_records_has_more_steps() -> None:
-    found = look_from(10**11, TRIM_HORIZON, polled=True)
-    assert [10**11 - each.value for each in found[:-1]] == [2_000, 60_000, 1_800_000, 54_000_000]
-    assert found[-1] == TRIM_HORIZON

@@ -79,12 +79,6 @@ def test_refused_assume_role_names_the_role() -> None:
     assert "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me" in str(error)
 
 
-def test_error_without_code_or_text_is_described() -> None:
-    assert describe(TimeoutError()) == "TimeoutError"
-    nameless = boto.ClientError({}, "SubscribeToShard")
-    assert classify(nameless).code == "ClientError"
-
-
 def test_fatal_errors_cross_processes() -> None:
     row = Backoff(RetrySettings(), lambda: 1.0)
     row.failed(TimeoutError("first"), 5.0)

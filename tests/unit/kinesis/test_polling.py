@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import AccessRefusedError, FrameError
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits, separate_pace
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
-from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.transport import Unlimited
@@ -125,29 +123,6 @@ async def test_busy_shard_is_polled_five_times_a_second() -> None:
     assert world.records == 1000 + 5 * 10_000 + 9_000, "as many as there may be, once their size is known"
 
 
-@pytest.mark.slow
-async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
-    world = PolledWorld(*[1 << 20] * 40)
-    await world.run_for(19)
-    assert not world.client.refused
-    assert world.client.limits_asked[:3] == [1000, 1, 1]
-    assert 34 <= world.records <= 40
-    # 10 MB at once, since nothing was known of the records; then as much as an event holds.
-    assert world.gaps[0] == pytest.approx(5, abs=0.1)
-    assert world.gaps[1] == pytest.approx(0.5, abs=0.01)
-
-
-@pytest.mark.slow
-async def test_idle_shard_is_polled_once_per_interval() -> None:
-    for interval in (1.0, 0.2, 10.0):
-        world = PolledWorld(10, interval=interval)
-        subscription = await world.run_for(600)
-        assert set(world.gaps) == {interval}
-        assert len(world.client.opened) == 1, "an iterator that is used does not expire"
-        assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
-        assert subscription.position == Position.after(world.stream[0].records[-1][0])
-
-
 async def test_many_shards_are_polled_less_often() -> None:
     world = PolledWorld(10, interval=1.0)
     others = [
@@ -159,30 +134,6 @@ async def test_many_shards_are_polled_less_often() -> None:
     others.clear()
     await world.run_for(60)
     assert set(world.gaps) == {1.0}
-
-
-async def test_hours_without_records_are_not_silence_and_reset_failures() -> None:
-    world = PolledWorld()
-    failing = iter(range(10**6))
-
-    def every_hundredth(_: str) -> None:
-        if next(failing) % 100 == 0:
-            raise ConnectionResetError
-
-    world.client.faults = every_hundredth
-    subscription = await world.run_for(3000)
-    assert subscription.stats.failures["ConnectionResetError"] > 20
-    assert subscription.position == TRIM_HORIZON
-    assert subscription.stats.millis_behind == 0
-    assert subscription.stats.last_event is not None
-
-
-async def test_pace_outlives_a_subscription() -> None:
-    world = PolledWorld(*[1 << 20] * 20)
-    await world.run_for(0.1)
-    await world.run_for(10)
-    assert world.gaps[0] == pytest.approx(5, abs=0.1)
-    assert not world.client.refused
 
 
 async def test_failed_call_lowers_the_record_limit() -> None:
@@ -201,26 +152,6 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 # -- iterators, the end, back-pressure
 
 
-# Shows 9.
-@pytest.mark.slow
-async def test_nothing_is_polled_while_the_sink_is_full() -> None:
-    world = PolledWorld(*[1000] * 30_000)
-    task = asyncio.ensure_future((subscription := world.subscribe()).run())
-    await asyncio.sleep(2)
-    world.has_room.clear()
-    await asyncio.sleep(1)
-    asked = len(world.times)
-    await asyncio.sleep(1000)
-    assert len(world.times) == asked
-    assert subscription.stats.state is State.PAUSED
-    world.has_room.set()
-    await asyncio.sleep(30)
-    assert world.records == 30_000
-    assert (subscription.stats.paused, subscription.stats.failures) == (1, {})
-    task.cancel()
-    await asyncio.wait({task})
-
-
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
     world = PolledWorld()
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
@@ -237,32 +168,6 @@ async def test_closing_ends_a_read_that_waits_at_once() -> None:
     unread.close()
     assert await anext(aiter(unread), None) is None
     assert len(world.client.limits_asked) == 1
-
-
-async def test_hanging_call_fails_after_35_seconds() -> None:
-    world = PolledWorld(10)
-    answer = world.client.get_records
-
-    async def hang_once(**request: Any) -> dict[str, Any]:
-        if len(world.client.opened) == 1:
-            await asyncio.sleep(10_000)
-        return await answer(**request)
-
-    world.client.get_records = hang_once  # type: ignore[method-assign]
-    subscription = await world.run_for(60)
-    assert subscription.stats.failures == {"TimeoutError": 1}
-    assert world.records == 1
-
-
-@pytest.mark.slow
-async def test_pause_after_a_large_answer_is_no_silence() -> None:
-    rate = 64 << 10
-    world = PolledWorld(*[10_000] * 3000)
-    world.limits = polling_limits(KINESIS_LIMITS, rate)
-    world.transport = PollingTransport(world.client, world.clock, 1.0, partial(separate_pace, rate))
-    subscription = await world.run_for(600)
-    assert world.gaps[0] > 150
-    assert (subscription.stats.failures, world.records) == ({}, 3000)
 
 
 class NarrowRoom:
@@ -323,22 +228,6 @@ async def tip_of(world: PolledWorld, position: Position = TRIM_HORIZON) -> tuple
     tip = await stream.tip(SHARD, position)
     assert tip.record == (world.stream[0].records[-1][0] if world.stream[0].records else None)
     return tip.position, len(world.client.opened)
-
-
-async def test_tip_is_the_last_record_of_any_age() -> None:
-    world = PolledWorld(*[10] * 2500)
-    world.client.behind = lambda *_: 10_000
-    last = Position.after(world.stream[0].records[-1][0])
-    # The last record came 26 s after the beginning.
-    await asyncio.sleep(40)
-    assert await tip_of(world) == (last, 3)
-    await asyncio.sleep(3500)
-    world.client.opened.clear()
-    assert await tip_of(world) == (last, 5)
-    asked = [(at, request) for at, _, request in world.client.opened]
-    assert [request["ShardIteratorType"] for _, request in asked] == ["TRIM_HORIZON"] + ["AT_TIMESTAMP"] * 4
-    back = [1_700_000_000 + at - request["Timestamp"].timestamp() for at, request in asked[1:]]
-    assert back == pytest.approx([2, 60, 1800, 54_000], abs=6)
 
 
 async def test_shard_that_always_lags_has_a_tip() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.errors import ConsumerTakenOverError, InvalidRequestError
 from kinesis_efo.kinesis.faults import Verdict, classify
-from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext, Recovery
+from kinesis_efo.kinesis.recovery import ReadContext, Recovery
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position
@@ -30,22 +30,9 @@ def context(retry: RetrySettings) -> ReadContext:
     )  # fmt: skip
 
 
-def test_the_limits_are_those_of_kinesis() -> None:
-    limits = KINESIS_LIMITS
-    assert (limits.patience, limits.takeovers, limits.shortest_retention) == (300.0, 5, 24 * 3600.0)
-
-
 @pytest.fixture
 def recovery() -> Recovery:
     return Recovery(context(RetrySettings(max_retries=10)), SHARD)
-
-
-@pytest.mark.parametrize("seconds", [600.0, 1.0, 0.0, -1.0, -270.0])
-async def test_time_that_may_be_in_the_future_is_retried(recovery: Recovery, seconds: float) -> None:
-    position = Position.at_timestamp(int((LoopClock().time() + seconds) * 1000))
-    for _ in range(20):
-        assert await recovery.delay(classify(INVALID), position) == 1.0
-        await asyncio.sleep(1)
 
 
 async def test_future_start_is_refused_after_five_minutes(recovery: Recovery) -> None:
@@ -75,13 +62,6 @@ async def test_refusals_are_forgotten_after_two_quiet_minutes(recovery: Recovery
     await asyncio.sleep(100)
     with pytest.raises(ConsumerTakenOverError):
         await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
-
-
-async def test_accepted_subscription_resets_refusals(recovery: Recovery) -> None:
-    for _ in range(5):
-        await recovery.delay(classify(TOO_SOON), TRIM_HORIZON)
-        await asyncio.sleep(99)
-        recovery.opened()
 
 
 async def test_five_takeovers_within_five_minutes_are_fatal(recovery: Recovery) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import nullcontext
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import Facts, predates, written_at
+from kinesis_efo.decisions.losses import Facts, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.delivery import ShardDelivery
 from kinesis_efo.kinesis.retention import LossLog, Retention
 from kinesis_efo.kinesis.stats import SubscriptionStats
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
 from tests.emulator.loss_oracle import single
 from tests.support.virtual_time import LoopClock
@@ -76,29 +74,6 @@ async def test_recent_position_needs_no_call(position: Position) -> None:
     assert lister.asked == 0
 
 
-@pytest.mark.parametrize("position", [after(30 * HOUR), Position.at_timestamp(int((NOW - 30 * HOUR) * 1000))])
-async def test_error_behind_the_horizon_names_shard_and_gap(position: Position) -> None:
-    with pytest.raises(DataLossError) as caught:
-        await retention().check(SHARD, position)
-    named = (
-        "'orders'",
-        SHARD,
-        str(position),
-        "2023-11-13T16:30:00+00:00",
-        "2023-11-13T22:30:00+00:00",
-        "failOnDataLoss",
-    )
-    assert [text for text in named if text not in str(caught.value)] == []
-
-
-async def test_longer_gap_of_another_query_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    losses = retention(fail=False)
-    for hours in (25, 30, 28):
-        assert await losses.check(SHARD, after(hours * HOUR))
-        losses.log.write()
-    assert ["16:30:00" in message for message in caplog.messages] == [False, True]
-
-
 async def test_allowed_losses_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     losses, other = retention(fail=False), Position.after(number(30 * HOUR, index=4))
     for _ in range(2):
@@ -110,21 +85,6 @@ async def test_allowed_losses_are_logged_once_a_minute(caplog: pytest.LogCapture
     assert [re.findall(r"shard (\S+) was", message) for message in caplog.messages] == [
         [SHARD, "shardId-000000000004"]
     ] * 2
-
-
-async def test_losses_of_many_shards_share_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    clock, random, losses = LoopClock(), Random(1), retention(fail=False)
-
-    async def read(index: int) -> None:
-        at = Position.after(number(30 * HOUR, index))
-        reader = delivery(at, losses, f"shardId-{index:012}", Facts(accepted=at))
-        while clock.time() < NOW + 600:
-            await reader.is_passed()
-            await asyncio.sleep(3 * random.random())
-
-    await asyncio.gather(*map(read, range(48)))
-    assert sum(len(single(message)) for message in caplog.messages) >= 48 * 10
-    assert len(caplog.messages) <= 10 * 4
 
 
 def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,39 +145,6 @@ async def test_rest_of_a_closed_shards_last_aggregate_is_lost(sub: int | None) -
     assert bool(await retention(listed=listed, fail=False).check(SHARD, at)) is (sub is not None)
 
 
-async def test_shard_seen_idle_has_lost_nothing() -> None:
-    losses = retention()
-    losses.was_idle(SHARD, after(30 * HOUR), NOW - 5, None)
-    losses.was_idle(SHARD, after(30 * HOUR), NOW - 26 * HOUR, None)
-    assert not await losses.check(SHARD, after(30 * HOUR))
-
-
-async def test_idle_shard_that_was_read_has_lost_nothing() -> None:
-    # GetRecords gives it no younger position; whether SubscribeToShard's go on with the clock is Kinesis' affair.
-    assert not await retention().check(SHARD, after(30 * HOUR), Facts(NOW - 5))
-    assert not await retention().check(SHARD, after(5), Facts(NOW - 30 * HOUR))
-    for position in (after(30 * HOUR), TRIM_HORIZON):
-        with pytest.raises(DataLossError):
-            await retention().check(SHARD, position, Facts(NOW - 25 * HOUR))
-
-
-@pytest.mark.parametrize(
-    "position",
-    [
-        TRIM_HORIZON,
-        SHARD_END,
-        Position.after(0),
-        Position.after(42),
-        Position.after(number(30 * HOUR, index=2)),
-        Position.after(number(30 * HOUR) + 1),
-        Position.after(number(30 * HOUR, created=NOW)),
-        Position.after(number(-(10**6))),
-    ],
-)
-async def test_positions_that_hold_no_time_count_as_recent(position: Position) -> None:
-    assert not await retention().check(SHARD, position)
-
-
 @pytest.mark.parametrize(
     ("sequence_number", "shard", "arrived"),
     [
@@ -240,17 +167,6 @@ def test_any_number_is_accepted(number: int) -> None:
     assert found is None or 0 <= found <= NOW
 
 
-def test_position_of_an_earlier_stream_predates_the_shard() -> None:
-    first = int(Numbering(3, NOW - 100).record(int((NOW - 100) * 1e9)))
-    shard = Shard(SHARD, (), (0, 9), first)
-    old, new = number(5000, created=NOW - 9000), number(50, created=NOW - 100)
-    assert predates(Position.after(old), shard)
-    assert not predates(Position.after(new), shard)
-    assert not predates(Position.after(0), shard)
-    assert not predates(TRIM_HORIZON, shard)
-    assert not predates(Position.after(old), Shard(SHARD, (), (0, 9), first=1))
-
-
 async def test_loss_that_resumes_later_is_logged_again(caplog: pytest.LogCaptureFixture) -> None:
     losses = retention(fail=False)
     assert await losses.check(SHARD, after(30 * HOUR)), "when its range is planned again"
@@ -262,27 +178,6 @@ async def test_loss_that_resumes_later_is_logged_again(caplog: pytest.LogCapture
     await asyncio.sleep(50)
     await reader.is_passed()
     assert len(caplog.messages) == 2
-
-
-@pytest.mark.parametrize(("created", "tolerated"), [(400, True), (200, False)])
-async def test_only_shards_of_the_start_may_lose_what_the_horizon_passes(created: int, tolerated: bool) -> None:
-    began = NOW - 24 * 3600
-
-    async def listed(shard_id: str) -> Shard:
-        return Shard(shard_id, (), (0, 9), first=int(Numbering(3, began - created).record(0)))
-
-    with nullcontext() if tolerated else pytest.raises(DataLossError):
-        known = Facts(horizon=began - 300)
-        assert await retention(listed=listed).check(SHARD, after(24 * HOUR + 100), known, begins=True)
-
-
-async def test_idle_shard_needs_no_list_of_shards() -> None:
-    async def list_shards(_: str) -> None:
-        raise AssertionError("an idle shard is checked at each answer")
-
-    start = NOW - 30 * HOUR
-    known = Facts(NOW - 5, start, read_since=start)
-    assert not await retention(listed=list_shards).check(SHARD, TRIM_HORIZON, known)
 
 
 async def test_reader_repeats_only_its_own_checks() -> None:

@@ -11,9 +11,7 @@ import pytest
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.errors import (
-    AccessRefusedError,
     DataLossError,
-    InvalidRequestError,
     RetriesExhaustedError,
     StreamReplacedError,
     SubscriptionError,
@@ -23,7 +21,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
@@ -233,16 +231,6 @@ async def test_unknown_distribution_is_no_error() -> None:
     assert await made.distribution() is Distribution.UNKNOWN
 
 
-async def test_trimmed_unread_descendant_is_a_loss() -> None:
-    # 0 was read to its end. Its child 1 was trimmed, whose child 3 is there.
-    lister = Lister(shard(3, 1), shard(4))
-    made = stream(lister)
-    await made.refresh()
-    with pytest.raises(DataLossError, match=f"{name(1)} does not exist any more, and was not read"):
-        await made.check_loss({name(0): SHARD_END}, nothing_known, set())
-    await made.check_loss({name(3): after(3), name(4): after(4)}, nothing_known, set())
-
-
 async def test_position_older_than_its_shard_is_refused() -> None:
     made = stream(Lister(shard(0, created=NOW - 3600)))
     await made.refresh()
@@ -320,17 +308,8 @@ def event(*records: tuple[int, float], to: int | None, behind: int = 1000) -> by
 
 SOON = f"AT_TIMESTAMP:{TIME - 30_000}"
 LONG_AGO = f"AT_TIMESTAMP:{TIME - 600_000}"
-RECENT = f"AT_TIMESTAMP:{TIME - 5_000}"
 QUIET = [Wait(5), event(to=7, behind=0), Wait(5), event(to=7, behind=0)]
 LAST = [event((6, 20), to=7, behind=0), *QUIET]
-
-
-async def test_tip_searches_have_five_seconds_between_them() -> None:
-    transport = ScriptedTransport(LoopClock(), LAST, LAST)
-    made = stream(Lister(), transport)
-    assert await made.tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-    assert await made.tip(name(0), Position.after(7)) == End(Position.after(7), 6)
-    assert transport.gaps == [10.0]
 
 
 async def test_each_search_records_an_idle_shard() -> None:
@@ -360,43 +339,6 @@ async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
     assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        refused("LimitExceededException"),
-        refused("ResourceInUseException", "Another active subscription exists for this consumer: 123:dev-orders:lake"),
-        refused("ResourceInUseException", "Consumer arn is not ACTIVE, instead in state CREATING"),
-        ConnectionResetError("reset"),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("ref", [REF, POLLED], ids=["efo", "polling"])
-async def test_tip_search_retries_passing_errors(fault: Exception, ref: StreamRef) -> None:
-    transport = ScriptedTransport(LoopClock(), fault, fault, LAST)
-    assert await stream(Lister(), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
-    assert transport.positions == [RECENT if ref is REF else "TRIM_HORIZON"] * 3
-    assert all(gap > 0 for gap in transport.gaps), "after a pause"
-
-
-async def test_failed_tip_search_names_its_reason() -> None:
-    denied = refused("AccessDeniedException", "User: arn:aws:sts::1:assumed-role/job/me")
-    transport = ScriptedTransport(LoopClock(), denied)
-    with pytest.raises(AccessRefusedError, match="AccessDenied"):
-        await stream(Lister(), transport).tip(name(0), TRIM_HORIZON)
-    assert len(transport.calls) == 1
-    transport = ScriptedTransport(LoopClock(), *[refused("LimitExceededException")] * 4)
-    with pytest.raises(RetriesExhaustedError, match=r"4 in .* LimitExceededException"):
-        await stream(Lister(), transport, RetrySettings(max_retries=3)).tip(name(0), TRIM_HORIZON)
-
-
-async def test_a_shard_that_refuses_every_time_has_no_tip() -> None:
-    invalid = refused("InvalidArgumentException", "The timestamp is in the future")
-    transport = ScriptedTransport(LoopClock(), *[invalid] * 8)
-    with pytest.raises(InvalidRequestError, match="in the future"):
-        await stream(Lister(), transport, ref=POLLED).tip(name(0), Position.after(7))
-    assert transport.positions[-1] == "AFTER:7"
-
-
 def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:
     """Where the shard stood at the time, and which positions were asked for, and how far apart."""
 
@@ -409,11 +351,6 @@ def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, l
     return run(main())
 
 
-def test_end_before_a_time_is_its_last_record() -> None:
-    script = [event((1, 20), (2, 10), to=3), event((4, 1), (5, -1), to=6)]
-    assert end_before(script) == (End(Position.after(4), 4), [SOON], [])
-
-
 def test_end_search_goes_further_back() -> None:
     nothing = [event((5, -1), to=6)]
     found, asked, gaps = end_before(nothing, [event((1, 200), to=2), event((5, -1), to=6)])
@@ -423,13 +360,6 @@ def test_end_search_goes_further_back() -> None:
         End(Position.after(2), 1),
         [SOON, LONG_AGO, "TRIM_HORIZON"],
     )
-
-
-def test_end_search_continues_after_an_early_end() -> None:
-    first, second = [event((1, 20), to=2), Wait(300)], [event((3, 5), to=4), event((5, -1), to=6)]
-    assert end_before(first, second)[:2] == (End(Position.after(4), 3), [SOON, "AFTER:2"])
-    idle = [Wait(5), event(to=4, behind=0), Wait(5), event(to=4, behind=0)]
-    assert end_before(first, idle)[:2] == (End(Position.after(4), 1), [SOON, "AFTER:2"]), "it is still the last record"
 
 
 def test_subscription_without_any_event_is_no_proof() -> None:
@@ -447,14 +377,6 @@ async def test_time_in_the_future_is_waited_for() -> None:
         Position.after(2), 1
     )
     assert LoopClock().time() - began == pytest.approx(5.0 + TIME / 1000 - began, abs=1.0)
-
-
-async def test_a_tip_is_found_however_fast_records_come() -> None:
-    """Whoever reads more slowly than records arrive is behind for ever. What came since the question may be left to the next run."""
-    script = [event((1, 20), to=2), event((3, -4), to=4), event((5, -6), to=6), event((7, -8), to=8), Wait(300)]
-    transport = ScriptedTransport(LoopClock(), script)
-    assert await stream(Lister(), transport).tip(name(0), TRIM_HORIZON) == End(Position.after(4), 3)
-    assert all(each.closed for each in transport.streams)
 
 
 async def test_a_subscription_waits_for_its_turn_after_a_question() -> None:

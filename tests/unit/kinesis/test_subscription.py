@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutError
-from botocore.exceptions import NoCredentialsError
 
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import NO_FACTS, Facts
@@ -21,7 +20,6 @@ from kinesis_efo.errors import (
     KeyUnusableError,
     RetriesExhaustedError,
     SequenceNumberError,
-    StreamNotFoundError,
     StreamReplacedError,
     SubscriptionError,
 )
@@ -35,7 +33,6 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.events import ChildShard, Event
 from kinesis_efo_local.sequence import Numbering
 from tests.support.transports import (
-    Frozen,
     Large,
     Opening,
     OpenSink,
@@ -59,7 +56,6 @@ STREAM = StreamRef("orders", "dev-orders", STREAM_ARN, CONSUMER_ARN)
 SOURCE = "ssm:///kinesis-efo/dev/lake"
 END = payload(None, children=["c1", "c2"])
 TOO_SOON = refused("ResourceInUseException", f"Another active subscription exists for this consumer: {CONSUMER_ARN}")
-NOT_ACTIVE = refused("ResourceInUseException", "Consumer lake with creation timestamp 1 is not in ACTIVE status.")
 TAKEN_OVER = broken_off("ResourceInUseException", "Another subscription took over")
 MISSING = refused("ResourceNotFoundException", "Consumer does not exist")
 
@@ -169,20 +165,6 @@ async def test_events_are_delivered_in_order_up_to_the_end() -> None:
     assert stats.last_event == world.clock.monotonic()
 
 
-async def test_start_in_the_future_is_waited_for() -> None:
-    start = Position.at_timestamp(round((LoopClock().time() + 3600.5) * 1000))
-    world = await ScriptedWorld([payload(5, 3), END], start=start).ends()
-    assert world.elapsed == 3600.5
-    assert world.transport.positions == [str(start)], "Kinesis would refuse it before"
-    assert world.stats.failures == {}
-
-
-# Shows 4, 17.
-async def test_finished_shard_is_not_subscribed_to() -> None:
-    world = await ScriptedWorld(start=SHARD_END).ends()
-    assert world.transport.calls == []
-
-
 # Shows 3, 13.
 async def test_expired_subscription_is_renewed_behind_the_last_event() -> None:
     five_minutes = [step for number in range(60) for step in (Wait(5), payload(number))]
@@ -190,30 +172,6 @@ async def test_expired_subscription_is_renewed_behind_the_last_event() -> None:
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:59", "AFTER:59"]
     assert world.transport.gaps == [300.0, 300.0]
     assert (world.stats.renewed, world.stats.failures) == (2, {})
-
-
-async def test_calls_are_five_seconds_after_a_success() -> None:
-    world = await ScriptedWorld([payload(1)], [payload(2)], [END]).ends()
-    assert world.transport.gaps == [5.0, 5.0]
-
-
-async def test_one_second_lies_between_two_calls() -> None:
-    quick = RetrySettings(base_ms=0, max_ms=0)
-    world = await ScriptedWorld(*[refused("LimitExceededException")] * 3, [END], retry=quick).ends()
-    assert world.transport.gaps == [1.0, 1.0, 1.0]
-
-
-# Shows 5, 12.
-@pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
-async def test_cancelling_while_it_opens_leaks_no_connection(after: float) -> None:
-    world = ScriptedWorld(Opening(1.0, [Silence()]))
-    task = asyncio.ensure_future(world.subscription.run())
-    await world.clock.sleep(after)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await world.clock.sleep(5)
-    world.check_closed()
 
 
 # -- silence and back-pressure
@@ -225,12 +183,6 @@ async def test_35_seconds_of_silence_reopen_behind_the_last_event() -> None:
     assert world.transport.positions == ["TRIM_HORIZON", "AFTER:7"]
     assert world.transport.gaps == [36.0]  # and the first backoff
     assert world.stats.failures == {"TimeoutError": 1}
-
-
-# Shows 34.
-async def test_34_seconds_of_silence_are_accepted() -> None:
-    world = await ScriptedWorld([Wait(34), payload(1), Wait(34), payload(2), Wait(34), END]).ends()
-    assert len(world.transport.calls) == 1
 
 
 async def test_slow_large_event_is_no_silence() -> None:
@@ -274,13 +226,6 @@ async def test_pauses_never_add_up_to_a_failure() -> None:
     world = await ScriptedWorld(*scripts, [END], delays=dict.fromkeys(range(20), 60.0)).ends()
     assert (world.stats.paused, world.stats.failures) == (20, {})
     assert world.sink.continuations == [*range(20), None]
-
-
-# Shows 19, 24.
-async def test_an_opening_that_hangs_is_a_failure() -> None:
-    world = await ScriptedWorld(Opening(10_000), [END]).ends()
-    assert world.stats.failures == {"TimeoutError": 1}
-    assert world.elapsed == 61
 
 
 # -- failures that pass
@@ -370,14 +315,6 @@ async def test_any_progress_resets_the_count_of_failures() -> None:
     assert world.sink.continuations == [*range(50), None]
 
 
-async def test_endless_empty_subscriptions_are_fatal() -> None:
-    world = ScriptedWorld(*[[] for _ in range(20)])
-    await world.fails(RetriesExhaustedError, "the subscription ended without a single event")
-    assert len(world.transport.calls) == 11
-    late = ScriptedWorld(*[[Wait(10)] for _ in range(20)])
-    await late.fails(RetriesExhaustedError, "the subscription ended without a single event")
-
-
 # -- ResourceInUse
 
 
@@ -385,33 +322,6 @@ async def test_endless_empty_subscriptions_are_fatal() -> None:
 async def test_too_soon_is_waited_out_and_not_counted() -> None:
     world = await ScriptedWorld(*[TOO_SOON] * 20, [END]).ends()
     assert set(world.transport.gaps) == {1.0}
-
-
-# Shows 72.
-async def test_a_consumer_being_created_is_waited_for() -> None:
-    world = await ScriptedWorld(*[NOT_ACTIVE] * 30, [END]).ends()
-    assert world.transport.gaps[:3] == [1.0, 1.5, 2.25]
-    assert max(world.transport.gaps) == 10.0
-
-
-# Shows 30.
-async def test_failures_of_the_former_subscription_still_count() -> None:
-    """A feed that is started again and again, by readers or lost leases, must not make a failing shard look healthy."""
-    world = ScriptedWorld(*[refused("InternalFailure", status=500)] * 20)
-    calls = 0
-    subscription = world.subscribe()
-    for _ in range(5):
-        running = asyncio.ensure_future(subscription.run())
-        while len(world.transport.calls) < calls + 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-        calls += 2
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        subscription = world.subscribe()
-    with pytest.raises(RetriesExhaustedError):
-        await subscription.run()
-    assert len(world.transport.calls) == 11
-    assert min(world.transport.gaps) >= 1
 
 
 # -- fatal at once
@@ -425,12 +335,6 @@ async def test_errors_that_are_fatal_at_once() -> None:
         error = await world.fails(AccessRefusedError, "shard shardId-000000000000", message, "check keys, region")
         assert error.__cause__ is not None
         assert len(world.transport.calls) == 1
-
-
-async def test_no_credentials_at_all() -> None:
-    await ScriptedWorld(NoCredentialsError()).fails(
-        AccessRefusedError, "Unable to locate credentials", "Give the process a role, a profile or credentials"
-    )
 
 
 async def test_expired_credentials_have_one_chance_to_refresh() -> None:
@@ -472,18 +376,6 @@ async def test_a_missing_consumer_is_named_with_its_manifest(in_stream: bool) ->
     assert world.topology.calls == 1
 
 
-# Shows 32, 57.
-async def test_a_missing_shard_is_data_loss() -> None:
-    world = ScriptedWorld([payload(7)], MISSING, topology=ScriptedTopology(["shardId-000000000009"]))
-    await world.fails(DataLossError, SHARD, "AFTER:7", "failOnDataLoss")
-
-
-# Shows 32.
-async def test_a_missing_stream() -> None:
-    gone = refused("ResourceNotFoundException", "Stream dev-orders not found", operation="ListShards")
-    await ScriptedWorld(MISSING, topology=ScriptedTopology(gone)).fails(StreamNotFoundError, STREAM_ARN, SOURCE)
-
-
 @pytest.mark.parametrize("polled", [False, True])
 async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="ListShards")
@@ -494,33 +386,10 @@ async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "is not known", f" {reader} is missing")
 
 
-async def test_failing_listshards_is_retried() -> None:
-    topology = ScriptedTopology(refused("InternalFailure", status=500), ClientConnectionError("x"), [SHARD])
-    world = ScriptedWorld(*[MISSING] * 5, topology=topology)
-    await world.fails(ConsumerNotFoundError)
-    assert (topology.calls, world.elapsed) == (3, 2.51)
-
-
-# Shows not found after a reshard.
-async def test_a_consumer_that_exists_after_all_is_waited_for() -> None:
-    topology = ScriptedTopology([SHARD], consumer=[True])
-    world = await ScriptedWorld(MISSING, [payload(1)], MISSING, MISSING, [END], topology=topology).ends()
-    assert world.sink.continuations == [1, None]
-    assert world.stats.failures == {"ResourceNotFoundException": 3}
-
-
 async def test_missing_permission_to_describe_the_consumer_is_named() -> None:
     denied = refused("AccessDeniedException", "not authorized", operation="DescribeStreamConsumer")
     world = ScriptedWorld(MISSING, topology=ScriptedTopology([SHARD], consumer=[denied]))
     await world.fails(ConsumerNotFoundError, CONSUMER_ARN, "allow kinesis:DescribeStreamConsumer to the job's role")
-
-
-async def test_event_that_steps_back_is_read_again() -> None:
-    back = payload(9, 2).replace(b'"SequenceNumber": "1"', b'"SequenceNumber": "12"')
-    world = await ScriptedWorld([payload(5), back, payload(20)], [payload(12, 2), END]).ends()
-    assert world.sink.continuations == [5, 12, None]
-    assert world.transport.positions == ["TRIM_HORIZON", "AFTER:5"]
-    assert world.stats.failures == {"FrameError": 1}
 
 
 async def test_numbers_with_leading_zeros_end_the_query_at_once() -> None:
@@ -544,13 +413,6 @@ async def test_closed_shard_ends_at_its_last_number() -> None:
     assert world.sink.events[-1] == Event(b"", world.sink.events[-1].head)
     assert world.sink.events[-1].head.children == CHILDREN
     assert len(world.transport.calls) == 1
-
-
-async def test_an_end_that_was_reached_before_needs_no_subscription() -> None:
-    world = ScriptedWorld(start=Position.after(10))
-    world.subscription.close_at(10, CHILDREN)
-    await world.ends()
-    assert (world.transport.calls, world.sink.continuations) == ([], [None])
 
 
 CLOSED = (Shard(SHARD, (), (0, 9), first=1, last=5), Shard("c1", (SHARD,), (0, 9), first=7))
@@ -612,20 +474,6 @@ async def test_full_socket_does_not_hide_a_loss() -> None:
     await world.fails(DataLossError, SHARD, "AFTER:6")
 
 
-@pytest.mark.parametrize("first", [0.0, 0.1], ids=["event first", "timer first"])
-async def test_events_before_a_freeze_hide_no_loss(first: float) -> None:
-    # They say that they are at the tip, and so they were when they were sent. With many shards, it takes seconds to read all of them.
-    idle = [step for _ in range(3) for step in (payload(aged(-8)), Wait(1))]
-    world = ScriptedWorld(
-        [payload(aged(-8), 2), Wait(1), *idle[:-2], Frozen(25 * 3600), Wait(first), *idle, Silence()],
-        [END],
-        start=Position.after(aged(60)),
-        fail_on_data_loss=True,
-    )
-    await world.fails(DataLossError, SHARD, str(aged(-8)))
-    assert len(world.transport.calls) == 1
-
-
 AT_START = Facts(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 
@@ -636,18 +484,6 @@ async def test_late_reader_fails_after_the_first_commit() -> None:
     world.sink.committed = Position.after(aged(DAY))
     await world.fails(DataLossError, SHARD)
     assert len(world.sink.events) == 1
-
-
-async def test_refused_retention_request_names_the_permission() -> None:
-    busy = refused("LimitExceededException", operation="DescribeStreamSummary")
-    topology = ScriptedTopology([SHARD], retention=(busy, busy, 48 * 3600))
-    world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
-    assert dict((await world.ends()).stats.failures) == {"LimitExceededException": 2}
-
-    denied = refused("AccessDeniedException", operation="DescribeStreamSummary")
-    topology = ScriptedTopology([SHARD], retention=(denied,))
-    world = ScriptedWorld([END], start=Position.after(aged(1.5 * DAY)), topology=topology, fail_on_data_loss=True)
-    await world.fails(AccessRefusedError, "kinesis:DescribeStreamSummary")
 
 
 async def test_unlisted_newest_shard_is_waited_for() -> None:
@@ -713,25 +549,6 @@ class NarrowSink(Sink):
         await super().admit(event)
 
 
-async def test_subscription_without_room_is_closed() -> None:
-    world = ScriptedWorld([payload(1), Large(payload(2, 3))], [Large(payload(2, 3)), END])
-    world.sink = sink = NarrowSink(world.clock)
-    subscription = world.subscribe()
-    running = asyncio.ensure_future(subscription.run())
-    await asyncio.sleep(19)
-    assert (subscription.stats.state, sink.waiting) == (State.STREAMING, 1)
-    await asyncio.sleep(300)
-    assert (subscription.stats.state, sink.waiting) == (State.PAUSED, 1), "it keeps its place in line"
-    assert world.transport.streams[0].closed
-    assert len(world.transport.calls) == 1, "not opened again as long as there is no room"
-    sink.open.set()
-    await running
-    assert world.transport.positions == ["TRIM_HORIZON", str(Position.after(1))]
-    assert sink.continuations == [1, 2, None]
-    assert sink.taken == 0
-    assert subscription.stats.paused == 1
-
-
 async def test_cancelled_subscription_stops_waiting_for_room() -> None:
     for seconds in (5, 100):
         world = ScriptedWorld([Large(payload(1))])
@@ -788,27 +605,6 @@ async def test_silence_begins_with_each_admitted_event() -> None:
     # The sink takes 19 s for the event, and 20 s more bring nothing.
     world = await ScriptedWorld([payload(1)], [Wait(20)], [END], delays={0: 19}).ends()
     assert (world.stats.failures, world.stats.renewed) == ({}, 2)
-
-
-async def test_nothing_is_opened_before_it_may_be() -> None:
-    world = ScriptedWorld([payload(1)], [END])
-    asked: list[float] = []
-
-    async def may_open() -> None:
-        asked.append(world.elapsed)
-        await asyncio.sleep(100)
-
-    world.subscription = world.subscribe(may_open=may_open)
-    await world.ends()
-    assert asked == [0, 105], "before each call, once Kinesis allows it"
-    assert [at - world.began for at, _ in world.transport.calls] == [100, 205]
-
-
-async def test_subscription_that_ends_within_a_second_failed() -> None:
-    world = await ScriptedWorld([Wait(0.9)], [END]).ends()
-    assert world.stats.failures == {"FrameError": 1}
-    world = await ScriptedWorld([Wait(1.1)], [END]).ends()
-    assert world.stats.failures == {}
 
 
 # -- waiting for room

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 import pytest
@@ -39,14 +37,6 @@ class Client:
 def last_of(topology: Topology) -> int | None:
     (shard,) = asyncio.run(topology.shards("arn:orders"))
     return shard.last
-
-
-def test_end_before_the_beginning_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    topology = Topology(Client("1000", "999"))
-    assert [last_of(topology), last_of(topology)] == [None, None]
-    (line,) = caplog.messages
-    assert line.startswith("stream arn:orders, shard shardId-1: EndingSequenceNumber 999 lies before")
 
 
 class Empty(Client):
@@ -193,21 +183,6 @@ def test_distribution_is_requested_without_patience() -> None:
 
 def test_unknown_consumer_does_not_exist() -> None:
     assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
-
-
-async def test_call_that_just_ended_is_made_again() -> None:
-    clock, answers, ready = LoopClock(), count(), asyncio.get_running_loop().create_future()
-
-    async def ask() -> int:
-        await ready
-        return next(answers)
-
-    call = SharedCall(ask, clock, 5.0)
-    first = asyncio.create_task(call.get())
-    await asyncio.sleep(1)
-    ready.set_result(None)
-    second = asyncio.create_task(call.get(clock.monotonic()))
-    assert await asyncio.gather(first, second) == [0, 1]
 
 
 async def test_error_is_shared_by_waiting_requests_only() -> None:

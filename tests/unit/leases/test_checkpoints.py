@@ -126,38 +126,6 @@ async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
 # -- of which stream
 
 
-async def test_times_of_an_earlier_stream_are_ignored(f: Fixture) -> None:
-    f.put(
-        stray("p", TRIM_HORIZON, read_until=1_600_000_100.0),
-        replace(stray("q", TRIM_HORIZON, read_until=9.0), stream=None),
-    )
-    checkpoints = await f.begin(epoch=8)
-    assert checkpoints.read_until(shard("p"), TRIM_HORIZON) is None
-    assert checkpoints.read_until(shard("q"), TRIM_HORIZON) == 9.0
-
-
-async def test_rows_of_a_later_run_stay_whatever_their_stream(f: Fixture) -> None:
-    f.put(stray("p", Position.after(9), epoch=9))
-    run = f.run(epoch=8)
-    checkpoints = await run.begin("p")
-    checkpoints.update(shard("p"), Position.after(5))
-    await asyncio.sleep(60)
-    assert f.row("p") == stray("p", Position.after(9), epoch=9)
-    assert run.failure.error is None
-
-
-async def test_no_row_is_replaced_without_a_creation_time(f: Fixture) -> None:
-    f.put(stray("p", Position.after(9)), stray("q", SHARD_END))
-    run = f.run(epoch=8)
-    run.identities["s"] = StreamIdentity("arn:s")
-    checkpoints = await run.begin()
-    checkpoints.want(infos("p"))
-    checkpoints.update(shard("p"), Position.after(12))
-    await asyncio.sleep(10)
-    assert (f.at(), f.row("p").stream) == (Position.after(12), run.identities["s"])
-    assert f.row("q") == stray("q", SHARD_END)
-
-
 # -- writing
 
 
@@ -249,39 +217,6 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
     assert {f.store.lease(key).position for key in f.store.items} == {Position.after(9)}
     assert len(f.store.items) == 1000
     assert each.network.most_in_flight <= 32
-
-
-async def test_stop_without_a_table_has_a_limit(f: Fixture) -> None:
-    each = f.run()
-    checkpoints = await each.begin("pq")
-    await asyncio.sleep(1)
-    each.network.cut, each.network.patience = True, 1000
-    checkpoints.update(shard("p"), Position.after(9))
-    start = asyncio.get_running_loop().time()
-    await checkpoints.stop(at_most=3)
-    assert asyncio.get_running_loop().time() - start < 3.5
-    assert f.at() == TRIM_HORIZON
-
-
-async def test_start_inside_an_aggregate_stays_until_something_is_done(f: Fixture) -> None:
-    checkpoints = await f.begin()
-    inside = Position.inside(5, 3)
-    checkpoints.want({shard("p"): LeaseInfo(inside)})
-    checkpoints.update(shard("p"), inside)
-    await asyncio.sleep(10)
-    assert f.at() == inside
-    checkpoints.update(shard("p"), Position.after(5))
-    await checkpoints.stop()
-    assert f.at() == Position.after(5)
-
-
-async def test_refusing_table_ends_the_run(f: Fixture) -> None:
-    each = f.run()
-    checkpoints = await each.begin()
-    each.network.error = LeaseTableError("not allowed: dynamodb:PutItem")
-    checkpoints.want(infos("p"))
-    await asyncio.sleep(5)
-    assert [str(each.failure.error)] == ["not allowed: dynamodb:PutItem"]
 
 
 # -- only while the lease is held, and not over what another run has written
@@ -528,28 +463,6 @@ def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject)
 # -- what is told, and what is left alone
 
 
-async def test_stop_without_anything_to_write_leaves_no_task(f: Fixture) -> None:
-    await f.begin()
-    await f.run().checkpoints.stop()  # of one that was never started
-    await f.runs[0].checkpoints.stop()
-    assert len(asyncio.all_tasks()) == 1
-
-
-@pytest.mark.parametrize("throttled", [True, False])
-async def test_unwritten_last_checkpoints_are_logged(
-    f: Fixture, throttled: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = f.run()
-    checkpoints = await run.begin("pq")
-    await asyncio.sleep(1)
-    checkpoints.update(shard("p"), Position.after(5))
-    run.network.throttled = throttled
-    await checkpoints.stop()
-    assert [line for line in caplog.messages if "last checkpoints" in line] == (
-        ["1 of 2 last checkpoints were not written to lease table memory"] if throttled else []
-    )
-
-
 @pytest.mark.parametrize("leaves_after", [10, 1000])
 async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float) -> None:
     """Also long after the last cleanup, when none was due."""
@@ -576,24 +489,6 @@ async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
     run.network.cut = False
     await asyncio.sleep(10)
     assert sorted(f.store.items) == ["s:q", "s:r"]
-
-
-async def test_rows_found_last_replace_those_of_their_stream(f: Fixture) -> None:
-    """A lease that was lost and acquired again brings them anew; those of other streams stay as they are."""
-    run = f.run()
-    rows = {key: Lease(key, 4, checkpoint=Position.after(70), epoch=1, stream=STREAM) for key in ("s:p", "t:p")}
-    f.put(*rows.values())
-    checkpoints = run.checkpoints
-    checkpoints.start()
-    checkpoints.load("s", {"s:p": rows["s:p"]})
-    checkpoints.load("t", {"t:p": rows["t:p"]})
-    assert run.network.requests == {}
-    del f.store.items["s:p"]
-    checkpoints.load("s", {})
-    checkpoints.want({shard("p"): LeaseInfo(), ShardKey("t", "p"): LeaseInfo()})
-    checkpoints.update(ShardKey("t", "p"), Position.after(80))
-    await asyncio.sleep(20)
-    assert run.network.requests == {"create": 1, "update": 1}, "one was not there, and one was known"
 
 
 async def test_unexpected_error_ends_the_run(f: Fixture) -> None:
@@ -639,21 +534,3 @@ async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> N
     assert "s:p" in f.store.items
     await asyncio.sleep(60)
     assert sorted(f.store.items) == ["s:c"]
-
-
-@pytest.mark.slow
-async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin("p")
-    await asyncio.sleep(1)
-    checkpoints.finish(shard("p"), {"c"})
-    checkpoints.want(infos("c", c=frozenset("p")))
-    checkpoints.update(shard("c"), Position.after(5))
-    give_up_at = asyncio.get_running_loop().time() + 130
-    while "delete" not in run.network.requests:
-        assert asyncio.get_running_loop().time() < give_up_at
-        await asyncio.sleep(0.001)
-    assert run.network.in_flight == 1
-    checkpoints.want(infos("pc", c=frozenset("p")))
-    await asyncio.sleep(20)
-    assert f.at() == TRIM_HORIZON

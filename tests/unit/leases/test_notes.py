@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.leases.attributes import CheckpointMark
-from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.notes import KEPT, add_mark, furthest
-from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Mark
 
 steps = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 50)), max_size=80)
@@ -40,14 +38,3 @@ def test_oldest_checkpoint_is_dropped() -> None:
     assert furthest(known, "0") is None
     assert add_mark(known, Mark(f"{KEPT:x}", 1), 99) == known, "the time stays at which it was new"
     assert furthest(known, f"{KEPT:x}") == CheckpointMark(Mark(f"{KEPT:x}", 1), KEPT)
-
-
-def test_full_set_of_marks_takes_under_600_bytes() -> None:
-    marks = tuple(CheckpointMark(Mark(f"{number:08x}", 10**9), 1_790_000_000_000) for number in range(KEPT))
-    row = Lease(run_key("orders"), checkpoint=None, marks=marks)
-    again = Lease.from_item(row.to_item())
-    assert again is not None
-    assert again.marks == marks
-    # DynamoDB counts names, values (a number: a byte for two digits, and one) and a byte for each entry.
-    size = sum(8 + 3 + (len("moved") + 6 + 1) + (len("at") + 8 + 1) for _ in marks)
-    assert size < 600

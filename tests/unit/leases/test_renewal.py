@@ -62,28 +62,6 @@ def renewal(store: ScriptedStore, timeout: float = 30.0) -> Renewal:
     return Renewal(store, OURS, store.began, Timing(timeout), store.clock, Whole(), lag=lambda: None)
 
 
-async def kept_for(seconds: float, lease: Renewal) -> RenewalEnd:
-    """Renew a lease for so long, and then leave it."""
-    renewing = asyncio.ensure_future(lease.keep())
-    await asyncio.wait({renewing}, timeout=seconds)
-    lease.leave()
-    return await renewing
-
-
-async def test_failed_renewal_is_repeated_until_the_lease_ends() -> None:
-    store = ScriptedStore(*[THROTTLED] * 100)
-    lease = renewal(store)
-    assert await lease.keep() is RenewalEnd.UNREACHABLE
-    assert store.times == pytest.approx([10 + number * 10 / 3 for number in range(6)])
-    assert store.clock.monotonic() == store.began + 30
-    assert (lease.trouble, lease.valid, lease.held) == (THROTTLED, False, False)
-    store = ScriptedStore(THROTTLED)
-    lease = renewal(store)
-    assert await kept_for(25, lease) is RenewalEnd.LEAVING
-    assert store.times == pytest.approx([10, 40 / 3, 70 / 3]), "a later one is as good as any"
-    assert lease.trouble is None
-
-
 @pytest.mark.parametrize(
     ("answers", "frozen_at", "seconds", "reason"),
     [
@@ -114,14 +92,6 @@ async def test_write_that_had_arrived_is_repeated_and_renews_nothing() -> None:
     assert store.times == [10, 10]
     assert store.sent[1][2] == arrived
     assert lease.deadline == store.began + 30, "when it was sent is not known"
-
-
-async def test_row_written_again_with_a_lost_answer_is_ours() -> None:
-    store = ScriptedStore(Conflict(None), Conflict(OURS.renewed()))
-    lease = renewal(store)
-    assert await kept_for(15, lease) is RenewalEnd.LEAVING
-    assert [operation for _, operation, *_ in store.sent] == ["update", "create", "update"]
-    assert lease.lease == OURS.renewed().renewed()
 
 
 @pytest.mark.parametrize(

@@ -261,13 +261,6 @@ def test_keys_of_other_streams_are_ignored(key: str) -> None:
     assert two().decode(key) is None
 
 
-def test_row_of_a_run_belongs_to_its_stream_alone() -> None:
-    assert run_key("orders") == "#run:orders"
-    assert [keys.decode(run_key("orders")) for keys in (one(), two())] == [None, None]
-    assert [two().stream(run_key(name)) for name in ("orders", "other")] == ["orders", None]
-    assert [two().stream(key) for key in ("clicks:shardId-1", "shardId-1")] == ["clicks", None]
-
-
 # Shows 45, 46.
 @pytest.mark.parametrize("sub", [0, 7])
 def test_only_rows_of_kcl_are_inside_an_aggregate(sub: int) -> None:
@@ -334,13 +327,6 @@ def test_run_has_marks_of_all_its_queries() -> None:
         notes.record_mark(mark)
     for marks in (notes.stored_in("orders", row).marks, notes.reached("orders")):
         assert {each.mark for each in marks} == {Mark("7c1f", 4), Mark("ab12", 10)}
-
-
-def test_time_of_writing_has_milliseconds() -> None:
-    row = Lease("orders:shardId-1", epoch=3, written=1_700_000_000.1234)
-    assert row.to_item()["writtenAt"] == {"N": "1700000000123"}
-    assert read(row.to_item()).written == 1_700_000_000.123
-    assert "writtenAt" not in Lease("orders:shardId-1").to_item()
 
 
 def test_row_in_the_present_form_counts_first() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count, islice
 from random import Random
 from types import NoneType
 
@@ -22,12 +19,11 @@ from kinesis_efo.errors import (
     TableUnavailableError,
 )
 from kinesis_efo.leases.keys import LeaseKeys, run_key
-from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease
 from kinesis_efo.leases.store import Outcome, Scan
-from kinesis_efo.positions import Mark, Position
+from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock
@@ -138,11 +134,6 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def freeze(seconds: float) -> None:
-    """SIGSTOP: the loop does not run, and time passes."""
-    asyncio.get_running_loop().now += seconds  # type: ignore[attr-defined]
-
-
 # -- acquiring and renewing
 
 
@@ -156,20 +147,6 @@ async def test_leases_of_an_empty_table_are_acquired_at_once(f: Fixture) -> None
     assert sorted(f.events) == [("a", stream, "taken") for stream in "pqr"]
     assert sorted(f.store.items) == ["#run:p", "#run:q", "#run:r"], "no row for a shard"
     assert f.a.requests["check"] == 1
-
-
-def test_long_leases_are_renewed_every_ten_seconds() -> None:
-    assert [round(Timing(seconds).renewal, 2) for seconds in (1, 10, 30, 60, 3600)] == [0.33, 3.33, 10, 10, 10]
-
-
-async def test_renewals_need_no_scans(f: Fixture) -> None:
-    lease = await f.held(streams="pq")
-    await asyncio.sleep(10)
-    scans, before = f.a.requests["scan"], f.row().counter
-    await asyncio.sleep(100)
-    assert 28 <= f.row().counter - before <= 32, "every third of the timeout"
-    assert f.a.requests["scan"] == scans
-    assert lease.held == {"p", "q"}
 
 
 # -- another run
@@ -297,15 +274,6 @@ async def test_leases_of_an_ended_process_are_acquired_at_once(f: Fixture) -> No
     assert now() - start < 0.2
 
 
-# Shows 64.
-async def test_waiting_run_begins_soon_after_a_stop(f: Fixture) -> None:
-    first = await f.held("a", "pq")
-    second = await f.begin("b", "pq")
-    await asyncio.sleep(5)
-    await first.stop()
-    assert await until(lambda: second.held == {"p", "q"}, 2) < 2
-
-
 async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> None:
     first = await f.held("a", "pq")
     assert "p" not in first.notes.distributed
@@ -319,31 +287,6 @@ async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> N
     await asyncio.sleep(2 * TIMEOUT)
     assert f.row("p").distributed
     assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"
-
-
-async def test_marks_of_checkpoints_are_stored_without_extra_writes(f: Fixture) -> None:
-    first = await f.held("a", "pq")
-    assert first.notes.reached("p") == ()
-
-    async def writes_of_fifty(steps: Iterator[int]) -> int:
-        before = len(f.store.writes)
-        for _ in range(50):
-            for moved in islice(steps, 20):
-                first.notes.record_mark(Mark("7c1f", moved))
-            await asyncio.sleep(TIMEOUT / 10)
-        return len(f.store.writes) - before
-
-    idle, busy = await writes_of_fifty(iter(())), await writes_of_fifty(count(1))
-    assert abs(busy - idle) <= 2, "no more than renewals, which a run writes anyway"
-    assert f.row("p").marks[0].mark.moved >= 900, "at most one renewal behind"
-    first.notes.record_mark(Mark("7c1f", 1001))
-    await first.stop()
-    assert [f.row(stream).marks[0].mark for stream in "pq"] == [Mark("7c1f", 1001)] * 2, "the release has the last"
-    second = await f.held("b")
-    assert second.notes.reached("p")[0].mark == Mark("7c1f", 1001)
-    second.notes.record_mark(Mark("beef", 1))
-    await second.stop()
-    assert {each.mark for each in f.row("p").marks} == {Mark("7c1f", 1001), Mark("beef", 1)}
 
 
 # -- losing
@@ -374,28 +317,6 @@ async def test_leases_end_at_the_deadline_and_come_back(f: Fixture) -> None:
     assert lease.stats == LeaseStats(taken=4, not_renewed=2)
 
 
-async def test_renewals_write_how_far_the_run_is_behind(f: Fixture) -> None:
-    class Lagging(Listener):
-        behind = 1500
-
-        def lag(self, stream: str) -> Lag:
-            return Lag(7, 80, self.behind, f"shardId-of-{stream}")
-
-    listener = Lagging(f, "a")
-    lease = await f.begin(streams="pq", listener=listener)
-    await lease.wait_held("pq")
-    assert f.row("p").lag is None, "nothing was read before"
-    await asyncio.sleep(TIMEOUT)
-    assert f.row("p").lag == Lag(7, 80, 1500, "shardId-of-p")
-    listener.behind = 9
-    writes = len(f.store.writes)
-    await asyncio.sleep(5 * TIMEOUT)
-    assert f.row("q").lag == Lag(7, 80, 9, "shardId-of-q")
-    assert len(f.store.writes) - writes <= 2 * (5 * 3 + 1), "no other writes"
-    await lease.stop()
-    assert f.row("p").lag is None, "a run that has ended is not behind"
-
-
 # Shows lease table away.
 async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
     lease = await f.held()
@@ -408,13 +329,6 @@ async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
         "was lost: start the query again; kinesis-efo option 'retryTimeout' lets it wait longer",
     ):
         await lease.wait_held("p", at_most=30)
-
-
-async def test_lease_lost_in_an_outage_stays_with_its_owner(f: Fixture) -> None:
-    first, second = await f.replaced()
-    with pytest.raises(AlreadyRunningError, match="by b,"):
-        await first.wait_held("p")
-    assert second.held == {"p"}
 
 
 # Shows lease table away.
@@ -439,46 +353,6 @@ async def test_lease_released_by_hand_is_acquired_again(f: Fixture) -> None:
 LATE = "lease #run:p of a lost: not renewed in time: "
 
 
-async def test_lease_not_renewed_in_time_names_the_cause(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
-    lease = await f.begin(streams="p")
-    for fault, repair in (
-        (lambda: setattr(f.a, "throttled", True), lambda: setattr(f.a, "throttled", False)),
-        (lambda: setattr(f.a, "latency", 100.0), lambda: setattr(f.a, "latency", 0.005)),
-        (lambda: freeze(25), lambda: None),
-    ):
-        await until(lambda: lease.is_held("p"), 130)
-        await asyncio.sleep(20)
-        fault()
-        await until(lambda: not lease.is_held("p"), 30)
-        await asyncio.sleep(0.1)
-        repair()
-    reasons = [text.removeprefix(LATE) for text in caplog.messages if text.startswith(LATE)]
-    assert reasons[:2] == ["lease table memory: throttled", "lease table memory did not answer (writes sent: 1)"]
-    assert re.match(
-        r"this process did not run for 2\d\.\d s \(stopped, swapped out, or short of CPU\).*lease_timeout is 10 s$",
-        reasons[2],
-    )
-    assert len(reasons) == 3
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-async def test_late_answer_to_an_acquiring_write_is_no_lease(f: Fixture, frozen: bool) -> None:
-    lease = await f.begin()
-    f.a.latency = 1
-    lease.want("p")
-    await until(lambda: run_key("p") in f.store.items, 10)
-    f.a.latency = 0.005
-    if frozen:
-        freeze(TIMEOUT + 1)
-    else:
-        f.a.running.clear()
-        asyncio.get_running_loop().call_later(TIMEOUT + 1, f.a.running.set)
-        await asyncio.sleep(TIMEOUT + 0.9)
-        assert f.events == []
-    await until(lambda: lease.is_held("p"), 3)
-    assert f.events == [("a", "p", "taken")]
-
-
 # Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     lease = await f.held()
@@ -494,46 +368,7 @@ async def test_row_deleted_by_hand_is_written_again(f: Fixture, caplog: pytest.L
     assert f.events == [("a", "p", "taken")]
 
 
-async def test_lost_answer_to_acquiring_does_not_stretch_the_lease(f: Fixture) -> None:
-    """The row has this run as owner, but its time runs from when that write arrived, not from the next attempt."""
-    lease = await f.begin()
-    f.a.lose_answers, f.a.lossy, f.a.patience = 1.0, frozenset({"create"}), TIMEOUT / 2
-    lease.want("p")
-    await until(lambda: run_key("p") in f.store.items, 1)
-    created_at, counter = now(), f.row().counter
-    await until(lambda: lease.is_held("p"), TIMEOUT)
-    assert f.row().counter > counter, "only a write that moves the counter makes it ours"
-    assert now() - created_at > TIMEOUT / 2
-    assert f.events == [("a", "p", "taken")]
-
-
-# Shows 74.
-async def test_lost_answer_to_renewal_does_not_stretch_the_lease(f: Fixture) -> None:
-    lease = await f.held()
-    counter = f.row().counter
-    f.a.lose_answers, f.a.lossy, f.a.patience = 1.0, frozenset({"update"}), 1.0
-    await until(lambda: f.row().counter > counter, TIMEOUT)
-    arrived_at = now()
-    # What arrived counts from its arrival for others, so it must not last longer for this run.
-    await until(lambda: not lease.is_held("p"), TIMEOUT * 2)
-    assert now() <= arrived_at + TIMEOUT
-
-
 # -- what needs a person
-
-
-async def test_refusing_table_ends_the_run_on_expiry(f: Fixture) -> None:
-    lease = await f.held()
-    refusal = LeaseTableError("not allowed: dynamodb:UpdateItem")
-    for error in (refusal, None):
-        f.a.error = error
-        await asyncio.sleep(TIMEOUT / 2)
-        assert (lease.is_held("p"), f.failure(lease)) == (True, None), "it may be a short one"
-    f.a.error = refusal
-    await until(lambda: f.failure(lease) is not None, TIMEOUT + 0.5)
-    assert ("a", "p", None) in f.events
-    with pytest.raises(LeaseTableError, match="not allowed"):
-        await lease.wait_held("p")
 
 
 # Shows 69.
@@ -585,42 +420,6 @@ async def test_error_in_the_listener_ends_the_run(f: Fixture) -> None:
 # -- stopping
 
 
-@pytest.mark.parametrize("held", [False, True])
-async def test_stop_without_a_table_has_a_limit(f: Fixture, held: bool) -> None:
-    lease = await (f.held() if held else f.begin())
-    lease.want("pq")
-    f.a.cut, f.a.patience = True, 1000
-    await asyncio.sleep(1)
-    start = now()
-    await lease.stop(at_most=3)
-    assert now() - start < 3.5
-    assert lease.held == set()
-    assert len(asyncio.all_tasks()) == 1
-    await lease.stop()
-
-
-# Shows 67.
-async def test_lease_with_hanging_renewal_is_released_on_stop(f: Fixture) -> None:
-    lease = await f.held()
-    f.a.cut, f.a.patience = True, 1000
-    await until(lambda: f.a.in_flight == 1, TIMEOUT)
-    f.a.cut = False
-    await lease.stop(at_most=TIMEOUT * 2)
-    assert f.row().owner is None
-    assert f.events == [("a", "p", "taken"), ("a", "p", None)]
-
-
-async def test_lease_acquired_while_stopping_is_released(f: Fixture) -> None:
-    lease = await f.held()
-    f.a.slow = {run_key("r"): 1000, run_key("q"): 0.5}
-    lease.want("pqr")
-    await until(lambda: f.a.requests["scan"] == 2 and not f.a.in_flight, 1)
-    await lease.stop(at_most=3)
-    assert (f.row("q").owner, f.row("q").epoch) == (None, 1)
-    assert f.row("p").owner is None, "the release waits for no other write"
-    assert f.events == [("a", "p", "taken")], "nothing begins to read it"
-
-
 async def test_released_lease_is_not_acquired_by_a_late_scan(f: Fixture) -> None:
     lease = await f.held()
     scan, asked = f.a.scan, asyncio.Event()
@@ -637,20 +436,6 @@ async def test_released_lease_is_not_acquired_by_a_late_scan(f: Fixture) -> None
     assert (f.row("p").owner, f.row("p").epoch) == (None, 1)
 
 
-async def test_renewals_are_not_logged(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "kinesis_efo.leases")
-    lease = await f.held()
-    await asyncio.sleep(100)
-    await lease.stop()
-    assert caplog.messages == ["lease #run:p taken by a, epoch 1", "lease #run:p released by a"]
-
-
-async def test_run_that_was_never_started_stops() -> None:
-    lease = RunLease(MemoryLeaseStore(), "a", KEYS, Timing(TIMEOUT), LoopClock(), Random(1))
-    assert lease.wanted == frozenset(), "which the loop reads, too, until a stream is wanted"
-    await lease.stop()
-
-
 # -- what readers may rely on in time
 
 
@@ -665,29 +450,6 @@ async def test_remaining_seconds_of_a_lease_are_certain(f: Fixture) -> None:
     assert 0 < lease.seconds("p") < TIMEOUT * 0.9
     await asyncio.sleep(TIMEOUT / 2 + 0.2)
     assert (lease.seconds("p"), f.losses) == (0, [("a", "p", None)]), "a hanging renewal does not delay it"
-
-
-async def test_each_outage_of_the_table_is_logged_once(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
-    lease = await f.begin()
-    for outages in (1, 2):
-        f.a.throttled = True
-        lease.want("pq" if lease.held else "p")
-        await asyncio.sleep(TIMEOUT / 2)
-        assert caplog.messages == ["lease table memory: throttled"] * outages
-        f.a.throttled = False
-        await lease.wait_held(lease.wanted)
-
-
-async def test_separate_outages_do_not_add_up(f: Fixture) -> None:
-    lease = await f.held()
-    for _ in range(3):
-        f.a.throttled = True
-        await asyncio.sleep(TIMEOUT + 20)
-        assert lease.held == set()
-        f.a.throttled = False
-        await lease.wait_held("p", at_most=30)
-        await asyncio.sleep(Timing(TIMEOUT).patience)
-    assert f.failure(lease) is None
 
 
 @pytest.mark.parametrize(("owner", "soon"), [("a", True), ("b", False)])
@@ -709,34 +471,6 @@ async def test_row_of_an_earlier_write_is_acquired_at_once(f: Fixture, owner: st
     await asyncio.sleep(2)
     assert lease.held == set()
     assert f.a.requests["scan"] <= 4
-
-
-async def test_row_deleted_before_it_is_acquired_is_written(f: Fixture) -> None:
-    f.put(Lease(run_key("p"), 4, checkpoint=None, epoch=3), Lease("p:shardId-1", epoch=3))
-    lease = await f.begin()
-    update = f.a.update
-
-    async def late(before: Lease, after: Lease) -> Outcome:
-        f.a.update = update  # type: ignore[method-assign]
-        del f.store.items[before.key]
-        return await update(before, after)
-
-    f.a.update = late  # type: ignore[method-assign]
-    lease.want("p")
-    await until(lambda: lease.is_held("p"), TIMEOUT / 5)
-    assert (lease.epoch("p"), f.row().owner) == (4, "a")
-    assert f.failure(lease) is None
-
-
-async def test_lease_is_usable_while_another_is_being_acquired(f: Fixture) -> None:
-    lease = await f.held()
-    f.a.slow = {run_key("r"): 5}
-    lease.want("pqr")
-    start = now()
-    await lease.wait_held("q")
-    assert now() - start < 0.2
-    await lease.wait_held("r")
-    assert 5 <= now() - start < 5.2
 
 
 async def test_unreadable_row_of_further_stream_is_refused_at_once(f: Fixture) -> None:

@@ -32,19 +32,6 @@ def test_parent_stays_while_a_child_has_not_begun(position: Position | None) -> 
     assert gone(PARENT, A, replace(B, checkpoint=position)) == []
 
 
-# Shows 70.
-def test_parent_stays_without_all_its_children() -> None:
-    assert gone(PARENT, A) == gone(PARENT) == []
-
-
-# Shows 70.
-def test_grandparent_goes_first() -> None:
-    grandparent = Lease("g", checkpoint=SHARD_END, children=frozenset({"p"}))
-    parent = replace(PARENT, parents=frozenset({"g"}))
-    assert gone(grandparent, parent, A, B, candidates="g,p") == ["g"]
-    assert gone(parent, A, B, candidates=["g", "p"][1]) == ["p"]
-
-
 def test_hash_ranges_decide_where_children_were_not_stored() -> None:
     crashed = replace(PARENT, children=frozenset(), checkpoint=BEGUN)
     assert gone(crashed, A, B) == ["p"]
@@ -53,17 +40,3 @@ def test_hash_ranges_decide_where_children_were_not_stored() -> None:
     assert gone(crashed, A, replace(B, ending_hash_key="98")) == []
     assert gone(crashed, A, replace(B, starting_hash_key=None)) == []
     assert gone(replace(crashed, ending_hash_key=None), A, B) == []
-
-
-# Shows 56.
-def test_both_parents_of_a_merge_go() -> None:
-    left = Lease("l", checkpoint=SHARD_END, children=frozenset({"m"}))
-    right = Lease("r", checkpoint=SHARD_END, starting_hash_key="50", ending_hash_key="99")
-    merged = Lease("m", checkpoint=BEGUN, parents=frozenset({"l", "r"}), starting_hash_key="0", ending_hash_key="99")
-    assert gone(left, right, merged, candidates="l,r") == ["l", "r"]
-
-
-def test_children_of_another_stream_do_not_count() -> None:
-    parent, a, b = (replace(each, key=f"orders:{each.key}") for each in (PARENT, A, B))
-    assert gone(parent, a, b, candidates="orders:p") == ["orders:p"]
-    assert gone(parent, replace(a, key="clicks:a"), b, candidates="orders:p") == []

@@ -8,7 +8,6 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.notes import strays
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position
-from kinesis_efo_tools.operate.lease_edits import moved
 
 ARN, OTHER = (
     "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
@@ -45,8 +44,3 @@ def test_row_with_another_arn_is_a_stray() -> None:
 )
 def test_row_of_unknown_time_is_no_stray(stream: StreamIdentity | None, present: StreamIdentity) -> None:
     assert strays(rows(stream), present) is None
-
-
-def test_row_moved_by_hand_is_no_stray() -> None:
-    [row] = rows(EARLIER)
-    assert strays([moved(row, Position.after(9))], NOW) is None

@@ -114,12 +114,6 @@ def test_loopback_is_the_way_in_the_same_namespace_only() -> None:
         assert (here.calls, there.calls) == (1, 1)
 
 
-def test_the_ways_are_tried_in_order() -> None:
-    with counting("127.0.1.3") as third, counting("127.0.1.4", third.port) as fourth:
-        call(FetcherAddress(HERE, third.port, ("127.0.1.2", "no-such-host.invalid", "127.0.1.3", "127.0.1.4")))
-        assert (third.calls, fourth.calls) == (1, 0)
-
-
 def test_a_range_is_read_by_a_later_way_too() -> None:
     certificate = made()
     with counting("127.0.1.6", certificate=certificate) as server:
@@ -211,11 +205,6 @@ def test_new_owner_of_a_port_learns_no_secret() -> None:
             heard.append(hearing.result())
     assert [len(each) for each in heard] == [0, 2 * PROOF_BYTES]
     assert secret.encode() not in b"".join(heard)
-
-
-def test_one_address_is_no_way_within_the_host() -> None:
-    with Counting(Listening("127.0.0.2", hosts=("127.0.0.2",))) as server:
-        assert not server.address.nearby
 
 
 # -- the certificate
@@ -361,16 +350,6 @@ def kept() -> Iterator[ConnectionCache]:
     clients = ConnectionCache()
     yield clients
     clients.close()
-
-
-@pytest.mark.parametrize("encrypted", [False, True])
-def test_tasks_of_a_worker_share_a_local_connection(kept: ConnectionCache, encrypted: bool) -> None:
-    certificate = made() if encrypted else None
-    with counting(certificate=certificate) as service:
-        address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
-        for _ in range(3):
-            read_all(address, kept)
-        assert (service.calls, len(set(service.connections))) == (3, 1)
 
 
 def test_a_connection_that_was_kept_is_of_one_secret(kept: ConnectionCache) -> None:

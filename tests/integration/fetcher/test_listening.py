@@ -96,17 +96,6 @@ def test_one_address_is_not_reached_over_loopback(stack: ExitStack) -> None:
     assert not answers("127.0.0.1", address.port)
 
 
-def test_a_name_is_one_address(stack: ExitStack) -> None:
-    address = serve(stack, Listening("localhost", hosts=("localhost",))).address
-    assert (address.hosts, address.certificate) == (("localhost",), None)
-    assert answers("localhost", address.port)
-
-
-def test_a_port_that_was_given(stack: ExitStack) -> None:
-    (port,) = ports = free_ports(1)
-    assert serve(stack, Listening(ports=ports)).address.port == port
-
-
 @pytest.mark.parametrize("certificate", [None, make_certificate(datetime.now(UTC))], ids=["clear", "tls"])
 def test_a_port_that_another_fetcher_has_is_not_shared(stack: ExitStack, certificate: Any) -> None:
     port = serve(stack, Listening("0.0.0.0"), certificate).address.port

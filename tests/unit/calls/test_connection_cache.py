@@ -39,15 +39,6 @@ def test_acquired_client_is_exclusive(kept: ConnectionCache) -> None:
     assert not client.closed
 
 
-def test_one_client_leads_to_each_place(kept: ConnectionCache) -> None:
-    """Two at once were in use: two tasks of one process, in threads."""
-    first, second = clients(2)
-    kept.put("here", first)
-    kept.put("here", second)
-    assert (first.closed, second.closed) == (True, False)
-    assert kept.pop("here") is second
-
-
 def test_client_closed_by_the_peer_is_dropped(kept: ConnectionCache) -> None:
     gone, here = clients(2)
     kept.put("there", gone)

@@ -9,11 +9,9 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from kinesis_efo.calls import wire as module
 from kinesis_efo.calls.wire import (
     ALONE_BYTES,
     GREETING,
@@ -181,38 +179,6 @@ def test_what_is_no_service_of_this_version_is_left(pair: tuple[Wire, socket.soc
                 there.recv(1)
 
 
-@pytest.mark.slow
-def test_silent_peer_is_abandoned(pair: tuple[Wire, socket.socket]) -> None:
-    wire, other = pair
-    for _ in range(2):
-        began = time.monotonic()
-        with pytest.raises(TimeoutError):
-            wire.receive(0.3)
-        assert 0.3 <= time.monotonic() - began < 5
-    other.sendall(struct.pack(">BIQ", Kind.ANSWER, 2, 9) + b"{}")
-    with pytest.raises(TimeoutError):
-        wire.receive(0.3)
-
-
-def test_one_that_takes_nothing_is_given_up(pair: tuple[Wire, socket.socket]) -> None:
-    wire, _ = pair
-    began = time.monotonic()
-    with pytest.raises(TimeoutError):
-        wire.send(Kind.EVENTS, b"", [LARGE] * 20, began + 0.5)
-    assert 0.5 <= time.monotonic() - began < 5
-    with pytest.raises(TimeoutError):
-        wire.send(Kind.END, give_up_at=began)
-
-
-def test_one_that_has_gone_takes_nothing(pair: tuple[Wire, socket.socket]) -> None:
-    wire, other = pair
-    assert not wire.speaks
-    other.close()
-    with pytest.raises(LostError):
-        wire.send(Kind.EVENTS, b"", [LARGE] * 20, time.monotonic() + 10)
-    assert wire.speaks
-
-
 def test_message_within_a_call_is_received(pair: tuple[Wire, socket.socket]) -> None:
     wire, other = pair
     assert not wire.speaks
@@ -220,56 +186,6 @@ def test_message_within_a_call_is_received(pair: tuple[Wire, socket.socket]) -> 
     assert wire.speaks
     assert wire.receive(10).kind is Kind.END
     assert not wire.speaks
-
-
-def test_another_thread_can_end_what_one_waits_for(pair: tuple[Wire, socket.socket]) -> None:
-    wire, _ = pair
-    timer = threading.Timer(0.3, wire.cut)
-    timer.start()
-    with pytest.raises(LostError):
-        wire.receive(None)
-    timer.join()
-    wire.cut()
-
-
-@pytest.mark.slow
-def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its host confirms what it has room for. What a host does that has vanished is seen between hosts."""
-    monkeypatch.setattr(module, "UNACKNOWLEDGED_SECONDS", 0.5)
-    wire, _ = pair
-    with pytest.raises(TimeoutError):
-        wire.send(Kind.EVENTS, b"", [LARGE] * 20, time.monotonic() + 0.5)
-    give_up_at = time.monotonic() + 3
-    while time.monotonic() < give_up_at:
-        assert not wire.unreachable
-        time.sleep(0.1)
-
-
-class Recording:
-    """A socket that takes everything, and keeps what it was given at a time."""
-
-    family = socket.AF_INET
-
-    def __init__(self) -> None:
-        self.taken: list[memoryview] = []
-
-    def setsockopt(self, *_: int) -> None:
-        pass
-
-    def settimeout(self, _: float | None) -> None:
-        pass
-
-    def send(self, data: memoryview) -> int:
-        self.taken.append(data)
-        return len(data)
-
-
-def test_large_payloads_are_not_copied_and_small_ones_joined() -> None:
-    sock: Any = Recording()
-    large = b"x" * ALONE_BYTES
-    Wire(sock).send(Kind.EVENTS, b"{}", [b"a", large, *[b"b"] * 1000, large, b"c"])
-    assert [len(piece) for piece in sock.taken] == [16, ALONE_BYTES, 1000, ALONE_BYTES, 1]
-    assert [piece.obj is large for piece in sock.taken] == [False, True, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from h2.errors import ErrorCodes
 from hpack import Encoder
 from hyperframe.frame import DataFrame, HeadersFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
-from kinesis_efo.http2.connection import IDLE_SECONDS, PING_SECONDS, RECEIVE_BYTES, Connection
+from kinesis_efo.http2.connection import PING_SECONDS, RECEIVE_BYTES, Connection
 from kinesis_efo.http2.response import ConnectionLost, NotHttp2, NotProcessed
 from tests.support.virtual_time import LoopClock
 
@@ -66,16 +66,6 @@ class Line(asyncio.Transport):
         await asyncio.sleep(0)
 
 
-async def test_settings_may_arrive_before_connection_made() -> None:
-    # As behind a proxy, where TLS is added to a connection that is there.
-    async with Line() as line:
-        line.receive(SETTINGS)
-        assert line.connection.ready.done()
-        line.connection.connection_made(line)
-        assert line.written.startswith(b"PRI * HTTP/2.0")
-        assert line.written.endswith(SettingsFrame(0, flags=["ACK"]).serialize())
-
-
 async def test_garbage_before_connection_made_aborts() -> None:
     async with Line() as line:
         line.receive(b"\xff" * 50)
@@ -83,19 +73,6 @@ async def test_garbage_before_connection_made_aborts() -> None:
         assert "abort" in line.ends
         with pytest.raises(NotHttp2, match="a frame of 16777215 bytes"):
             await line.connection.ready
-
-
-@pytest.mark.parametrize("prompt", [True, False])
-async def test_close_aborts_a_peer_that_lingers(prompt: bool) -> None:
-    async with Line() as line:
-        connection = line.up()
-        connection.close()
-        connection.close()
-        if prompt:
-            connection.connection_lost(None)
-        await asyncio.sleep(10 * PING_SECONDS)
-        assert line.ends == ({"close": 0} if prompt else {"close": 0, "abort": PING_SECONDS})
-        assert connection.gone.is_set()
 
 
 async def test_place_on_closed_connection_is_returned() -> None:
@@ -106,31 +83,6 @@ async def test_place_on_closed_connection_is_returned() -> None:
         with pytest.raises(NotProcessed, match="before the request was sent"):
             await connection.request(HEAD, b"", lambda: 0, None)
         assert (connection.active, connection.places) == (0, 0)
-
-
-@pytest.mark.parametrize("head", [(*HEAD, ("x", None)), (("x", "y"), *HEAD)])
-async def test_unsendable_request_returns_its_place(head: Any) -> None:
-    async with Line() as line:
-        connection = line.up()
-        for _ in range(10):
-            connection.take_place()
-            with pytest.raises((NotProcessed, TypeError, AttributeError)):
-                await connection.request(head, b"", lambda: 0, None)
-        assert (connection.active, connection.places) == (0, 5)
-
-
-@pytest.mark.parametrize("body", [b"", bytes(1 << 20)], ids=["waits for headers", "waits for the window"])
-async def test_cancelled_request_frees_its_place(body: bytes) -> None:
-    async with Line() as line:
-        connection = line.up()
-        for stream in (1, 3, 5):
-            connection.take_place()
-            asking = asyncio.create_task(connection.request(HEAD, body, lambda: 0, None))
-            await asyncio.sleep(1)
-            asking.cancel()
-            await asyncio.wait([asking])
-            assert connection.active == 0
-            assert line.written.endswith(RstStreamFrame(stream, error_code=ErrorCodes.CANCEL).serialize())
 
 
 async def test_answer_to_half_a_request_frees_the_place() -> None:
@@ -148,18 +100,6 @@ async def test_answer_to_half_a_request_frees_the_place() -> None:
             assert line.written.endswith(RstStreamFrame(stream, error_code=ErrorCodes.CANCEL).serialize())
 
 
-async def test_reset_ends_a_request_that_waits_for_the_window() -> None:
-    async with Line() as line:
-        connection = line.up()
-        connection.take_place()
-        sending = asyncio.create_task(connection.request(HEAD, bytes(1 << 20), lambda: 1 << 20, None))
-        await asyncio.sleep(1.0)
-        assert not sending.done(), "the window has 65,535 bytes"
-        line.receive(RstStreamFrame(1, error_code=ErrorCodes.CANCEL).serialize())
-        with pytest.raises(ConnectionResetError, match="the service reset the stream: CANCEL"):
-            await asyncio.wait_for(sending, 1.0)
-
-
 async def test_service_that_does_not_read_is_given_up() -> None:
     async with Line() as line:
         connection = line.up()
@@ -172,23 +112,6 @@ async def test_service_that_does_not_read_is_given_up() -> None:
         assert "abort" in line.ends
         with pytest.raises(ConnectionLost, match="the service does not read what is sent to it"):
             await waiting
-
-
-async def test_connection_window_reopens_at_a_quarter() -> None:
-    async with Line() as line:
-        connection = line.up()
-        connection.take_place()
-        asking = asyncio.create_task(connection.request(HEAD, b"", lambda: 0, None))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait([asking])
-        before = len(line.written)
-        data = DataFrame(1, bytes(16 << 10)).serialize()
-        for _ in range((256 << 20) // (16 << 10)):
-            line.receive(data)
-        assert len(line.written) == before
-        line.receive(data)
-        assert line.written[before:] == WindowUpdateFrame(0, (256 << 20) + (16 << 10)).serialize()
 
 
 # -- signs of life
@@ -218,32 +141,6 @@ async def test_connection_without_a_sign_of_life_is_aborted(
         await asyncio.sleep(200)
         assert line.ends == {"abort": pytest.approx(lost)}
         assert line.written.count(PING) == pings
-
-
-async def test_process_that_stood_still_blames_no_connection() -> None:
-    async with Line() as line:
-        line.up().take_place()
-        loop: Any = asyncio.get_running_loop()
-        await asyncio.sleep(1)
-        loop.now += 60
-        await asyncio.sleep(1)
-        assert line.written.count(PING) == 1
-        line.receive(PONG)
-        await asyncio.sleep(PING_SECONDS + 1)
-        assert (line.written.count(PING), line.ends) == (2, {})
-
-
-async def test_only_an_idle_connection_is_closed() -> None:
-    async with Line() as idle, Line() as used:
-        for line in (idle, used):
-            line.up().take_place()
-        await asyncio.sleep(4)
-        idle.connection.give_place()
-        for _ in range(30):
-            await asyncio.sleep(1)
-            idle.receive(PONG)
-            used.receive(PONG)
-        assert (idle.ends, used.ends) == ({"close": 4 + IDLE_SECONDS, "abort": 4 + IDLE_SECONDS + PING_SECONDS}, {})
 
 
 async def test_fault_of_the_keepalive_ends_the_connection() -> None:

@@ -174,13 +174,6 @@ def test_largest_frame_with_a_reserved_bit_is_allowed() -> None:
     assert split(wire, 4, 5000) == [("data", 1, bytes(LARGEST))]
 
 
-def test_data_is_handed_on_before_its_frame_is_complete() -> None:
-    heard = Heard()
-    splitter = FrameSplitter(heard, LARGEST)
-    splitter.feed(memoryview(header(10_000, 0, 1, 5) + b"abc"))
-    assert heard.said == [("data", 5, b"abc")]
-
-
 @given(st.binary(max_size=400), st.integers(0, 2**32))
 def test_any_bytes_are_read_or_refused(garbage: bytes, seed: int) -> None:
     def read(*cuts: int) -> list[tuple[object, ...]] | str:

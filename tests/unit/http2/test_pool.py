@@ -111,24 +111,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_first_connection_is_opened_alone() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        given = await places(pool, 12)
-        assert network.most_under_way == [1, 1, 2]
-        assert sorted(connection.active for connection in set(given)) == [2, 5, 5]
-
-
-async def test_sixteen_are_opened_at_a_time() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        await places(pool, 300)
-        assert len(network.connections) == 60
-        assert max(network.most_under_way) == 16
-        # The first alone, and then 59 in four rounds.
-        assert asyncio.get_running_loop().time() - 1000 == pytest.approx(0.5)
-
-
 async def test_longest_waiting_request_is_served_first() -> None:
     network = Network(streams=1)
     async with opened(network, most=1) as pool:
@@ -143,44 +125,6 @@ async def test_longest_waiting_request_is_served_first() -> None:
         await asyncio.gather(*(ask(number) for number in range(5)))
         assert served == [0, 1, 2, 3, 4]
         assert network.dials == 1
-
-
-async def test_failed_dial_fails_as_many_as_it_serves() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        await places(pool, 5)
-        network.faults = [ConnectionRefusedError("refused")]
-        found = await asyncio.gather(*(pool.place() for _ in range(50)), return_exceptions=True)
-        assert sum(isinstance(each, Exception) for each in found) == 5
-        assert [connection.active for connection in network.connections] == [5] * 10
-
-
-@pytest.mark.slow
-async def test_lost_network_gets_one_dial_at_a_time() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        await places(pool, 1000)
-        for connection in network.connections:
-            connection.close()
-        network.round_trip = 10
-        network.faults = [TimeoutError("lost")] * 60
-        before = network.dials
-
-        async def keep_asking() -> None:
-            while True:
-                try:
-                    await pool.place()
-                    return
-                except TimeoutError:
-                    await asyncio.sleep(5)
-
-        asking = [asyncio.ensure_future(keep_asking()) for _ in range(1000)]
-        await asyncio.sleep(600)
-        assert network.dials - before <= 60
-        assert max(network.most_under_way[before:]) == 1
-        network.faults.clear()
-        network.round_trip = 0.1
-        await asyncio.wait_for(asyncio.gather(*asking), 30)
 
 
 async def test_service_that_hangs_up_gets_one_dial() -> None:
@@ -212,38 +156,6 @@ async def test_a_connection_that_drains_is_replaced() -> None:
         first.go()
 
 
-async def test_unready_connection_has_no_places() -> None:
-    network = Network()
-    dial = network.dial
-
-    async def early(changed: Callable[[Any], None]) -> Any:
-        connection = await dial(changed)
-        # SETTINGS are here, but nobody has looked at what TLS agreed on.
-        changed(connection)
-        assert connection.active == 0
-        raise ConnectionError("not that")
-
-    network.dial = early  # type: ignore[method-assign]
-    pool = Pool(network.dial, 10)
-    with pytest.raises(ConnectionError, match="not that"):
-        await pool.place()
-    await pool.close()
-
-
-async def test_lower_limit_counts_for_later_requests() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        first, *_ = await places(pool, 3)
-        first.allow(2)
-        network.streams = 2
-        first.give_place()
-        second = await pool.place()
-        assert second is not first
-        assert await pool.place() is second
-        first.give_place()
-        assert await pool.place() is first
-
-
 async def test_close_fails_waiting_and_later_requests() -> None:
     network = Network()
     async with opened(network) as pool:
@@ -268,18 +180,6 @@ async def test_close_waits_one_second_for_slow_peers() -> None:
         await pool.close()
         assert asyncio.get_running_loop().time() - begin == 1
         assert [connection.aborted for connection in (slow, deaf, early)] == [False, True, False]
-
-
-async def test_work_grows_linearly_with_requests() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        given = await places(pool, 1000)
-        assert len(network.connections) == 200
-        for connection in given:
-            connection.give_place()
-        await places(pool, 1000)
-        # Anything quadratic looks a million times.
-        assert sum(connection.looked_at for connection in network.connections) < 10_000
 
 
 steps = st.lists(

@@ -51,31 +51,11 @@ def test_a_window_is_half_of_the_share_within_limits(share: int, window: int) ->
     assert carrier.allowed == window
 
 
-async def test_a_window_is_not_opened_for_every_little_read() -> None:
-    response, carrier = respond()
-    for _ in range(1000):
-        response.arrive(bytes(100))
-        await response.readany()
-    assert carrier.updates < 10
-
-
 def test_overflow_of_the_window_is_an_error() -> None:
     response, _ = respond()
     response.arrive(bytes(32 << 10))
     with pytest.raises(WindowOverflow, match="1 bytes where 0 were allowed"):
         response.arrive(b"x")
-
-
-async def test_padding_alone_reopens_the_window() -> None:
-    response, carrier = respond()
-    reading = asyncio.ensure_future(response.readany())
-    for _ in range(1000):
-        response.arrive(b"", 256)
-    await asyncio.sleep(0)
-    assert not reading.done(), "no bytes are the end for whoever reads"
-    assert carrier.allowed - 256_000 > 8 << 10
-    response.arrive(b"here")
-    assert await reading == b"here"
 
 
 async def test_what_is_expected_may_come_at_once() -> None:
@@ -130,25 +110,6 @@ def test_allowed_and_unread_bytes_stay_within_the_window(steps: list[tuple[str, 
 # -- reading
 
 
-async def test_what_arrived_is_copied() -> None:
-    buffer = bytearray(b"abc")
-    response, _ = respond()
-    response.arrive(memoryview(buffer))
-    buffer[:] = b"xyz"
-    assert await response.readany() == b"abc"
-
-
-async def test_bytes_before_an_error_are_read_first() -> None:
-    response, _ = respond()
-    response.arrive(b"ab")
-    response.end(ConnectionResetError("reset"))
-    response.end(None)
-    assert await response.readany() == b"ab"
-    for _ in range(2):
-        with pytest.raises(ConnectionResetError, match="reset"):
-            await response.readany()
-
-
 @pytest.mark.parametrize("sent", [b"12345678", b"12345678901", b""])
 async def test_wrong_content_length_is_an_error(sent: bytes) -> None:
     response = Response(Carrier(), 7, lambda: 0, 35)
@@ -159,16 +120,6 @@ async def test_wrong_content_length_is_an_error(sent: bytes) -> None:
         assert await response.readany() == sent
     with pytest.raises(ConnectionError, match=rf"ended after {len(sent)} bytes, but its content-length is 10"):
         await response.readany()
-
-
-async def test_second_reader_is_refused() -> None:
-    response, _ = respond()
-    first = asyncio.ensure_future(response.readany())
-    await asyncio.sleep(0)
-    with pytest.raises(RuntimeError, match="two tasks"):
-        await response.readany()
-    response.arrive(b"ab")
-    assert await first == b"ab"
 
 
 async def test_cancelled_read_ends_the_stream() -> None:
@@ -184,24 +135,6 @@ async def test_cancelled_read_ends_the_stream() -> None:
 # -- closing, and silence
 
 
-async def test_close_ends_a_waiting_read_once() -> None:
-    response, carrier = respond()
-    reading = asyncio.ensure_future(response.readany())
-    await asyncio.sleep(0)
-    response.close()
-    response.close()
-    assert await reading == b""
-    assert carrier.cancelled == [7]
-
-
-async def test_close_drops_unread_bytes() -> None:
-    response = Response(Carrier(), 7, lambda: 0, 35)
-    response.begin(200, {"content-length": "10"})
-    response.arrive(b"abc")
-    response.close()
-    assert await response.readany() == b""
-
-
 async def test_silence_while_reading_is_an_error() -> None:
     response, carrier = respond()
     loop = asyncio.get_running_loop()
@@ -210,20 +143,3 @@ async def test_silence_while_reading_is_an_error() -> None:
         await response.readany()
     assert loop.time() - begin == 35
     assert carrier.cancelled == [7]
-
-
-async def test_bytes_that_arrive_together_with_the_alarm_count() -> None:
-    # A process that stood still finds both at once: bytes, and an alarm that should have gone off long ago.
-    response, carrier = respond()
-    asyncio.get_running_loop().call_later(35, response.arrive, b"ab")
-    reading = asyncio.ensure_future(response.readany())
-    assert await reading == b"ab"
-    assert carrier.cancelled == []
-
-
-def test_expected_bytes_that_fit_change_nothing() -> None:
-    response, carrier = respond()
-    response.expect(32 << 10)
-    response.expect(0)
-    response.expect(-5)
-    assert carrier.allowed == 32 << 10

@@ -23,13 +23,6 @@ def faults(**options: str) -> tuple[str, ...]:
     return caught.value.faults
 
 
-def test_the_defaults() -> None:
-    options = parse()
-    assert options.starts.of("orders") == TRIM_HORIZON
-    assert options.source.ends.of("orders") is None
-    assert (options.source.read_mode, options.source.shard_rate) == ("polling", 1 << 20)
-
-
 def test_neither_a_consumer_nor_a_lease_table_is_needed() -> None:
     assert BatchOptions.parse({"streamArn": STREAM}).source.stream_arns == (STREAM,)
     with pytest.raises(OptionsError, match="'consumerArn' besides"):

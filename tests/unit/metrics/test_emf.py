@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.metrics import METRICS, MetricsRegistry, MetricsSettings, Sample, report
-from kinesis_efo.metrics.catalog import BUFFERED, DIMENSIONS, FAILED, LAG, RECORDS, Metric
+from kinesis_efo.metrics.catalog import DIMENSIONS, LAG, RECORDS
 from kinesis_efo.metrics.emf import EmfWriter, emf_lines, emf_sink
 from kinesis_efo.metrics.registry import Values
 from tests.support.world import wait_until
@@ -62,31 +62,6 @@ def test_the_shard_is_a_member_but_no_dimension() -> None:
     ]
     members = [line[name] for name in ("Shard", "Stream", "MillisBehindLatest", "RecordsFetched")]
     assert members == ["shardId-000000000001", "orders", 250, 7]
-
-
-@pytest.mark.parametrize(
-    ("metric", "labels", "dimensions"),
-    [
-        # Alarms are not multiplied by fetchers, errors counted by code and in total, and what is not known is left out.
-        (LAG, (*ORDERS, ("fetcher", "3")), ["Application Environment Stream"]),
-        (FAILED, (*ORDERS, ("error", "x")), ["Application Environment Stream Error", "Application Environment Stream"]),
-        (BUFFERED, (("application", "lake"), ("environment", "")), ["Application"]),
-    ],
-)
-def test_dimensions_of_a_metric_are_few(
-    metric: Metric, labels: tuple[tuple[str, str], ...], dimensions: list[str]
-) -> None:
-    (line,) = lines({(metric, labels): 2})
-    assert line["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [each.split() for each in dimensions]
-
-
-def test_lines_have_growth_of_counters_and_gauges() -> None:
-    before = {(RECORDS, SHARD): 5.0, (LAG, SHARD): 5.0}
-    assert [
-        (line["RecordsFetched"], line["MillisBehindLatest"])
-        for line in lines({(RECORDS, SHARD): 7, (LAG, SHARD): 7}, before)
-    ] == [(2, 7)]
-    assert lines({(RECORDS, SHARD): 3}, before)[0]["RecordsFetched"] == 3, "the counter started anew"
 
 
 @given(
@@ -175,11 +150,3 @@ def test_lines_go_to_the_process_streams(name: str, capsys: pytest.CaptureFixtur
     write: Callable[[str], None] = emf_sink(name)
     write("{}\n")
     assert getattr(capsys.readouterr(), name.removeprefix("std")) == "{}\n"
-
-
-def test_none_reports_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    def source() -> list[Sample]:
-        raise AssertionError("not to be read")
-
-    report(source, MetricsSettings("none"))()
-    assert capsys.readouterr().out == ""

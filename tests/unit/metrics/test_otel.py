@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, Sample
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
-from kinesis_efo.metrics.otel import METER, Telemetry, exporter_names, publish
+from kinesis_efo.metrics.otel import METER, Telemetry, publish
 
 ORDERS = (("application", "lake"), ("environment", ""), ("stream", "orders"))
 
@@ -128,29 +128,3 @@ def test_the_environment_alone_sends_metrics_to_a_collector(
         "application": "lake",
         "stream": "orders",
     }
-
-
-def test_a_missing_exporter_is_logged_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    telemetry = Telemetry({"OTEL_METRICS_EXPORTER": "carrier_pigeon"})
-    telemetry.registry.add(Counting())
-    telemetry.flush()
-    assert "asks for exporter carrier_pigeon" in caplog.text and "OTEL_METRICS_EXPORTER=none" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("environment", "names"),
-    [
-        ({}, []),
-        ({"OTEL_METRICS_EXPORTER": "console"}, ["console"]),
-        ({"OTEL_METRICS_EXPORTER": "otlp, console"}, ["otlp_proto_http", "console"]),
-        ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, []),
-        ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c"}, ["otlp_proto_http"]),
-        (
-            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"},
-            ["otlp_proto_grpc"],
-        ),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_SDK_DISABLED": "TRUE"}, []),
-    ],
-)
-def test_the_environment_selects_the_exporters(environment: dict[str, str], names: list[str]) -> None:
-    assert exporter_names(environment) == names

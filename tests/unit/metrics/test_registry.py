@@ -38,13 +38,6 @@ class Counting:
         yield Sample(BUFFERED, self.buffered, ())
 
 
-def test_counters_add_up_and_the_worst_lag_counts() -> None:
-    registry = MetricsRegistry(Time())
-    registry.add(Counting(3, 40, 100))
-    registry.add(Counting(4, 10, 200))
-    assert registry.values() == {(RECORDS, ORDERS): 7, (LAG, ORDERS): 40, (BUFFERED, ()): 300}
-
-
 def test_the_counters_of_a_removed_source_stay() -> None:
     time = Time()
     registry = MetricsRegistry(time)
@@ -73,19 +66,6 @@ def test_one_reading_serves_a_whole_collection() -> None:
     source.records = 3
     time.pass_by()
     assert registry.values()[RECORDS, ORDERS] == 3
-
-
-def test_a_source_that_fails_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> Iterator[Sample]:
-        yield Sample(RECORDS, 1, ORDERS)
-        raise RuntimeError("boom")
-
-    registry = MetricsRegistry(Time())
-    registry.add(broken)
-    registry.add(Counting(3, 40, 100))
-    values: Values = registry.values()
-    assert values[RECORDS, ORDERS] == 3
-    assert "cannot be read" in caplog.text
 
 
 def test_report_to_opentelemetry_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.records.aggregation import MAGIC, UserRecord, deaggregate
+from kinesis_efo.records.aggregation import MAGIC, deaggregate
 
 ALL = (0, 2**128 - 1)
 
@@ -42,16 +42,6 @@ def varint(value: int) -> bytes:
 
 def hash_of(key: str) -> int:
     return int.from_bytes(md5(key.encode()).digest(), "big")
-
-
-@given(st.lists(st.tuples(st.text(min_size=1, max_size=100), st.binary(max_size=300)), min_size=1, max_size=30))
-def test_user_records_come_out_in_order(records: list[tuple[str, bytes]]) -> None:
-    assert deaggregate(aggregate(*records), ALL) == [UserRecord(*record) for record in records]
-
-
-def test_700_partition_keys_are_numbered() -> None:
-    records = [(f"key-{number}", bytes([number % 256]) * number) for number in range(700)]
-    assert deaggregate(aggregate(*records), None) == records
 
 
 def test_explicit_hash_keys_decide_before_partition_keys() -> None:

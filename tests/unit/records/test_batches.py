@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.errors import FrameError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from kinesis_efo.records.aggregation import MAGIC
 from kinesis_efo.records.batches import MAX_ROWS
@@ -59,11 +56,6 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def whole(number: int, events: list[bytes], hash_range: tuple[int, int] | None = None) -> Range:
-    key = ShardKey(f"stream-{number % 2}", f"shardId-{number:012d}")
-    return Range(ShardRange(key, TRIM_HORIZON, SHARD_END), events, hash_range)
-
-
 @st.composite
 def ranges(draw: st.DrawFn) -> list[Range]:
     """Ranges of up to six shards, with all kinds of records, which may begin inside of an aggregate."""
@@ -103,37 +95,3 @@ def test_ranges_together_give_the_same_rows(given: list[Range]) -> None:
         assert [row for row in found if row["shardId"] == name] == [row for row in alone if row["shardId"] == name]
     assert len(found) == len(alone)
     assert sorted(said["together"]) == sorted(said["alone"])
-
-
-def test_full_batch_ends_inside_a_range() -> None:
-    large = [event(*(record(100 * part + number, bytes(9_000)) for number in range(60))) for part in range(1, 6)]
-    given = [whole(0, large[:2]), whole(1, []), whole(2, large), whole(3, large[:1])]
-    batches = together(given)
-    assert rows(batches) == rows(one_by_one(given))
-    assert [list(Counter(batch["shardId"].to_pylist()).values()) for batch in batches] == [[120, 60], [180], [60, 60]]
-
-
-@pytest.mark.parametrize("faulty", [0, 1, 2])
-def test_an_error_names_the_shard_of_the_record(faulty: int) -> None:
-    good, bad = event(record(1)), event(record(1, ApproximateArrivalTimestamp=1e300))
-    given = [whole(number, [bad if number == faulty else good]) for number in range(3)]
-    with pytest.raises(FrameError, match=f"shard stream-{faulty % 2}:shardId-00000000000{faulty} cannot be decoded"):
-        together(given)
-
-
-def test_warnings_name_each_shard(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    other, broken = KINDS["of another shard"], KINDS["broken"]
-    given = [
-        whole(0, [event(record(1, other), record(2, broken))], (0, 9)),
-        whole(1, [event(record(1, broken), record(2, broken))]),
-        whole(2, [event(record(1))]),
-        whole(4, [event(record(1, other))], (0, 9)),
-    ]
-    together(given)
-    assert [line.message.split(";")[0] for line in caplog.records] == [
-        "stream-0:shardId-000000000000: 1 records look like KPL aggregates but are corrupt",
-        "stream-1:shardId-000000000001: 2 records look like KPL aggregates but are corrupt",
-        "stream-0:shardId-000000000000: 1 KPL aggregates left out: hash keys of their records belong to other shards",
-        "stream-0:shardId-000000000004: 1 KPL aggregates left out: hash keys of their records belong to other shards",
-    ]

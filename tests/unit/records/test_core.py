@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from kinesis_efo.records import core
 from kinesis_efo.records.aggregation import MAGIC
-from kinesis_efo.records.batches import MAX_ROWS
 from kinesis_efo.records.decoder import Decoder
 from tests.support.agreement import CORE, Part, agree, outcome
 from tests.support.missing import not_here
@@ -218,31 +217,6 @@ def test_what_is_odd_is_decoded_alike(name: str) -> None:
             )
 
 
-@pytest.mark.usefixtures("native")
-@pytest.mark.parametrize("taken_over", [MAX_ROWS, 7])
-def test_core_continues_after_python(taken_over: int) -> None:
-    full = event(*(record(number) for number in range(10, 10 + taken_over)))
-    odd, behind = event(record(5, PartitionKey=None)), event(record(10**6), record(10**6 + 1))
-    twice = event(record(10), record(9 + taken_over), record(10**6))
-    other = (ShardRange(ShardKey("orders", "s"), TRIM_HORIZON, SHARD_END), [event(record(1)), odd, full, twice, behind])
-    agree([part([odd, full, twice, behind])])
-    for found in ([part([event(record(1)), odd, full, twice, behind])], [part([event(record(1)), odd]), other]):
-        rows = [row for batch in agree(found) for row in batch["sequenceNumber"].to_pylist()]
-        assert len(rows) == 4 + taken_over + 2 * (len(found) - 1)
-    # A range without rows before one with them, and what is behind it.
-    agree([part([]), part([event(record(1))], through=Position.after(0)), other, part([behind]), other])
-
-
-@pytest.mark.usefixtures("native")
-def test_rows_from_python_do_not_count_in_the_core() -> None:
-    def numbered(first: int, count: int) -> bytes:
-        return event(*(record(number) for number in range(first, first + count)))
-
-    most, few = MAX_ROWS * 3 // 5, MAX_ROWS * 2 // 5
-    odd = event(record(10**6, PartitionKey=None))
-    agree([part([numbered(0, most), odd, numbered(2 * 10**6, few), numbered(3 * 10**6, most), numbered(4 * 10**6, 9)])])
-
-
 class Watched:
     """A batch of the core that records its calls."""
 
@@ -263,24 +237,6 @@ def test_usual_payloads_are_decoded_by_the_core_alone(native: Any) -> None:
     )
     assert (len(found), error) == (1, "")
     assert batch.calls == ["begin", "add", "add", "begin", "add", "add", "take", "floor"]
-
-
-@pytest.mark.usefixtures("native")
-def test_large_batches_are_cut_alike() -> None:
-    small = [event(*(record(10 * n + i) for i in range(10))) for n in range(1, 2_100)]
-    large = [event(*(record(10**6 + 10 * n + i, bytes(30_000)) for i in range(10))) for n in range(30)]
-    many = event(*(record(number) for number in range(10**7, 10**7 + MAX_ROWS + 1)))
-    apart = event(record(10**8, aggregate("a", "b", hash_key="5")))
-    for payloads in (
-        small,
-        large,
-        [many],
-        [*small[:5], many, *large],
-        [*small[:1_500], apart, *small[1_500:]],
-        [*large[:3], apart],
-    ):
-        batches = agree([part(payloads)])
-        assert batches
 
 
 TAKEN = {
@@ -304,16 +260,6 @@ def test_what_kinesis_sends_is_taken(native: Any, name: str) -> None:
     agree([part([TAKEN[name]])])
 
 
-def test_aggregates_are_left_to_python(native: Any) -> None:
-    payload = event(record(1, aggregate("a")))
-    assert by_core(native, payload) is None
-    assert by_core(native, payload, aggregates=False) == (1, 1, False)
-
-
-def test_a_payload_that_may_change_is_left_to_python(native: Any) -> None:
-    assert by_core(native, bytearray(event(record(1)))) is None  # type: ignore[arg-type]
-
-
 def test_a_declined_payload_leaves_nothing_behind(native: Any) -> None:
     batch = native.Batch(True)
     assert batch.begin("orders", "s", "1", "9")
@@ -324,16 +270,6 @@ def test_a_declined_payload_leaves_nothing_behind(native: Any) -> None:
     assert rows["sequenceNumber"].to_pylist() == ["2"]
     with pytest.raises(ValueError, match="taken before"):
         (taken := batch.take()).__arrow_c_array__() and taken.__arrow_c_array__()
-
-
-def test_columns_outlive_their_batch(native: Any) -> None:
-    batch = native.Batch(True)
-    assert batch.begin("orders", "s", None, None)
-    batch.add(event(*(record(number, b"x" * 100) for number in range(1000))))
-    column = pa.record_batch(batch.take()).column("data")
-    del batch
-    assert column.to_pylist() == [b"x" * 100] * 1000
-    assert native.Batch(True).take() is not None, "dropped without being taken"
 
 
 def found(interface: int) -> Any:

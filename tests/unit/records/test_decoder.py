@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import logging
-import subprocess
-import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
@@ -165,43 +162,10 @@ def test_ranges_tile_a_shard_whatever_the_events(found: set[int], data: st.DataO
     assert [number for part in parts for number in part] == ordered
 
 
-def test_reading_stops_behind_the_range() -> None:
-    def payloads() -> Any:
-        yield EVENTS[0]
-        yield EVENTS[1]
-        raise AssertionError("read on")
-
-    batches = decode(payloads(), KEY, TRIM_HORIZON, Position.after(16), deaggregate=False)
-    assert sum(batch.num_rows for batch in batches) == 7
-
-
 def test_repeated_event_does_not_double_its_rows() -> None:
     assert numbers([EVENTS[0], EVENTS[0], EVENTS[1], EVENTS[0], EVENTS[2]]) == list(range(10, 25))
     overlap = event(*(record(number) for number in (13, 14, 14, 15, 16)))
     assert numbers([EVENTS[0], overlap, EVENTS[1]]) == list(range(10, 20))
-
-
-def test_numbers_are_compared_as_numbers() -> None:
-    mixed = event(record(9), record(10), record(99), record(100))
-    assert numbers([mixed]) == [9, 10, 99, 100]
-    assert numbers([mixed], Position.after(9), Position.after(99)) == [10, 99]
-    # As texts these ascend.
-    assert numbers([event(record(1000), record(10005), record(1001))]) == [1000, 10005]
-
-
-def test_small_events_share_a_batch() -> None:
-    events = [event(record(number)) for number in range(25_000)]
-    batches = list(decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
-    assert [batch.num_rows for batch in batches] == [10_000, 10_000, 5_000]
-
-
-def test_large_events_are_split_into_batches() -> None:
-    big = event(*(record(number) for number in range(10**6, 10**6 + 10_001)))
-    batches = list(decode([big], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True))
-    assert [batch.num_rows for batch in batches] == [5_000, 5_001]
-    assert [int(text) for batch in batches for text in batch["sequenceNumber"].to_pylist()] == list(
-        range(10**6, 10**6 + 10_001)
-    )
 
 
 @pytest.mark.slow
@@ -319,54 +283,12 @@ def inside(sub: int, *records: dict[str, Any], apart: bool = True, **options: An
     ]
 
 
-@pytest.mark.parametrize("sub", [0, 1, 2, 9])
-def test_user_records_processed_by_kcl_are_left_out(sub: int) -> None:
-    found = inside(sub, record(5, aggregate("a", "b", "c")), record(6, aggregate("d", "e")))
-    assert found == [(5, n, "abc"[n]) for n in range(sub + 1, 3)] + [(6, 0, "d"), (6, 1, "e")]
-
-
-def test_record_at_a_kcl_checkpoint_is_done() -> None:
-    assert inside(0, record(5), record(6)) == [(6, 0, "key-6")]
-    assert inside(3, record(5, MAGIC + bytes(40)), record(6)) == [(6, 0, "key-6")]
-    assert inside(0, record(6), record(7)) == [(6, 0, "key-6"), (7, 0, "key-7")], "trimmed meanwhile"
-    assert inside(0, record(5, aggregate("a", "b", hash_key="50")), record(6), hash_range=(0, 9)) == [(6, 0, "key-6")]
-
-
-def test_whole_aggregate_with_a_rest_is_delivered() -> None:
-    assert inside(0, record(5, aggregate("a", "b")), record(6), apart=False) == [(5, 0, "key-5"), (6, 0, "key-6")]
-    assert inside(1, record(5, aggregate("a", "b")), record(6), apart=False) == [(6, 0, "key-6")]
-
-
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 3))
 def test_processed_and_delivered_parts_make_the_aggregate(count: int, sub: int, before: int) -> None:
     data = aggregate(*map(str, range(count)))
     records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
     found = [row[1] for row in inside(sub, *records) if row[0] == 5]
     assert [*range(min(sub + 1, count)), *found] == [*range(count)]
-
-
-def test_broken_aggregates_are_counted_over_the_whole_range(caplog: pytest.LogCaptureFixture) -> None:
-    events = [event(*(record(10 * n + i, MAGIC + bytes(3_000)) for i in range(5))) for n in range(1_000)]
-    assert sum(batch.num_rows for batch in decode(events, KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)) == 5_000
-    assert [line.message.split(": ")[1].split()[0] for line in caplog.records] == ["5000"]
-
-
-@pytest.mark.slow
-def test_pandas_is_not_imported() -> None:
-    """It would delay the first row of each of Spark's workers by half a second."""
-    program = f"""
-import sys
-import tracemalloc
-from kinesis_efo.records.decoder import decode
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-payload = {event(record(5))!r}
-(batch,) = decode([payload], ShardKey("orders", "s"), TRIM_HORIZON, Position.after(9), deaggregate=True)
-assert batch.num_rows == 1
-print("pandas" in sys.modules)
-"""
-    assert importlib.util.find_spec("pandas") is not None
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def sealed(message: bytes) -> bytes:

@@ -14,16 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.errors import FrameError, SequenceNumberError
-from kinesis_efo.positions import SHARD_END, LastRecord, Position
-from kinesis_efo.records.aggregation import MAGIC
+from kinesis_efo.positions import SHARD_END, LastRecord
 from kinesis_efo.records.events import (
     ChildShard,
     Event,
     EventHead,
-    data_in,
     has_record,
     last_record,
-    position_after,
     read_answer,
     read_head,
 )
@@ -116,14 +113,6 @@ def test_numbers_with_leading_zeros_are_refused(continuation: str, record: str) 
     assert read_head(event(ContinuationSequenceNumber="0")).continuation == 0
 
 
-def test_message_shows_the_beginning_of_the_event() -> None:
-    with pytest.raises(FrameError) as caught:
-        read_head(event(ContinuationSequenceNumber=None, Padding="x" * 100_000))
-    assert "an event of 100" in str(caught.value)
-    assert "it begins with b'{" in str(caught.value)
-    assert len(str(caught.value)) < 250
-
-
 @given(st.binary(max_size=100))
 def test_garbage_raises_frame_errors_only(garbage: bytes) -> None:
     for payload in (
@@ -184,76 +173,8 @@ def test_last_record_has_the_index_in_its_aggregate(number_first: bool) -> None:
         assert last_record(alone) == LastRecord(42, index)
 
 
-@pytest.mark.parametrize("nothing", [None, ""])
-def test_empty_continuation_is_the_end_of_a_shard(nothing: str | None) -> None:
-    children = [{"ShardId": "c", "ParentShards": ["p"], "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"}}]
-    ended = json.dumps(
-        {"ContinuationSequenceNumber": nothing, "MillisBehindLatest": 0, "Records": [], "ChildShards": children}
-    )
-    head = read_head(ended.encode())
-    assert (head.continuation, [child.shard_id for child in head.children]) == (None, ["c"])
-    answer = read_answer(
-        json.dumps(
-            {"Records": [], "NextShardIterator": nothing, "MillisBehindLatest": 0, "ChildShards": children}
-        ).encode()
-    )
-    assert answer.iterator is None
-    assert answer.events[-1].head.continuation is None
-
-
-def test_unmoved_iterator_is_marked_as_stuck() -> None:
-    answer = json.dumps({"Records": [], "NextShardIterator": "i", "MillisBehindLatest": 5}).encode()
-    assert read_answer(answer, asked="i").events[0].head.stuck
-    assert not read_answer(answer, asked="h").events[0].head.stuck
-
-
-def test_position_after_events_and_answers() -> None:
-    records = [{"SequenceNumber": "42", "Data": "eA==", "PartitionKey": "k"}]
-    event = {"ContinuationSequenceNumber": "50", "MillisBehindLatest": 0, "Records": records}
-    assert position_after(json.dumps(event).encode()) == Position.after(50)
-    answer = {"Records": records, "NextShardIterator": "i", "MillisBehindLatest": 0}
-    assert position_after(json.dumps(answer).encode()) == Position.after(42)
-
-
 def test_record_is_found_like_a_regular_expression() -> None:
     plain = re.compile(rb'"SequenceNumber"\s*:\s*"42"')
     parts = (b'"SequenceNumber"', b":", b" \n", b'"42"', b'"', b"42", b'"4"')
     texts = [b"".join(chosen) for chosen in product(parts, repeat=5)]
     assert [text for text in texts if has_record(text, 42)] == [text for text in texts if plain.search(text)]
-
-
-def test_hash_keys_have_at_most_200_digits() -> None:
-    def end(last: str) -> bytes:
-        child = {**CHILD, "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": last}}
-        return event(ContinuationSequenceNumber=None, ChildShards=[child])
-
-    assert read_head(end("9" * 200)).children[0].ending_hash == 10**200 - 1
-    with pytest.raises(FrameError, match="at most 200 digits"):
-        read_head(end("9" * 201))
-
-
-@pytest.mark.parametrize(
-    ("arrived", "records", "events", "data"),
-    [
-        (1_525_000.0, 1000.0, 0, 1_005_000.0),
-        (340.0, 1.0, 1.0, 20.25),
-        (100.0, 5.0, 0, 0.0),
-        (7.0, None, 0, None),
-        (None, 7.0, 0, None),
-    ],
-)
-def test_the_data_in_events_is_estimated(
-    arrived: float | None, records: float | None, events: float, data: float | None
-) -> None:
-    assert data_in(arrived, records, events) == data
-
-
-def test_last_record_of_a_broken_payload_is_whole() -> None:
-    aggregate = b64encode(MAGIC).decode()
-    broken = f'{{"Records":[{{"Data":"{aggregate}","SequenceNumber":"42"}}'.encode()
-    assert last_record(broken) == LastRecord(42, 0)
-
-
-def test_event_without_a_lag_is_at_the_tip() -> None:
-    assert read_head(b'{"ContinuationSequenceNumber":"1"}').millis_behind == 0
-    assert read_answer(b'{"Records":[],"NextShardIterator":"i"}').millis_behind == 0

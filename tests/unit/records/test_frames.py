@@ -56,41 +56,6 @@ def test_collected_frames_are_the_same(sent: list[tuple[dict[str, str], bytes]],
     assert decoder.awaited == 0
 
 
-def test_incomplete_frame_shows_its_missing_bytes() -> None:
-    wire_bytes = encode_frame(HEADERS, bytes(5000))
-    decoder = FrameDecoder()
-    assert (decoder.awaited, decoder.missing) == (0, 0)
-    decoder.collect()
-    decoder.feed(wire_bytes[:11])
-    assert (decoder.awaited, decoder.missing) == (0, 0), "its length is not known yet"
-    decoder.feed(wire_bytes[11:100])
-    assert (decoder.awaited, decoder.missing) == (len(wire_bytes), len(wire_bytes) - 100)
-    decoder.collect()
-    assert decoder.missing == len(wire_bytes) - 100
-    decoder.feed(wire_bytes[100:3000])
-    decoder.collect()
-    assert decoder.missing == len(wire_bytes) - 3000, "what is collected already stays"
-    (frame,) = decoder.feed(wire_bytes[3000:])
-    assert frame.payload == bytes(5000)
-    assert (decoder.awaited, decoder.missing) == (0, 0)
-
-
-def test_broken_collected_frame_is_refused() -> None:
-    wire_bytes = encode_frame(HEADERS, b"x" * 5000)
-    for broken, message in ((wire_bytes[:-1] + b"?", "checksum"), (wire_bytes[:3000], "inside a frame, after 3000 of")):
-        decoder = FrameDecoder()
-        decoder.feed(broken[:100])
-        assert decoder.awaited == len(wire_bytes)
-        decoder.collect()
-
-        def rest(decoder: FrameDecoder = decoder, broken: bytes = broken) -> None:
-            decoder.feed(broken[100:])
-            decoder.finish()
-
-        with pytest.raises(FrameError, match=message):
-            rest()
-
-
 @given(st.lists(frames, min_size=1, max_size=3))
 def test_botocore_and_the_local_aws_agree_on_the_bytes(sent: list[tuple[dict[str, str], bytes]]) -> None:
     stream = b"".join(encode_frame(headers, payload) for headers, payload in sent)
@@ -182,41 +147,6 @@ def test_a_stream_that_ends_inside_a_frame(length: int) -> None:
 def raw_frame(headers: bytes, payload: bytes = b"") -> bytes:
     message = prelude(16 + len(headers) + len(payload), len(headers)) + headers + payload
     return message + struct.pack(">I", zlib.crc32(message))
-
-
-def test_headers_of_every_type_are_skipped_or_read() -> None:
-    values = [
-        (0, b"", True),
-        (1, b"", False),
-        (2, b"\x01", b"\x01"),
-        (3, b"\x00\x02", b"\x00\x02"),
-        (4, b"\x00\x00\x00\x03", b"\x00\x00\x00\x03"),
-        (5, bytes(8), bytes(8)),
-        (6, b"\x00\x02hi", b"hi"),
-        (7, b"\x00\x02hi", "hi"),
-        (8, bytes(8), bytes(8)),
-        (9, bytes(16), bytes(16)),
-    ]
-    block = b"".join(bytes([2]) + f"h{kind}".encode() + bytes([kind]) + raw for kind, raw, _ in values)
-    (frame,) = decode(raw_frame(block))
-    assert frame.headers == {f"h{kind}": value for kind, _, value in values}
-
-
-@pytest.mark.parametrize(
-    "block",
-    [
-        b"\x05ab",
-        b"\x02ab",
-        b"\x01a\x0a",
-        b"\x01a\x07\x00",
-        b"\x01a\x07\x00\x05hi",
-        b"\x02\xff\xfe\x00",
-        b"\x01a\x07\x00\x01\xff",
-    ],
-)
-def test_broken_headers_are_frame_errors(block: bytes) -> None:
-    with pytest.raises(FrameError, match=r"header"):
-        decode(raw_frame(block))
 
 
 @given(st.binary(max_size=300))

@@ -127,25 +127,6 @@ class Client:
             raise network.failed()
 
 
-def test_where_nothing_happens_one_call_is_enough() -> None:
-    network = Network()
-    assert network.read() == EVERYTHING
-    assert network.calls == [(ONE, 3)]
-
-
-def test_another_fetcher_continues_after_one_has_ended() -> None:
-    network = Network(fails=[10], cuts=[7, 4])
-    assert network.read() == EVERYTHING
-    assert network.calls == [(ONE, 3), (TWO, 2)], "the first range was complete"
-
-
-def test_another_fetcher_continues_with_get_records() -> None:
-    network = Network(fails=[2, 1, 3], cuts=[7, 4])
-    network.polled = True
-    assert network.read() == EVERYTHING
-    assert len(network.calls) == 4
-
-
 def test_range_with_its_last_record_is_not_repeated() -> None:
     """It was planned at a position behind its last record, which the answers do not get to."""
     ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
@@ -153,48 +134,6 @@ def test_range_with_its_last_record_is_not_repeated() -> None:
     read = network.reader().read(ranges, ONE)
     assert [wanted.key for wanted, payloads in read if list(payloads)] == KEYS
     assert network.calls == [(ONE, 3), (TWO, 2)]
-
-
-def test_call_that_breaks_off_after_everything_succeeds() -> None:
-    network = Network(fails=[15])
-    assert network.read() == EVERYTHING
-    assert network.calls == [(ONE, 3)]
-
-
-def test_each_range_is_read_where_its_shard_is() -> None:
-    network = Network()
-    network.owners |= {KEYS[1]: ONE}
-    assert network.read(first=None) == EVERYTHING
-    assert network.calls == [(TWO, 1), (ONE, 1), (TWO, 1)]
-
-
-def test_fetcher_with_another_secret_is_skipped() -> None:
-    network = Network()
-    network.refuse = {ONE}
-    assert network.read() == EVERYTHING
-    assert network.calls == [(ONE, 3), (TWO, 3)]
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(0, 12)), max_size=12))
-def test_ended_call_is_repeated_with_one_fetcher(fails: list[int | None]) -> None:
-    network = Network(fails)
-    network.owners = dict.fromkeys(KEYS, ONE)
-    network.error = FetcherUnreachableError("nothing was said for 20 s")
-    assert network.read() == EVERYTHING
-
-
-def test_silent_fetcher_is_abandoned_after_its_time() -> None:
-    network = Network(fails=[0] * 1000)
-    network.error, network.costs = FetcherUnreachableError("nothing was said for 20 s"), 20.0
-    with pytest.raises(FetcherUnreachableError, match=r"could not be read for \d+ s: nothing was said"):
-        network.read()
-
-
-def test_unassigned_shard_fails_the_task_after_its_time() -> None:
-    network = Network()
-    network.owners[KEYS[1]] = None
-    with pytest.raises(FetcherUnreachableError, match=r"shard orders.*000001 could not be read for 6\d s: no fetcher"):
-        network.read(first=None)
 
 
 def test_unserved_range_warns_before_it_fails(caplog: pytest.LogCaptureFixture) -> None:

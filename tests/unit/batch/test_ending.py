@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.ending import DISORDER_MS, Completion, first_position, last_arrival, rows_of
+from kinesis_efo.batch.ending import DISORDER_MS, Completion, last_arrival, rows_of
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
@@ -68,12 +68,6 @@ def test_tip_ends_a_stretch_after_its_time() -> None:
     assert is_complete(stretch(), NOTHING, NOTHING, more, *[NOTHING] * 3, server_time=NINE / 1000 + 1)
 
 
-def test_answers_before_the_end_do_not_count() -> None:
-    completion = Completion(stretch(), timeout=60.0)
-    assert not any(completion.after(NOTHING, NINE / 1000, now) for now in range(9))
-    assert [completion.after(NOTHING, NINE / 1000 + 1, now) for now in (9, 10, 11)] == [False, False, True]
-
-
 def test_stretch_ends_at_its_number_or_tip() -> None:
     assert not is_complete(UPTO, event(EIGHT, EIGHT, behind=5))
     assert is_complete(UPTO, event(EIGHT, EIGHT, EIGHT, behind=5))
@@ -91,12 +85,6 @@ def test_endless_lag_ends_a_stretch() -> None:
     assert is_complete(UPTO, event(behind=0), event(behind=9_000), event(behind=0)), "whatever it says in between"
 
 
-def test_the_end_of_a_shard_ends_every_stretch() -> None:
-    for end in (Position.at_timestamp(NINE), Position.after(99), SHARD_END):
-        assert is_complete(stretch(end=end), END)
-    assert not is_complete(stretch(end=SHARD_END), event(EIGHT, behind=0))
-
-
 @pytest.mark.parametrize("end", [UNTIL_NINE, Position.after(12), SHARD_END], ids=str)
 def test_a_closed_shard_does_not_end_because_nothing_comes(end: Position) -> None:
     closed = Stretch(KEY, (0, 9), TRIM_HORIZON, end, last=99)
@@ -106,12 +94,6 @@ def test_a_closed_shard_does_not_end_because_nothing_comes(end: Position) -> Non
         RetriesExhaustedError, match=r"orders:shardId-0+ does not get to its end at AFTER:99.* 61 answers in 60 s"
     ):
         is_complete(closed, *[NOTHING] * 62, server_time=NINE)
-
-
-def test_reading_begins_before_a_time_and_at_a_position() -> None:
-    assert first_position(stretch(Position.at_timestamp(EIGHT))) == Position.at_timestamp(EIGHT - DISORDER_MS)
-    assert first_position(stretch(Position.at_timestamp(5))) == Position.at_timestamp(0)
-    assert first_position(stretch(Position.after(7))) == Position.after(7)
 
 
 def kept(found: Stretch, *arrivals: int | None) -> list[str]:

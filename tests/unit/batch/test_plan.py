@@ -90,9 +90,3 @@ def test_start_and_end_in_kinesis_future_are_waited_for(
     starts = {"orders": f"AT_TIMESTAMP:{round((START + 2) * 1000)}"}
     planned = Planned(monkeypatch, ahead=ahead, loaded=START + 2, startingPosition=json.dumps(starts))
     assert planned.seconds == pytest.approx(seconds)
-
-
-def test_streams_are_listed_once_if_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = Planned(monkeypatch, endingPosition=f"AT_TIMESTAMP:{round((START - 1) * 1000)}", loaded=START - 1)
-    assert len(planned.clients.calls("list_shards")) == 2
-    assert planned.seconds == 0

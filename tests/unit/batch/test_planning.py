@@ -19,7 +19,7 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import BatchOptions
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo_local.sequence import Numbering
 from tests.support.answers import Answers, FixedClock
@@ -87,27 +87,6 @@ def refused(**options: Any) -> str:
     return message
 
 
-def test_by_default_everything_up_to_the_tip() -> None:
-    found = plan()
-    assert set(found) == {PARENT, LEFT, RIGHT}
-    assert {(stretch.start, stretch.end) for stretch in found.values()} == {(TRIM_HORIZON, tip_at(NOW))}
-
-
-def test_shards_outside_the_times_are_left_out() -> None:
-    assert set(plan(startingPosition=at(-0.5))) == {LEFT, RIGHT}
-    assert set(plan(startingPosition=at(-3), endingPosition=at(-2))) == {PARENT}
-    assert set(plan(startingPosition=at(-3), endingPosition=at(-0.5))) == {PARENT, LEFT, RIGHT}
-
-
-def test_shards_are_listed_with_a_margin() -> None:
-    kinesis = Kinesis()
-    plan(kinesis, startingPosition=at(-3), endingPosition=at(-2))
-    assert kinesis.asked == [-3 * HOUR - 10, -2 * HOUR + 90]
-    kinesis = Kinesis()
-    plan(kinesis)
-    assert kinesis.asked == []
-
-
 @pytest.mark.parametrize("end", [at(1), json.dumps({"orders": at(1)}), in_orders(LEFT, at(1))])
 def test_an_end_in_the_future_is_refused(end: str) -> None:
     message = refused(endingPosition=end)
@@ -122,29 +101,6 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
 )
 def test_start_in_the_future_is_refused_by_name(given: dict[str, str], name: str) -> None:
     assert f": {name} must not lie in the future: AT_TIMESTAMP:" in refused(startingPosition=at(1), **given)
-
-
-def test_times_are_named_as_they_were_written() -> None:
-    given = {"session.times": "since,until"}
-    assert ": until must not lie in the future: AT_TIMESTAMP:" in refused(endingPosition=at(1), **given)
-    message = refused(startingPosition=at(-1), endingPosition=at(-2), **given)
-    assert message.endswith(": set since and until the other way around")
-    message = refused(startingPosition=at(-1), endingPosition=at(-2), **{"session.times": "since"})
-    assert message.endswith(": set since and kinesis-efo option 'endingPosition' the other way around")
-
-
-def test_end_a_few_seconds_ahead_is_waited_for() -> None:
-    assert plan(endingPosition=at(3 / 3600))[LEFT].end.value == round((NOW + 3) * 1000)
-
-
-def test_number_in_the_future_is_refused() -> None:
-    def number(written: float) -> int:
-        return 2 << 184 | int(NOW) << 148 | int(written) << 36 | 1 << 4 | 2
-
-    later, earlier = number(NOW + HOUR), number(NOW - HOUR)
-    message = refused(endingPosition=in_orders(LEFT, f"AFTER:{later}"))
-    assert f"must not lie in the future: AFTER:{later} of shard {LEFT} is 2023-11-14T23:13:20.000Z, and" in message
-    assert plan(endingPosition=in_orders(LEFT, f"AFTER:{earlier}"))[LEFT].end == Position.after(earlier)
 
 
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
@@ -192,31 +148,6 @@ def test_a_time_before_retention_is_a_loss(caplog: pytest.LogCaptureFixture) -> 
     assert {stretch.start for stretch in found.values()} == {TRIM_HORIZON}
     assert set(found) == {PARENT, LEFT, RIGHT}
     assert "going on without it" in caplog.text
-
-
-def test_long_retention_and_new_streams_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    assert plan(Kinesis(retention=48 * HOUR), startingPosition=at(-25))
-    assert plan(Kinesis(created=NOW - 5 * HOUR), startingPosition=at(-25))
-    assert not [record for record in caplog.records if record.levelno > logging.INFO]
-
-
-def test_a_named_shard_that_was_trimmed_is_a_loss() -> None:
-    gone = in_orders("shardId-00000000000", "AFTER:7")
-    with pytest.raises(DataLossError, match="shard shardId-00000000000 does not exist any more"):
-        plan(startingPosition=gone)
-    assert set(plan(startingPosition=gone, failOnDataLoss="false")) == {PARENT, LEFT, RIGHT}
-
-
-def test_named_shard_before_retention_begins_at_the_horizon() -> None:
-    positions = json.dumps({"orders": {PARENT: at(-25), LEFT: "AFTER:7", RIGHT: at(-0.5)}})
-    with pytest.raises(DataLossError, match="the read begins at 2023-11-13T21:13:20"):
-        plan(startingPosition=positions)
-    found = plan(startingPosition=positions, failOnDataLoss="false")
-    assert {shard: str(stretch.start) for shard, stretch in found.items()} == {
-        PARENT: "TRIM_HORIZON",
-        LEFT: "AFTER:7",
-        RIGHT: at(-0.5),
-    }
 
 
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
@@ -270,31 +201,6 @@ def test_tip_follows_the_clock_of_kinesis(skew: float) -> None:
     assert tip_at(NOW - 10).value <= tip.value <= tip_at(NOW - 9).value
     later = kinesis_clock(skew + 0.3)
     assert tip_for_kinesis(tip_at(NOW - 10 + skew), later, here=True) == tip, "every action sees the same"
-
-
-@pytest.mark.parametrize("skew", [-5.5, -4.5, -3.0, -2.9, -2.0, -1.1, -0.5])
-@pytest.mark.parametrize("second", [0.0, 0.5, 0.99])
-def test_tip_of_a_slow_host_is_late_enough(skew: float, second: float) -> None:
-    """What was acknowledged before the load must be read. The header has whole seconds, so that an error is known to a second."""
-    client = Answers()
-    clock = KinesisClock(FixedClock(NOW + second + skew))
-    clock.watch(client)
-    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT", "x-amzn-requestid": "1"})
-    tip = tip_for_kinesis(tip_at(NOW + second + skew), clock, here=True)
-    assert tip.value >= (NOW + second) * 1000
-
-
-def test_tip_of_a_possibly_slow_host_is_late_enough() -> None:
-    """The answer takes so long that it does not prove that this machine is 1.1 s slow."""
-    here = FixedClock(NOW + 0.9 - 1.1)
-    client, clock = Answers(), KinesisClock(here)
-    clock.watch(client)
-    tip = tip_at(here.time())
-    request = client.send()
-    here.pass_by(0.3)
-    client.answer({"date": "Tue, 14 Nov 2023 22:13:20 GMT", "x-amzn-requestid": "1"}, request)
-    assert clock.skew == 0
-    assert tip_for_kinesis(tip, clock, here=True).value >= (NOW + 0.9) * 1000
 
 
 def test_tip_of_another_host_is_not_ahead() -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, pace_of, read_stretch
+from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
 from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
@@ -92,20 +89,6 @@ def test_read_waits_at_the_tip_for_its_end() -> None:
     assert read(script, server_ahead=-0.3)[0] == [10, 20, 30]
 
 
-def test_it_reads_to_a_number_and_not_further() -> None:
-    script = [payload(10, 2, behind=5), payload(20, 1, behind=5), payload(30, 1, behind=5)]
-    taken, transport, _ = read(script, end=Position.after(20))
-    assert taken == [10, 20]
-    assert transport.streams[0].read == 2
-    assert transport.streams[0].closed
-
-
-def test_a_time_is_read_from_somewhat_earlier() -> None:
-    begin = Position.at_timestamp(UNTIL_START.value - 60_000)
-    _, transport, _ = read([payload(None, 1, ["c"])], start=begin)
-    assert transport.positions == [f"AT_TIMESTAMP:{begin.value - 2_000}"]
-
-
 @pytest.mark.parametrize(
     ("moved", "again", "created", "said"),
     [
@@ -140,53 +123,6 @@ def test_horizon_that_moves_before_the_first_response(
         assert [record.levelname for record in caplog.records] == ([] if said is None else ["WARNING"])
 
 
-@pytest.mark.parametrize(
-    ("waited", "created", "calls"), [(11.0, 0.0, 1), (9.0, 0.0, 1), (11.0, START - 3600, 1), (9.0, START - 3600, 0)]
-)
-def test_late_task_describes_its_stream_at_most_once(waited: float, created: float, calls: int) -> None:
-    described = 0
-
-    async def describe(StreamARN: str) -> Any:
-        nonlocal described
-        described += 1
-        summary = {"StreamCreationTimestamp": datetime.fromtimestamp(0, UTC), "RetentionPeriodHours": 24}
-        return {"StreamDescriptionSummary": summary}
-
-    async def main() -> None:
-        clock = KinesisClock(LoopClock())
-        now = clock.time()
-        stretch = Stretch(
-            KEY, (0, 9), TRIM_HORIZON, UNTIL_START, horizon=now - 24 * 3600, created=created, planned=now - waited, stream_created=0
-        )  # fmt: skip
-        lister = Topology(SimpleNamespace(describe_stream_summary=describe))
-        await check_planned(lister, ORDERS, "m.json", clock, stretch, again=False, fail=True)
-
-    virtual_time.run(main())
-    assert described == calls
-
-
-def test_expired_records_before_the_read_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    long_ago = Position.at_timestamp(UNTIL_START.value - 25 * 3_600_000)
-    with pytest.raises(DataLossError, match="the stream does not keep records for so long"):
-        read([payload(None, 1, ["c"])], start=long_ago)
-    taken, transport, _ = read([payload(None, 1, ["c"])], start=long_ago, fail=False)
-    assert (taken, transport.positions) == ([None], ["TRIM_HORIZON"])
-    assert "going on without it" in caplog.text
-
-
-def test_slow_read_at_the_horizon_reports_its_loss() -> None:
-    day, late = 24 * 3600, 24 * 3_600_000 - 3000
-    old, next_ = (int(Numbering(1, int(START) - 10 * day).record(int((START - day + age) * 1e9))) for age in (5, 600))
-    with pytest.raises(DataLossError, match=f"was read up to AFTER:{old} only"):
-        read([payload(old, 1, behind=late), Wait(10), payload(next_, 1, behind=late)])
-
-
-def test_a_margin_before_the_start_is_no_loss() -> None:
-    """What lies before the start need not be there any more."""
-    almost = Position.at_timestamp(UNTIL_START.value - 24 * 3_600_000 + 1_000)
-    assert read([payload(None, 1, ["c"])], start=almost)[0] == [None]
-
-
 def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     gone = refused("ResourceNotFoundException", operation="GetRecords")
     others = ScriptedTopology(["shardId-000000000002"])
@@ -198,25 +134,6 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
         read([payload(10, 1, behind=5), gone], gone, topology=others)
     assert read([payload(10, 1, behind=5), gone], gone, topology=others, fail=False)[0] == [10]
     assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
-
-
-def test_batch_reads_leave_half_of_a_shard() -> None:
-    pace = pace_of(1 << 20)
-    asked = [0.0]
-    for _ in range(9):
-        pace.asking(asked[-1])
-        asked.append(pace.next_call)
-    assert asked[-1] == 4.5, "two calls a second, of the five that there are"
-
-
-def test_progress_of_a_stretch_is_logged() -> None:
-    progress = StretchProgress(
-        Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START), 1_200, 1_234, 5_600_000, 1_700_000_940_000.0
-    )
-    assert str(progress) == (
-        "orders:shardId-000000000001: 1,200 rows of 1,234 records fetched, 5.3 MiB, at 2023-11-14T22:29:00.000Z "
-        "of 2023-11-14T22:30:00.000Z"
-    )
 
 
 def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | None]], StretchProgress]:
@@ -238,47 +155,11 @@ def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | Non
     return virtual_time.run(main())
 
 
-def test_each_event_is_cut_behind_the_last() -> None:
-    script = [payload(10, 2, behind=5), payload(15, 0, behind=5), payload(20, 1, behind=5), payload(None, 0, ["c"])]
-    found, _ = portions(script, stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START))
-    assert found == [("TRIM_HORIZON", 10), ("AFTER:15", 20)]
-
-
 def test_unannounced_end_is_the_last_number() -> None:
     found, _ = portions(
         [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )
     assert found == [("TRIM_HORIZON", 20)]
-
-
-def test_shard_missing_in_a_recreated_stream_fails_the_read() -> None:
-    async def main() -> None:
-        clock = LoopClock()
-
-        async def check(_: Stretch) -> None:
-            raise StreamReplacedError("created again")
-
-        async def take(_: StretchEvent) -> None: ...
-
-        stream = Stream(
-            ORDERS, ScriptedTransport(clock, *[refused("ResourceNotFoundException")] * 9),
-            ScriptedTopology(["shardId-000000000000"]), RetrySettings(), "m.json", clock,
-        )  # fmt: skip
-        stretch = Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START)
-        with pytest.raises(StreamReplacedError):
-            await read_stretch(
-                stream,
-                StretchProgress(stretch),
-                clock.time,
-                take,
-                clock,
-                patience=600.0,
-                fail_on_data_loss=True,
-                begins=check,
-            )
-        assert clock.time() - START < 10
-
-    virtual_time.run(main())
 
 
 def test_shard_newer_than_the_end_is_not_read_unless_the_stream_is_new() -> None:

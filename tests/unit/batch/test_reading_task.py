@@ -10,7 +10,6 @@ import threading
 import time
 from dataclasses import replace
 from hashlib import md5
-from math import inf
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, BatchOptions, SourceOptions
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
 from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.aggregates import aggregated
 from tests.support.fake_clients import FakeClients
@@ -152,28 +151,6 @@ class QuickClock:
 
 
 BEGAN = QuickClock().now
-UNTIL = Position.at_timestamp(round(BEGAN * 1000))
-
-
-def test_read_ends_by_the_clock_of_kinesis(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = QuickClock()
-    answers = 0
-
-    def nothing(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        nonlocal answers
-        if operation == "get_shard_iterator":
-            return {"ShardIterator": "i"}
-        answers += 1
-        if answers == 20:
-            made.ahead = 0.0
-        return {RAW_BODY: b'{"Records": [], "MillisBehindLatest": 0, "NextShardIterator": "j"}'}
-
-    made = FakeClients(clock, nothing, ahead=-100_000.0)
-    monkeypatch.setattr(reading, "WORD_SECONDS", inf)
-    monkeypatch.setattr(reading, "AsyncClients", made)
-    read = Reading([replace(STRETCHES[0], end=UNTIL)], MANIFEST, SOURCE, clock)
-    assert list(read.batches()) == []
-    assert answers > 20, "the end was not yet there for Kinesis"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.batch.stretches import Stretch, dated, stretches, trimmed, unlisted
 from kinesis_efo.decisions.lineage import Shard, Side
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
 
@@ -141,15 +141,6 @@ def test_a_consistent_cut_by_sequence_numbers_divides_the_stream(world: World, d
     assert world.read(behind) == [tick for tick in world.all if tick > at]
 
 
-@given(worlds())
-def test_parents_come_before_their_children(world: World) -> None:
-    found = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, {}), Side(Position.at_timestamp(1 << 40), {}))
-    order = [stretch.key.shard for stretch in found]
-    assert set(order) == set(world.shards)
-    for shard in world.shards.values():
-        assert all(order.index(parent) < order.index(shard.shard_id) for parent in shard.parents)
-
-
 PARENT = Shard("p", (), (0, 9), first=1, last=5)
 LEFT, RIGHT = Shard("l", ("p",), (0, 4), first=6, last=20), Shard("r", ("p",), (5, 9), first=6, last=21)
 MERGED = Shard("m", ("l", "r"), (0, 9), first=22)
@@ -161,42 +152,12 @@ def planned(start: Side, end: Side) -> dict[str, tuple[Position, Position]]:
     return {stretch.key.shard: (stretch.start, stretch.end) for stretch in stretches("orders", FAMILY, start, end)}
 
 
-def test_children_begin_at_their_parents_time() -> None:
-    at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
-    found = planned(Side(TRIM_HORIZON, at), Side(TIP, {}))
-    assert found == {"l": (at["l"], TIP), "r": (at["r"], TIP), "m": (at["l"], TIP)}
-
-
-def test_child_of_a_merge_begins_at_the_earlier_parent() -> None:
-    found = planned(Side(Position.at_timestamp(3), {"r": Position.at_timestamp(9)}), Side(TIP, {}))
-    assert found["m"] == (Position.at_timestamp(3), TIP)
-
-
 def test_children_end_at_their_parents_time() -> None:
     at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
     found = planned(Side(TRIM_HORIZON, {}), Side(TIP, at))
     assert found == {
         shard: (TRIM_HORIZON, at.get(shard, end)) for shard, end in {"p": TIP, "l": TIP, "r": TIP, "m": at["l"]}.items()
     }
-
-
-def test_end_of_a_shard_spares_its_children() -> None:
-    assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["p"] == (TRIM_HORIZON, SHARD_END)
-    assert planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": SHARD_END}))["m"] == (TRIM_HORIZON, TIP)
-    assert set(planned(Side(TRIM_HORIZON, {}), Side(TIP, {"p": Position.after(5)}))) == {"p"}
-
-
-def test_start_in_a_trimmed_shard_means_its_children() -> None:
-    found = stretches(
-        "orders", FAMILY[1:], Side(Position.at_timestamp(50), {"p": Position.after(3)}, []), Side(TIP, {})
-    )
-    assert {stretch.key: stretch.start for stretch in found} == {
-        ShardKey("orders", name): TRIM_HORIZON for name in "lrm"
-    }
-
-
-def test_nothing_is_read_between_a_position_and_itself() -> None:
-    assert "l" not in planned(Side(TRIM_HORIZON, {"l": Position.after(7)}), Side(TIP, {"l": Position.after(7)}))
 
 
 def test_unlisted_child_that_was_trimmed_is_a_loss() -> None:
@@ -239,14 +200,6 @@ def test_shards_of_a_lost_merge_follow_one_parent() -> None:
     assert (followers("s1", (0, 4), *listed), followers("s2", (5, 9), *listed)) == (["s4", "s5"], [])
     nameless = [child("s4", "", 0, 4), child("s5", "", 5, 9)]
     assert (followers("s1", (0, 4), *nameless), followers("s2", (5, 9), *nameless)) == (["s4"], ["s5"])
-
-
-def test_merge_in_a_partial_read_is_refused_for_each_parent() -> None:
-    merged = child("s3", "s1 s2", 0, 9)
-    found = [
-        followers(*each, merged, partly=partly) for each in (("s1", (0, 4)), ("s2", (5, 9))) for partly in (True, False)
-    ]
-    assert found == [["s3!"], ["s3"], ["s3!"], []]
 
 
 def test_shards_newer_than_the_end_are_not_read() -> None:

@@ -409,3 +409,24 @@ def test_failed_or_unfinished_task_closes_its_connection(kept: ConnectionCache) 
         wire = kept.pop((address, "secret"))
         assert wire is not None
         wire.close()
+
+
+def test_the_ways_are_tried_in_order() -> None:
+    with counting("127.0.1.3") as third, counting("127.0.1.4", third.port) as fourth:
+        call(FetcherAddress(HERE, third.port, ("127.0.1.2", "no-such-host.invalid", "127.0.1.3", "127.0.1.4")))
+        assert (third.calls, fourth.calls) == (1, 0)
+
+
+def test_one_address_is_no_way_within_the_host() -> None:
+    with Counting(Listening("127.0.0.2", hosts=("127.0.0.2",))) as server:
+        assert not server.address.nearby
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_tasks_of_a_worker_share_a_local_connection(kept: ConnectionCache, encrypted: bool) -> None:
+    certificate = made() if encrypted else None
+    with counting(certificate=certificate) as service:
+        address = FetcherAddress(HERE, service.port, (), certificate.pem if certificate else None)
+        for _ in range(3):
+            read_all(address, kept)
+        assert (service.calls, len(set(service.connections))) == (3, 1)

@@ -150,3 +150,14 @@ def test_another_port_is_tried_only_if_one_is_taken(stack: ExitStack, monkeypatc
 def test_address_of_another_host_is_named(stack: ExitStack, host: str, reason: str) -> None:
     with pytest.raises(FetcherError, match=rf"cannot listen on {host}, any free port: .*({reason})"):
         serve(stack, Listening(host))
+
+
+def test_a_name_is_one_address(stack: ExitStack) -> None:
+    address = serve(stack, Listening("localhost", hosts=("localhost",))).address
+    assert (address.hosts, address.certificate) == (("localhost",), None)
+    assert answers("localhost", address.port)
+
+
+def test_a_port_that_was_given(stack: ExitStack) -> None:
+    (port,) = ports = free_ports(1)
+    assert serve(stack, Listening(ports=ports)).address.port == port

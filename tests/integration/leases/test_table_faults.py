@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import aiobotocore.session
@@ -13,8 +15,13 @@ from aiohttp import ClientSession, web
 from moto.server import ThreadedMotoServer
 
 from kinesis_efo.aws import with_shared_loader
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
+from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.owner import owner_id
+from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease, LeaseInfo
+from kinesis_efo.leases.run import LeaseListener, RunLease
 from kinesis_efo.leases.store import Conflict
 from kinesis_efo.leases.table import LeaseTable, client_config
 from tests.support.messages import raises
@@ -230,3 +237,54 @@ async def test_repeated_write_is_not_a_lost_lease(table: LeaseTable, proxy: Prox
     assert await table.update(seen, seen.taken("b", "", 2)) == Conflict(seen.taken("b", "", 2))
     proxy.drop_answers = 1
     assert await table.delete(seen.taken("b", "", 2)) == Conflict(None)
+
+
+def test_a_table_that_refuses_connections_may_come_back() -> None:
+    async def main() -> None:
+        # Bound, and not listening: nobody else gets the port meanwhile.
+        with socket.socket() as deaf:
+            deaf.bind(("127.0.0.1", 0))
+            async with with_shared_loader(aiobotocore.session.get_session()).create_client(
+                "dynamodb",
+                region_name="eu-west-1",
+                endpoint_url=f"http://127.0.0.1:{deaf.getsockname()[1]}",
+                aws_access_key_id="test",
+                aws_secret_access_key="test",
+                config=client_config(3.0),
+            ) as client:
+                with pytest.raises(TableUnavailableError, match="Could not connect to the endpoint"):
+                    await LeaseTable(client, "leases", declared_by="stack kinesis-efo-dev").scan()
+
+    asyncio.run(main())
+
+
+@pytest.mark.long
+@with_table
+async def test_a_run_gets_through_lost_answers_throttling_and_silence(
+    table: LeaseTable, proxy: Proxy, client: Any
+) -> None:
+    lost: list[tuple[str, str | None]] = []
+
+    class Listener(LeaseListener):
+        def lease_lost(self, stream: str, owner: str | None) -> None:
+            lost.append((stream, owner))
+
+    streams = [f"stream-{number}" for number in range(32)]
+    keys = LeaseKeys({stream: stream for stream in streams})
+    lease = RunLease(table, owner_id(Random(1)), keys, Timing(3.0), SystemClock(), Random(1))
+    await lease.start(Listener(), "grpc://here")
+    lease.want(streams)
+    await lease.wait_held(streams, at_most=90)
+    proxy.quiet.clear()
+    proxy.drop_answers = 20
+    async with asyncio.timeout(90):
+        await proxy.quiet.wait()
+    proxy.quiet.clear()
+    proxy.faults = [refusal(400, "ThrottlingException")] * 20 + [silence, hang_up] * 3
+    await lease.wait_held(streams, at_most=90)
+    async with asyncio.timeout(90):
+        await proxy.quiet.wait()
+    await lease.wait_held(streams, at_most=90)
+    assert [each for each in lost if each[1] is not None] == []
+    await lease.stop(at_most=90)
+    assert [row.owner for row in (await table.scan()).leases.values()] == [None] * 32

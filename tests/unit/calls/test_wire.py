@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from kinesis_efo.calls import wire as module
 from kinesis_efo.calls.wire import (
     ALONE_BYTES,
     GREETING,
@@ -195,3 +196,29 @@ def test_an_error_arrives_with_its_message(error: KinesisEfoError, kind: type[Ki
     arrived = unpack_error(pack_error(error))
     assert type(arrived) is kind
     assert str(arrived) == str(error).replace("\n", "; ")
+
+
+@pytest.mark.slow
+def test_silent_peer_is_abandoned(pair: tuple[Wire, socket.socket]) -> None:
+    wire, other = pair
+    for _ in range(2):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            wire.receive(0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+    other.sendall(struct.pack(">BIQ", Kind.ANSWER, 2, 9) + b"{}")
+    with pytest.raises(TimeoutError):
+        wire.receive(0.3)
+
+
+@pytest.mark.slow
+def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its host confirms what it has room for. What a host does that has vanished is seen between hosts."""
+    monkeypatch.setattr(module, "UNACKNOWLEDGED_SECONDS", 0.5)
+    wire, _ = pair
+    with pytest.raises(TimeoutError):
+        wire.send(Kind.EVENTS, b"", [LARGE] * 20, time.monotonic() + 0.5)
+    give_up_at = time.monotonic() + 3
+    while time.monotonic() < give_up_at:
+        assert not wire.unreachable
+        time.sleep(0.1)

@@ -247,3 +247,31 @@ def test_no_place_is_lost_whatever_happens(todo: list[tuple[str, int]], most: in
                     connection.go()
 
     run(main())
+
+
+@pytest.mark.slow
+async def test_lost_network_gets_one_dial_at_a_time() -> None:
+    network = Network()
+    async with opened(network) as pool:
+        await places(pool, 1000)
+        for connection in network.connections:
+            connection.close()
+        network.round_trip = 10
+        network.faults = [TimeoutError("lost")] * 60
+        before = network.dials
+
+        async def keep_asking() -> None:
+            while True:
+                try:
+                    await pool.place()
+                    return
+                except TimeoutError:
+                    await asyncio.sleep(5)
+
+        asking = [asyncio.ensure_future(keep_asking()) for _ in range(1000)]
+        await asyncio.sleep(600)
+        assert network.dials - before <= 60
+        assert max(network.most_under_way[before:]) == 1
+        network.faults.clear()
+        network.round_trip = 0.1
+        await asyncio.wait_for(asyncio.gather(*asking), 30)

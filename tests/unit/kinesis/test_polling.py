@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from kinesis_efo.errors import AccessRefusedError, FrameError
-from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits
+from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits, separate_pace
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
+from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.transport import Unlimited
@@ -267,3 +269,56 @@ async def test_missing_permission_is_named() -> None:
 
     world.client.faults = deny
     await world.fails(AccessRefusedError, "Allow kinesis:GetRecords", "unless the application has `polling: false`")
+
+
+@pytest.mark.slow
+async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
+    world = PolledWorld(*[1 << 20] * 40)
+    await world.run_for(19)
+    assert not world.client.refused
+    assert world.client.limits_asked[:3] == [1000, 1, 1]
+    assert 34 <= world.records <= 40
+    # 10 MB at once, since nothing was known of the records; then as much as an event holds.
+    assert world.gaps[0] == pytest.approx(5, abs=0.1)
+    assert world.gaps[1] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.slow
+async def test_idle_shard_is_polled_once_per_interval() -> None:
+    for interval in (1.0, 0.2, 10.0):
+        world = PolledWorld(10, interval=interval)
+        subscription = await world.run_for(600)
+        assert set(world.gaps) == {interval}
+        assert len(world.client.opened) == 1, "an iterator that is used does not expire"
+        assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
+        assert subscription.position == Position.after(world.stream[0].records[-1][0])
+
+
+@pytest.mark.slow
+async def test_nothing_is_polled_while_the_sink_is_full() -> None:
+    world = PolledWorld(*[1000] * 30_000)
+    task = asyncio.ensure_future((subscription := world.subscribe()).run())
+    await asyncio.sleep(2)
+    world.has_room.clear()
+    await asyncio.sleep(1)
+    asked = len(world.times)
+    await asyncio.sleep(1000)
+    assert len(world.times) == asked
+    assert subscription.stats.state is State.PAUSED
+    world.has_room.set()
+    await asyncio.sleep(30)
+    assert world.records == 30_000
+    assert (subscription.stats.paused, subscription.stats.failures) == (1, {})
+    task.cancel()
+    await asyncio.wait({task})
+
+
+@pytest.mark.slow
+async def test_pause_after_a_large_answer_is_no_silence() -> None:
+    rate = 64 << 10
+    world = PolledWorld(*[10_000] * 3000)
+    world.limits = polling_limits(KINESIS_LIMITS, rate)
+    world.transport = PollingTransport(world.client, world.clock, 1.0, partial(separate_pace, rate))
+    subscription = await world.run_for(600)
+    assert world.gaps[0] > 150
+    assert (subscription.stats.failures, world.records) == ({}, 3000)

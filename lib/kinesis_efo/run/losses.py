@@ -73,9 +73,12 @@ class Losses:
         """
         return await self._report(partial(self._check_shards, reached))
 
-    async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> None:
-        """Look for lost data in ranges of a micro-batch, which may have been planned long ago if `repeated`. Raises like `check`."""
-        await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
+    async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> bool:
+        """Look for lost data in ranges of a micro-batch, which may have been planned long ago if `repeated`. Raises like `check`.
+
+        Returns False if the check failed with a transient error.
+        """
+        return await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
         """Run a check. Report its fatal losses in one error, the others in one warning per stream. Return False after a transient error."""

@@ -385,7 +385,10 @@ class Query:
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # Wait for the leases and thus the lease rows: a row may show that an idle shard was read further, so that nothing is lost.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
-        await self._check(self._losses.check_replay(old, repeated=repeated))
+        while not await self._check(self._losses.check_replay(old, repeated=repeated)):
+            # The buffer of another query may have skipped what is lost.
+            await self._run.clock.sleep(_LIST_SECONDS)
+            self._run.failure.raise_if_set()
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """Return the hash ranges of the shards in which tasks may drop aggregated records of other shards; see `Strictness`."""

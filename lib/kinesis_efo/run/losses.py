@@ -78,7 +78,9 @@ class Losses:
 
         Returns False if the check failed with a transient error.
         """
-        return await self._report(partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated))
+        return await self._report(
+            partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated)
+        )
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
         """Run a check. Report its fatal losses in one error, the others in one warning per stream. Return False after a transient error."""

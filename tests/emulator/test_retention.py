@@ -9,7 +9,7 @@ import re
 import pytest
 
 from kinesis_efo.decisions.losses import NO_FACTS
-from kinesis_efo.errors import DataLossError
+from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.options.settings import Start
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
@@ -464,6 +464,22 @@ async def test_query_waits_until_its_start_is_checked(monkeypatch: pytest.Monkey
             assert (reply.shards, reply.undecided) == ([], True), "a buffer may have skipped what is lost"
         reply = await query.planner.poll(begin, NO_LIMIT, NO_LIMIT, 10.0)
         assert sum(each.records for each in reply.shards) == 5
+
+
+@virtual
+async def test_repeated_micro_batch_waits_until_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [False, False, True]
+    monkeypatch.setattr(Losses, "check_replay", lambda *_, **__: asyncio.sleep(0, answers.pop(0)))
+    async with Query(world(shards=1).application) as query:
+        begin = await query.begin()
+        await query.planner.check_replay(begin, [])
+        assert answers == []
+        answers += 99 * [False]
+        waiting = asyncio.create_task(query.planner.check_replay(begin, []))
+        await asyncio.sleep(5)
+        await query.planner.leave()
+        with pytest.raises(KinesisEfoError):
+            await waiting
 
 
 async def broken(**_: object) -> None:

@@ -388,7 +388,7 @@ class Query:
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
             # The buffer of another query may have skipped what is lost.
             await self._run.clock.sleep(_LIST_SECONDS)
-            self._run.failure.raise_if_set()
+            self._raise_if_failed()
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """Return the hash ranges of the shards in which tasks may drop aggregated records of other shards; see `Strictness`."""

@@ -183,9 +183,10 @@ class RunThread:
 
 def host_table(manifest: Manifest, directory: Path) -> LeaseStore:
     """Return the lease file that replaces a lease table, and warn that only programs of this user on this host share them."""
-    # Some builds of Python lack SQLite; runs with a lease table do not need it.
-    from kinesis_efo.leases.host_table import HostTable
-
+    try:
+        from kinesis_efo.leases.host_table import HostTable
+    except ImportError as error:  # some builds of Python lack SQLite
+        raise FetcherError(f"without kinesis-efo option 'leaseTable', a query needs SQLite: {error}") from error
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
         "there is no kinesis-efo option 'leaseTable', so only programs of this user on this host are kept from reading %s at the same time: "

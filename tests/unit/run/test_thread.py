@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.errors import FetcherUnreachableError
+from kinesis_efo.errors import FetcherError, FetcherUnreachableError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.run import thread
 from kinesis_efo.run.thread import RunThread
+from tests.support.messages import raises
 
 MANIFEST = Manifest("lake", "test", "eu-west-1", "leases", {}, "manifest.json", {})
 OPTIONS = SourceOptions.parse({"manifest": "manifest.json"})
@@ -94,3 +97,10 @@ def test_call_ends_with_its_loop(begun: Callable[[Whole], RunThread]) -> None:
         assert runs.wait(60)
         runtime.stop()
         assert isinstance(call.exception(60), FetcherUnreachableError)
+
+
+def test_python_without_sqlite_needs_a_lease_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kinesis_efo.leases.host_table", raising=False)
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+    with raises(FetcherError, "without kinesis-efo option 'leaseTable', a query needs SQLite: ..."):
+        thread.host_table(MANIFEST, tmp_path)

@@ -156,7 +156,7 @@ async def fetch(plan: FetcherPlan, process: SimulatedProcess, place: int) -> Non
     client, clock = world.client(process), KinesisClock(world.clock)
     clock.watch(client)
     open_stream = opener(client, options, world.limits, clock)
-    streams = Streams({name: open_stream(ref) for name, ref in plan.manifest.streams.items()}, may_grow=True)
+    streams = Streams({}, may_grow=True)
     settings = FetcherSettings(
         options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout, compact_after=2
     )

@@ -330,8 +330,8 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
         with raises(
             StreamReplacedError,
             "stream 'orders': its shards begin at other sequence numbers than before: ... (from manifest.json) was deleted "
-            "and created again since. What was not read of the earlier one is gone; start the query with a new checkpoint, "
-            "and startingPosition TRIM_HORIZON to read all of the new one",
+            "and created again since. What was not read of the earlier one is gone; stop all queries of this Spark program, then start this one "
+            "with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
         ):
             await asyncio.wait_for(go_on(), 120)
 

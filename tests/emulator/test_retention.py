@@ -204,7 +204,7 @@ async def test_positions_are_checked_once_the_rows_are_known() -> None:
     later(w, 26 * HOUR)
     w.put_some(20)
     async with Query(w.application) as query:
-        await query.run.streams.refresh()
+        await query.run.streams.refresh(query.run.streams.streams)
         losses = Losses(query.run.streams, lambda *_: NO_FACTS)
         await losses.check(offset, rows=False)
         with pytest.raises(DataLossError):
@@ -451,7 +451,7 @@ async def test_query_waits_until_its_start_is_checked(monkeypatch: pytest.Monkey
     old = Position.at_timestamp(int(1000 * (w.clock.time() - 30 * HOUR)))
     async with Query(w.application) as query:
         begin = await query.begin()
-        await query.run.streams.refresh()
+        await query.run.streams.refresh(query.run.streams.streams)
         losses = Losses(query.run.streams, lambda *_: NO_FACTS)
         answers = query.client.describe_stream_summary
         query.client.describe_stream_summary = broken  # type: ignore[method-assign]

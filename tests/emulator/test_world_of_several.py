@@ -93,6 +93,27 @@ def test_slow_sink_of_one_stream_leaves_room_for_another(fetchers: int) -> None:
 
 
 @everywhere
+def test_stream_that_no_query_reads_may_be_deleted(fetchers: int) -> None:
+    with world(streams=("orders", "events"), fetchers=fetchers) as w:
+        w.put(10)
+        w.put(10, "events")
+        former = w.query(["orders", "events"])
+        former.reads(20)
+        query = w.query(["orders"])
+        query.reads(10)
+        former.stop()
+        w.kinesis.kinesis.call("DeleteStream", StreamName="dev-events", EnforceConsumerDeletion=True)
+        w.kinesis.kinesis.state.settle()
+        w.later(120)
+        if fetchers:
+            w.warns("fetcher 0 on host0 is gone")
+            w.kill_fetcher()
+        w.put(10)
+        query.reads(20)
+        w.query(["orders"], once=True).ends(20)
+
+
+@everywhere
 def test_query_that_leaves_is_not_waited_for(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         first, second = w.query(), w.query()

@@ -59,8 +59,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
     async with AsyncExitStack() as stack:
         clients = AsyncClients(options.aws.of(plan.manifest.application), plan.manifest.region)
         open_stream = await stream_opener(stack, clients, plan.manifest.source, options, budget, clock, limits)
-        opened = {name: open_stream(ref) for name, ref in plan.manifest.streams.items()}
-        streams = Streams(opened, may_grow=True)
+        streams = Streams({}, may_grow=True)
         settings = FetcherSettings(
             options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout
         )
@@ -76,7 +75,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
             "environment": plan.manifest.environment,
             "fetcher": str(place),
         }
-        collector = FetcherCollector(fetcher, opened, None, about, options.metrics.shards, clock.monotonic)
+        collector = FetcherCollector(fetcher, streams.streams, None, about, options.metrics.shards, clock.monotonic)
         stack.push_async_callback(asyncio.to_thread, report(collector, options.metrics))
         planner = PlannerLink(plan.planner, plan.secret)
         stack.callback(planner.close)

@@ -112,10 +112,14 @@ class Assignment:
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
+    def streams(self) -> set[str]:
+        """The logical names of the streams of this fetcher's shards."""
+        return {key.stream for key in self._shards}
+
+    @property
     def next_expiry(self) -> float:
         """The first time at which reading a stream must stop unless the run replies, monotonic seconds; infinity without shards."""
-        streams = {key.stream for key in self._shards}
-        return min((until for stream, until in self._until.items() if stream in streams), default=inf)
+        return min((self._until[stream] for stream in self._until.keys() & self.streams), default=inf)
 
     # -- for the fetcher
 
@@ -152,7 +156,7 @@ class RemoteFetcher:
     """Fetches the shards that the run assigns to it, until the run has ended or has not replied for `give_up` seconds.
 
     Args:
-        open_stream: Opens a stream that a client has added to the run, without listing its shards.
+        open_stream: Opens a stream without listing its shards. Called once the run assigns shards of the stream.
         ends: The option `endingPosition`.
     """
 
@@ -185,7 +189,7 @@ class RemoteFetcher:
 
     async def run(self) -> None:
         """Fetch until the run has ended. Raises `FetcherUnreachableError` if the run has not answered for too long."""
-        await self._streams.refresh(patient=True)
+        self._streams.in_use = lambda: self._assignment.streams
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
@@ -263,7 +267,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
 
     async def _open(self) -> None:
-        """Open streams that were added to the run, then read their shards. Meanwhile, other shards are read."""
+        """Open the streams of newly assigned shards, then read their shards. Meanwhile, other shards are read."""
         while True:
             work, shards = await self._further.get()
             for name in {key.stream for key in shards} - self._streams.streams.keys():

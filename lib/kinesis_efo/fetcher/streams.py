@@ -31,6 +31,7 @@ class Streams:
 
     def __init__(self, streams: dict[str, Stream], *, may_grow: bool = False) -> None:
         self.streams: Final = streams
+        self.in_use: Callable[[], Collection[str]] = lambda: self.streams  # Returns the streams that queries read
         self._may_grow = may_grow
         self._outdated = Signal()
 
@@ -54,9 +55,9 @@ class Streams:
         await stream.refresh(patient=True)
         self.streams[name] = stream
 
-    async def refresh(self, *, patient: bool = False) -> None:
-        """List the shards of every stream, with retries if `patient`. Raises `StreamError` if listing fails."""
-        await all_of(*(stream.refresh(patient=patient) for stream in self.streams.values()))
+    async def refresh(self, names: Iterable[str]) -> None:
+        """List the shards of these streams, with retries. Raises `StreamError` if listing fails."""
+        await all_of(*(self.stream(name).refresh(patient=True) for name in names))
 
     async def list_shards(self, offset: Mapping[ShardKey, Position]) -> None:
         """Wait until the shards of an offset are listed; see `Stream.list_shards`."""
@@ -74,16 +75,15 @@ class Streams:
         }
 
     async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
-        """List the shards of every stream periodically, until cancelled. After each success, call `listed` with the stream's name."""
+        """List the shards of the streams in use periodically, until cancelled. After each success, call `listed` with the stream's name."""
         while True:
             if self._is_outdated:
                 await clock.sleep(LIST_AGAIN_SECONDS)
             else:
                 await within(clock, LIST_SHARDS_SECONDS, self._outdated.wait())
-            # Iterate over a copy: streams may be added meanwhile.
-            for name, stream in list(self.streams.items()):
+            for name in sorted(self.streams.keys() & self.in_use()):
                 try:
-                    await stream.refresh()
+                    await self.stream(name).refresh()
                 except KinesisEfoError as error:
                     logger.warning(
                         "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error

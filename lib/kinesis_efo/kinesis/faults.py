@@ -220,7 +220,7 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
     """Create the exception for a checkpoint of an earlier stream with the same name. `what` describes the evidence, for the message."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
-        remedy="start the query with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
+        remedy="stop all queries of this Spark program, then start this one with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
     ).about(stream.name)
 
 

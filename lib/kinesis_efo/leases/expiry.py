@@ -18,7 +18,8 @@ class Heartbeat:
 
     lease: Lease
     owner_since: float  # When a scan first contained the current owner
-    changed_at: float  # When the row last changed
+    changed_at: float  # When a scan first contained the row as it is
+    unchanged_at: float  # When the scan before that one was complete
     gone: bool = False  # Whether the row was deleted
 
 
@@ -33,6 +34,7 @@ class Observer:
         self._timeout = lease_timeout
         self._gone = gone
         self._ended: frozenset[str] = frozenset()
+        self._scanned_at = 0.0
         self._heartbeats: dict[str, Heartbeat] = {}
 
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
@@ -49,15 +51,17 @@ class Observer:
             if key not in leases and old.lease.owner is not None and not self.quiet(old, now)
         }
         self._heartbeats = kept | {key: self._sight(lease, now) for key, lease in leases.items()}
+        self._scanned_at = now
         return self._heartbeats
 
     def _sight(self, lease: Lease, now: float) -> Heartbeat:
         old = self._heartbeats.get(lease.key)
         if old is None or old.lease.owner != lease.owner:
-            return Heartbeat(lease, now, now)
+            return Heartbeat(lease, now, now, now)
         # A row that was deleted and exists again was just written, even if its counter is the same.
         moved = old.gone or old.lease.counter != lease.counter
-        return Heartbeat(lease, old.owner_since, now if moved else old.changed_at)
+        changed_at, unchanged_at = (now, self._scanned_at) if moved else (old.changed_at, old.unchanged_at)
+        return Heartbeat(lease, old.owner_since, changed_at, unchanged_at)
 
     def quiet(self, heartbeat: Heartbeat, now: float) -> bool:
         """Whether a lease has expired: its owner and counter have not changed for the lease timeout, or its owner's process has ended."""
@@ -72,5 +76,5 @@ class Observer:
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since
-            and now - heartbeat.changed_at < self._timeout * 2 / 3
+            and now - heartbeat.unchanged_at < self._timeout * 2 / 3
         )

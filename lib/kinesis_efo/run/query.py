@@ -69,7 +69,7 @@ class Query:
     ) -> None:
         self.progress: Final = Progress()  # Which offsets are planned and finished
         self._run = run
-        self._streams = streams
+        self._given_streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
         self._failure = self._rows.failure
         self._ends = ends or Bounds()
@@ -101,6 +101,11 @@ class Query:
 
     # -- for the run
 
+    @property
+    def streams(self) -> Collection[str]:
+        """The logical names of the streams that the query reads."""
+        return self._run.streams.streams if self._given_streams is None else self._given_streams
+
     def horizon(self, key: ShardKey) -> float | None:
         """Return the trim horizon (epoch seconds) at which the query began a shard; None if it began elsewhere or has read the shard."""
         offset = self.progress.finished
@@ -125,7 +130,7 @@ class Query:
         brought, now = self._run.fetcher.counts[self._rows.name], self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
-            sorted(self._run.streams.streams if self._streams is None else self._streams),
+            sorted(self.streams),
             self.progress.checkpoint,
             records_done=self._records_done,
             bytes_done=self._bytes_done,
@@ -209,14 +214,13 @@ class Query:
 
         Raises AlreadyRunningError if another run owns one of the leases.
         """
-        streams = self._run.streams.streams if self._streams is None else self._streams
-        await within(self._run.clock, at_most, self._run.leases.wait_held(streams))
+        await within(self._run.clock, at_most, self._run.leases.wait_held(self.streams))
         return self._has_rows
 
     @property
     def _has_rows(self) -> bool:
         """Whether this run owns the leases on the query's streams, and so has read their lease rows."""
-        return all(map(self._run.leases.is_held, self._run.streams.streams if self._streams is None else self._streams))
+        return all(map(self._run.leases.is_held, self.streams))
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
         """Return how far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for records."""
@@ -226,7 +230,7 @@ class Query:
         self._follow(offset)
         if begins and self._unlisted:
             # The offset has unlisted shards. List the shards again; otherwise, the parents of the unlisted shards would look unread.
-            await self._run.streams.refresh(patient=True)
+            await self._run.streams.refresh(self.streams)
         if not await self._check(self._losses.check(offset, rows=self._has_rows)):
             await self._run.clock.sleep(min(1.0, at_most))
             return PollReply([], [], [], undecided=True)
@@ -471,7 +475,7 @@ class Query:
     async def _find_ends(self, offset: Offset) -> EndPositions:
         # If the end is a few seconds in the future, wait before listing the shards, because a shard may be split until then.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
-        await self._run.streams.refresh(patient=True)
+        await self._run.streams.refresh(self.streams)
         while True:
             # Wait until all shards of the offset are listed: an unlisted shard would have no end, and be skipped.
             await self._run.streams.list_shards(offset)
@@ -480,7 +484,7 @@ class Query:
             # The query reads the descendants of trimmed shards instead: check whether the descendants were trimmed, too.
             if not (known and await self._losses.check_starting({**offset, **ends.gone})):
                 await self._run.clock.sleep(_LIST_SECONDS)
-                await self._run.streams.refresh(patient=True)
+                await self._run.streams.refresh(self.streams)
                 continue
             # Wait for the leases: subscribing without a lease would end the subscription of the run that owns it.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)

@@ -125,6 +125,7 @@ class Run(LeaseListener):
         )
         self._ending: asyncio.Task[None]
         self.failure.on_set(self._end)
+        streams.in_use = lambda: {name for query in self.queries for name in query.streams}
 
     @asynccontextmanager
     async def suspended(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
@@ -159,7 +160,7 @@ class Run(LeaseListener):
         await self.leases.start(self, endpoint, status)
         self.failure.raise_if_set()
         self._checkpoints.start()
-        await all_of(self.streams.refresh(patient=True), self.streams.identify())
+        await all_of(self.streams.refresh(self.streams.streams), self.streams.identify())
         self.leases.want(self.streams.streams)
 
     async def stop(self) -> None:

@@ -34,7 +34,8 @@ class RunStreams:
             if known not in (None, ref) or self._names.get(name) != ref.stream_name:
                 faults.append(
                     f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} here, and something else in a query of this Spark program that "
-                    "uses the same lease table, or has none as well: give both queries the same manifest or ARNs, or each a lease table"
+                    "uses the same lease table, or has none as well: give both queries the same manifest or ARNs, or each a lease table, "
+                    "or stop the program's other queries first"
                 )
         return faults
 

@@ -48,10 +48,12 @@ MOVED = lease("k", "x", counter=2)
         ([(0, STILL), (9.99, STILL)], False, False),
         ([(0, STILL), (10, STILL)], True, False),
         ([(t, lease("k", "x", counter=t)) for t in range(0, 50, 5)], False, True),
-        ([(0, lease("k", "x", counter=9)), (10, STILL)], False, True),
+        ([(0, lease("k", "x", counter=9)), (9, lease("k", "x", counter=9)), (10, STILL)], False, True),
         # A whole timeout of watching shows that an owner is alive, if it has renewed just now.
         ([(0, STILL), (9, MOVED)], False, False),
-        ([(0, STILL), (10, MOVED)], False, True),
+        ([(0, STILL), (4, STILL), (10, MOVED)], False, True),
+        # It may have renewed long before the scan that shows it.
+        ([(0, STILL), (10, MOVED)], False, False),
         ([(0, STILL), (3, MOVED), (10, MOVED)], False, False),
         ([(0, STILL), (3, MOVED), (10, MOVED), (13, MOVED)], True, False),
         ([(0, STILL), (10, lease("k", "y"))], False, False),

@@ -38,6 +38,11 @@ class Demand(NamedTuple):
         return self.lowest if self.requested is None else self.requested
 
     @property
+    def plans(self) -> bool:
+        """Whether a micro-batch that is not finished, or a task, reads the shard."""
+        return self.reach != self.lowest or self.requested is not None
+
+    @property
     def current(self) -> Position:
         return self.reach if self.requested is None else self.requested
 
@@ -92,7 +97,8 @@ def decide(
     restart_at, rule = None, ""
     if shared is None:
         ends = [each.lowest for each in queries.values()]
-        restart_at, rule = (max(ends, key=rank) if may_poll else lowest(ends)), "open"
+        planned = [each.lowest for each in queries.values() if each.plans]
+        restart_at, rule = (max(ends, key=rank) if may_poll else lowest(planned or ends)), "open"
     elif shared.age >= MOVE_SECONDS:
         restart_at, rule = _restart(queries, shared, separate, hold=hold, may_poll=may_poll)
     if shared is None or restart_at is not None:
@@ -122,11 +128,15 @@ def _restart(
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        if unserved:
-            heard = shared.events.end != shared.events.start and any(each.requested is not None for each in unserved)
+        # A waiting task comes first, then a planned micro-batch: both have an end. The other queries plan their next ones after that.
+        urgent = [each for each in unserved if each.requested is not None]
+        receives = any(each.plans and shared.events.ends_before(each.reach) for each in queries.values())
+        if unserved and (urgent or not receives or shared.age >= IDLE_SECONDS):
+            first = urgent or [each for each in unserved if each.plans] or unserved
+            heard = shared.events.end != shared.events.start and bool(urgent)
             served = len(unserved) < len(queries)
             moves = shared.events.records or heard or not served or shared.age >= IDLE_SECONDS
-            return (lowest(each.restart_at for each in unserved), "back") if moves else (None, "")
+            return (lowest(each.restart_at for each in first), "back") if moves else (None, "")
         return (lowest(ends), "all ahead") if far and all(map(shared.events.ends_before, ends)) else (None, "")
     furthest = max(ends, key=rank)
     if far and not hold and shared.events.ends_before(furthest):
@@ -134,9 +144,7 @@ def _restart(
     behind = [name for name, each in queries.items() if not shared.is_within(each)]
     if len(behind) == len(queries):
         return furthest, "unused"
-    idle = not shared.events.records and all(
-        each.reach == each.lowest and each.requested is None for each in queries.values()
-    )
+    idle = not shared.events.records and not any(each.plans for each in queries.values())
     if behind and idle and all(_is_at_tip(queries[name], separate.get(name)) for name in behind):
         return lowest(queries[name].reach for name in behind), "idle"
     return None, ""

@@ -54,8 +54,8 @@ def test_each_decision_serves_and_retains_for_all_queries(
         if may_poll:
             assert kept.is_within(need) or name in found.separate
             assert need.requested is None or kept.has(need.requested) or name in found.separate
-        if shared is not None and "back" in found.rules and not shared.is_within(need):
-            assert after.has(need.requested or need.lowest), "its unfinished micro-batch is read from there"
+        if shared is not None and "back" in found.rules and need.requested and not shared.has(need.requested):
+            assert after.has(need.requested), "a task waits there"
         if after.has(need.lowest) and "full" not in found.rules:
             assert rank(found.retain_from) <= rank(need.lowest), "a task of it may read there"
     if shared is not None and found.restart_at is not None:
@@ -64,6 +64,25 @@ def test_each_decision_serves_and_retains_for_all_queries(
         assert not (may_poll and back) or not all(shared.is_within(need) for need in who.values())
     assert may_poll or not found.separate
     assert not (hold and {"full", "forward"} & {*found.rules})
+
+
+@pytest.mark.parametrize(
+    ("buffer", "age", "task", "restart_at"),
+    [
+        (None, 0.0, None, 10),
+        ((10, 20), 6.0, None, None),
+        ((10, 30), 6.0, None, 3),
+        ((10, 20), 60.0, None, 3),
+        ((15, 20), 6.0, 12, 12),
+    ],
+)
+def test_planned_records_come_before_those_of_a_query_behind(
+    buffer: tuple[int, int] | None, age: float, task: int | None, restart_at: int | None
+) -> None:
+    busy = Demand(at(10), at(30), None if task is None else at(task))
+    shared = None if buffer is None else BufferView(events(*buffer), 0.0, 0.0, age)
+    found = decide({"behind": Demand(at(3), at(3)), "busy": busy}, shared, {}, hold=False, may_poll=False)
+    assert found.restart_at == (None if restart_at is None else at(restart_at))
 
 
 @dataclass

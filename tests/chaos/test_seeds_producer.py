@@ -62,6 +62,9 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
     "a failure ends futures of acknowledged records": (79, [
         (ENGINE, "                sent = self._take_sent(settled) if self._sent else []\n                self._conclude(settled)\n", "                self._conclude(settled)\n                sent = self._take_sent(settled) if self._sent else []\n"),
     ]),
+    "an interrupted abort forgets futures": (1278, [
+        (ENGINE, "            self._stopped = True\n        self._end_sent(self._sent,", "            self._stopped = True\n            sent, self._sent = self._sent, set()\n        self._end_sent(sent,"),
+    ]),
     "an interrupted put leaves wrong counts": (356, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
     "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            try:", "            try:")]),
     "a put that waits is accepted after the close": (4, [(ENGINE, "            self._end_waits(self._failure or self.closed_error())\n", "")]),

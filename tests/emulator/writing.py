@@ -311,6 +311,10 @@ class Run:
             named = re.search(r"(\d+) bytes\)", str(error))
             return named is not None and int(named[1]) > self.stream.smallest and self.settings.fail_on_error
         if isinstance(error, RetriesExhaustedError):
+            # A thread that was preempted may handle the outage's last failure after a later request has succeeded.
+            late = [each for each in self.stream.outages if each.end > self.world.now - SLACK] if self.preempted else ()
+            if any(self.world.now - each.start > PATIENCE - SLACK for each in late):
+                return True
             failures = [*(shard.failed_at for shard in self.stream.shards), self.stream.lists_failed_at]
             # If Kinesis distributes records itself, the producer knows of one shard only, and aggregates on their way are refused.
             return (self.preempted and self.stream.unkeyed_from is not None) or any(

@@ -202,16 +202,18 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
     try:
         yield
     except (Exception, SystemExit) as error:
-        if early.is_set() and isinstance(error, Exception):
-            raise KeyboardInterrupt from None
         ended = error
     finally:
         if os.getpid() == process:  # a forked child may have inherited locked events, which would block forever
             left.set()
             stopping.set()
+    succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
+    # The body may have caught the errors of a Spark that was stopped.
+    if early.is_set() and (succeeded or isinstance(ended, Exception)):
+        raise KeyboardInterrupt from None
     # Wait until all queries are stopped, even if the body has ended before.
     thread.join()
-    if failed and (ended is None or (isinstance(ended, SystemExit) and not ended.code)):
+    if failed and succeeded:
         raise failed[0]
     if ended is not None:
         raise ended

@@ -259,8 +259,7 @@ class Engine:
         with self._lock:
             self._end_flushes(self.closed_error())
             self._stopped = True
-            sent, self._sent = self._sent, set()
-        self._end_sent(sent, self._failure or self.closed_error())
+        self._end_sent(self._sent, self._failure or self.closed_error())
 
     @property
     def full(self) -> bool:

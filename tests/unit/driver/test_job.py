@@ -251,13 +251,15 @@ def test_a_signal_that_ended_hadoop_too_is_no_failure() -> None:
     assert run(Session(query), work) == 0
 
 
-def test_without_a_query_a_signal_stops_spark(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("end", [RuntimeError("SparkContext was shut down"), SystemExit(0), None])
+def test_without_a_query_a_signal_stops_spark(end: BaseException | None, capfd: pytest.CaptureFixture[str]) -> None:
     session = Session()
 
     def count() -> None:
         signal.raise_signal(signal.SIGINT)
         assert session.stopped.wait(30)
-        raise RuntimeError("SparkContext was shut down")
+        if end is not None:
+            raise end
 
     assert run(session, count) == 130
     assert capfd.readouterr().err == "\nmy job was interrupted\n"

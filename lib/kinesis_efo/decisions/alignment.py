@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.event_index import EventIndex, Portion
 from kinesis_efo.positions import Position, PositionKind, ShardKey
@@ -26,16 +26,6 @@ SILENT_SECONDS: Final = 60.0
 
 _ROUNDS: Final = 8
 _WARN_SECONDS: Final = 10.0
-
-
-class ShardEvents(Protocol):
-    """The buffered events of a shard: all of an `EventIndex`, or only those up to an arrival time."""
-
-    def news_since(self, after: Position) -> float | None:
-        """Return a time to order shards by: that of the first event after `after` with records or the shard's end, if there is one."""
-
-    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return the events after `after` that fit the limits. With `some`, include the first event with records in any case."""
 
 
 class _Frontier(NamedTuple):
@@ -83,12 +73,13 @@ class Alignment:
         self,
         buffers: Mapping[ShardKey, EventIndex],
         positions: Mapping[ShardKey, Position],
-        plan: Callable[[Mapping[ShardKey, ShardEvents]], dict[ShardKey, Portion]],
+        plan: Callable[[float], dict[ShardKey, Portion]],
         now: float,
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Return how far to read each shard of `buffers`.
 
-        Each buffer must have unread events and cover the shard's position. `plan` divides the limits of the micro-batch among the shards.
+        Each buffer must have unread events and cover the shard's position. `plan` divides the limits of the micro-batch among the shards,
+        for records that arrived up to a horizon (epoch milliseconds).
         """
         if not buffers:
             return {}
@@ -98,7 +89,7 @@ class Alignment:
         slowest = min([others, *(self._frontiers[key].at for key in buffers)])
 
         def planned(horizon: float) -> tuple[dict[ShardKey, Portion], float]:
-            portions = plan({key: _UpTo(buffer, horizon) for key, buffer in buffers.items()})
+            portions = plan(horizon)
             return portions, self._horizon(portions, buffers, others)
 
         horizon = slowest + self._most
@@ -180,23 +171,6 @@ class Alignment:
             key,
             come,
         )
-
-
-class _UpTo:
-    """The records of a buffer that arrived up to `horizon`, epoch milliseconds."""
-
-    def __init__(self, buffer: EventIndex, horizon: float) -> None:
-        self._buffer = buffer
-        self._horizon = horizon
-
-    def news_since(self, after: Position) -> float | None:
-        """Return the arrival time of the first record after `after`: the shard with the oldest unread record is planned first."""
-        arrived = self._buffer.arrival_after(after)
-        # If only the shard's end is unread, plan the shard first, even beyond the limits: it delays all other shards.
-        return -inf if arrived is None and self._buffer.news_since(after) is not None else arrived
-
-    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        return self._buffer.portion_before(after, max_bytes, max_records, self._horizon, some=some)
 
 
 def _text(epoch_ms: float) -> str:

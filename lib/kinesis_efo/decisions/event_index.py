@@ -200,8 +200,15 @@ class EventIndex:
         index = bisect_left(self._records_through, self._records_through[-1]) - 1
         return self._behind[index] if index >= 0 and self._since[index] >= since else 0
 
-    def portion(self, after: Position, max_bytes: int, max_records: int, *, some: bool = False) -> Portion:
-        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records in any case."""
+    def portion(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float | None = None, *, some: bool = False
+    ) -> Portion:
+        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records in any case.
+
+        With `horizon`, see `_portion_before`.
+        """
+        if horizon is not None:
+            return self._portion_before(after, max_bytes, max_records, horizon, some=some)
         first = self.index_after(after)
         by_bytes = bisect_right(self._bytes_through, self._bytes_through[first] + max_bytes, first + 1)
         by_records = bisect_right(self._records_through, self._records_through[first] + max_records, first + 1)
@@ -256,8 +263,8 @@ class EventIndex:
                     return group.earliest
         return None
 
-    def portion_before(
-        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool = False
+    def _portion_before(
+        self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool
     ) -> Portion:
         """Return the records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 

@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from kinesis_efo.decisions.alignment import ShardEvents
-from kinesis_efo.decisions.event_index import Portion
+from kinesis_efo.decisions.event_index import EventIndex, Portion
 from kinesis_efo.positions import Position, ShardKey
 
 NO_LIMIT: Final = 1 << 62
@@ -63,41 +62,51 @@ def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
 
 
 def plan(
-    buffers: Mapping[ShardKey, ShardEvents], positions: Mapping[ShardKey, Position], max_bytes: int, max_records: int
+    buffers: Mapping[ShardKey, EventIndex],
+    positions: Mapping[ShardKey, Position],
+    max_bytes: int,
+    max_records: int,
+    horizon: float | None = None,
 ) -> dict[ShardKey, Portion]:
     """Divide the limits of one micro-batch among the shards.
 
     Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at
     least one event, so that even the smallest limits cannot stop a query.
-    Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`.
+    Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`. With a `horizon` (epoch
+    milliseconds), only records that arrived up to then are planned, and the shard with the oldest unread record counts as longest-waiting.
     """
     # Usually, everything fits: then no shares are needed.
-    portions = {key: buffer.portion(positions[key], NO_LIMIT, NO_LIMIT) for key, buffer in buffers.items()}
+    portions = {key: buffer.portion(positions[key], NO_LIMIT, NO_LIMIT, horizon) for key, buffer in buffers.items()}
     size = sum(portion.bytes for portion in portions.values())
     if size <= max_bytes and sum(portion.records for portion in portions.values()) <= max_records:
         return portions
 
     def waiting_since(key: ShardKey) -> float:
         since = buffers[key].news_since(positions[key])
-        return inf if since is None else since
+        if since is None or horizon is None:
+            return inf if since is None else since
+        # If only the shard's end is unread, plan the shard first, even beyond the limits: it delays all other shards.
+        arrived = buffers[key].arrival_after(positions[key])
+        return -inf if arrived is None else arrived
 
     by_age = sorted(buffers, key=waiting_since)
     first, *others = by_age
     share_bytes, share_records = max_bytes // len(by_age), max_records // len(by_age)
-    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, some=True)}
+    portions = {first: buffers[first].portion(positions[first], share_bytes, share_records, horizon, some=True)}
     if others:
         # Reduce the other shards' shares if the first shard's first event is larger than the first shard's share.
         share_bytes = min(share_bytes, max(0, max_bytes - portions[first].bytes) // len(others))
         share_records = min(share_records, max(0, max_records - portions[first].records) // len(others))
     for key in others:
-        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records)
+        portions[key] = buffers[key].portion(positions[key], share_bytes, share_records, horizon)
     spare_bytes = max_bytes - sum(portion.bytes for portion in portions.values())
     spare_records = max_records - sum(portion.records for portion in portions.values())
     for key in by_age:
         before = portions[key]
         if spare_bytes <= 0 or spare_records <= 0:
             break
-        after = buffers[key].portion(positions[key], before.bytes + spare_bytes, before.records + spare_records)
+        most_bytes, most_records = before.bytes + spare_bytes, before.records + spare_records
+        after = buffers[key].portion(positions[key], most_bytes, most_records, horizon)
         if after.bytes > before.bytes:
             portions[key] = after
             spare_bytes -= after.bytes - before.bytes

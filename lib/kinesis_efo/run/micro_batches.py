@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.alignment import Alignment, ShardEvents
-from kinesis_efo.decisions.event_index import Portion
+from kinesis_efo.decisions.alignment import Alignment
+from kinesis_efo.decisions.event_index import EventIndex, Portion
 from kinesis_efo.decisions.planning import NO_LIMIT, ShardProgress, is_behind, plan
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Signal
 from kinesis_efo.positions import Offset, Position, ShardKey
@@ -136,9 +136,10 @@ class MicroBatchPlanner:
     ) -> list[ShardProgress]:
         rows = {key: row for key in {*self._waiting, *idle} if (row := self._row(key, offset[key])) is not None}
         buffers = {key: rows[key].index for key in self._waiting if key in rows}
-        planning, now = partial(self._plan_portions, rows, offset, max_data, max_records), self._clock.monotonic()
+        planning = partial(self._plan_portions, rows, buffers, offset, max_data, max_records)
+        now = self._clock.monotonic()
         if self._alignment is None:
-            portions = planning(buffers)
+            portions = planning(None)
         else:
             portions = self._alignment.plan_portions(buffers, offset, planning, now)
         return [
@@ -160,10 +161,11 @@ class MicroBatchPlanner:
     def _plan_portions(
         self,
         rows: Mapping[ShardKey, Row],
+        buffers: Mapping[ShardKey, EventIndex],
         offset: Offset,
         max_data: int,
         max_records: int,
-        buffers: Mapping[ShardKey, ShardEvents],
+        horizon: float | None,
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch of at most `max_data` bytes of data, if possible: reduce its buffered bytes until it fits."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
@@ -175,9 +177,9 @@ class MicroBatchPlanner:
             for keys in groups.values():
                 # Plan at most half of the buffer, so that the next micro-batch fits into the other half while Spark processes this one.
                 limit = min(max_bytes, rows[keys[0]].room // 2)
-                portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records)
+                portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records, horizon)
             if _size(portions) > max_bytes or sum(each.records for each in portions.values()) > max_records:
-                portions = plan(buffers, offset, max_bytes, max_records)
+                portions = plan(buffers, offset, max_bytes, max_records, horizon)
             # Buffered bytes are base64, which is longer than the data. So estimate the data only if the bytes exceed the limit.
             data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
             # A plan that exceeds `max_bytes` cannot be smaller, because a micro-batch has at least one event with records.

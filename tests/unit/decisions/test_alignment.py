@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.decisions.alignment import CLOCK_SECONDS, SILENT_SECONDS, Alignment, ShardEvents
+from kinesis_efo.decisions.alignment import CLOCK_SECONDS, SILENT_SECONDS, Alignment
 from kinesis_efo.decisions.event_index import Portion
 from kinesis_efo.decisions.planning import plan
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -58,9 +59,7 @@ class Query:
             elif not self.positions[each].is_end:
                 self.alignment.record_position(each, buffer, self.positions[each], now)
 
-        def planning(buffers: Mapping[ShardKey, ShardEvents]) -> dict[ShardKey, Portion]:
-            return plan(buffers, self.positions, max_bytes, max_records)
-
+        planning = partial(plan, waiting, self.positions, max_bytes, max_records)
         return self.alignment.plan_portions(waiting, self.positions, planning, now)
 
     def take(self, portions: Mapping[ShardKey, Portion]) -> None:

@@ -6,7 +6,7 @@ the offset was trimmed, with all its records.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,7 +125,8 @@ class Lineage:
             return False
         older = (each for each, position in positions.items() if each < child.shard_id and not position.is_end)
         return any(
-            each not in self._shards or _beyond((), child.hash_range, self._shards[each].hash_range) for each in older
+            each not in self._shards or overlap_beyond((), child.hash_range, self._shards[each].hash_range)
+            for each in older
         )
 
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
@@ -139,7 +140,7 @@ class Lineage:
             shard_id for shard_id, position in positions.items() if position.is_end and shard_id not in child.parents
         ]
         return any(
-            shard_id not in self._shards or _beyond(known, child.hash_range, self._shards[shard_id].hash_range)
+            shard_id not in self._shards or overlap_beyond(known, child.hash_range, self._shards[shard_id].hash_range)
             for shard_id in ended
         )
 
@@ -198,32 +199,29 @@ class Lineage:
             min((shard.hash_range[0] for shard in self._shards.values()), default=0),
             max((shard.hash_range[1] for shard in self._shards.values()), default=0),
         )
-        return not _beyond([self._shards[shard_id].hash_range for shard_id in shard_ids], whole, whole)
+        return not overlap_beyond([self._shards[shard_id].hash_range for shard_id in shard_ids], whole, whole)
 
     def with_descendants(self, shard_ids: Iterable[str]) -> set[str]:
         """Return the given shards and all their descendants."""
-        found = set(shard_ids)
-        ahead = list(found)
-        while ahead:
-            for child in self._children.get(ahead.pop(), ()):
-                if child not in found:
-                    found.add(child)
-                    ahead.append(child)
-        return found
+        given = set(shard_ids)
+        return given | reached_from(given, lambda shard_id: self._children.get(shard_id, ()))
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:
-        found: set[str] = set()
-        ahead = list(shard_ids)
-        while ahead:
-            shard = self._shards.get(ahead.pop())
-            for parent in shard.parents if shard else ():
-                if parent not in found:
-                    found.add(parent)
-                    ahead.append(parent)
-        return found
+        return reached_from(shard_ids, lambda each: self._shards[each].parents if each in self._shards else ())
 
 
-def _beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tuple[int, int]) -> bool:
+def reached_from(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return what follows `starts`, directly or not. Each is visited once: after many reshards, there are far more paths than shards."""
+    found: set[str] = set()
+    ahead = list(starts)
+    while ahead:
+        new = {*following(ahead.pop())} - found
+        found |= new
+        ahead += new
+    return found
+
+
+def overlap_beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether the hash key ranges `child` and `other` overlap outside of the `known` ranges."""
     low, high = max(child[0], other[0]), min(child[1], other[1])
     for first, last in sorted(known):

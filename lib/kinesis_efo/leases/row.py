@@ -195,6 +195,13 @@ class Lease:
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
 
     @property
+    def hash_range(self) -> tuple[int, int] | None:
+        """The first and last hash key of the row's shard; None if unknown."""
+        if self.starting_hash_key is None or self.ending_hash_key is None:
+            return None
+        return int(self.starting_hash_key), int(self.ending_hash_key)
+
+    @property
     def record(self) -> int | None:
         """Sequence number of the last record that was read; None if unknown, or if none was read."""
         checkpoint = self.checkpoint

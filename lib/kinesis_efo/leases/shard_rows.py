@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kinesis_efo.arns import StreamIdentity
+from kinesis_efo.decisions.lineage import overlap_beyond, reached_from
 from kinesis_efo.leases.keys import sibling
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
@@ -138,13 +139,10 @@ def passed_parents(
     """
 
     def is_ahead(key: str) -> bool:
-        # Visit each ancestor once: after many splits and merges, there are far more paths than ancestors.
-        found, left = set[str](), [key]
-        while left:
-            row = leases.get(left.pop())
-            left += () if row is None else {sibling(row.key, parent) for parent in row.parents} - found
-            found |= {*left}
-        return not found.isdisjoint(wanted)
+        return not reached_from([key], parents).isdisjoint(wanted)
+
+    def parents(key: str) -> set[str]:
+        return {sibling(key, parent) for parent in leases[key].parents} if key in leases else set()
 
     children: dict[str, set[str]] = {}
     for key in wanted:
@@ -184,17 +182,6 @@ def _listed(parent: Lease, children: Collection[Lease]) -> bool:
 
 
 def _covered(parent: Lease, children: Collection[Lease]) -> bool:
-    """Whether the hash ranges of `children` cover the hash range of `parent` without a gap."""
-    if parent.starting_hash_key is None or parent.ending_hash_key is None:
-        return False
-    ranges = sorted(
-        (int(child.starting_hash_key), int(child.ending_hash_key))
-        for child in children
-        if child.starting_hash_key is not None and child.ending_hash_key is not None
-    )
-    reached = int(parent.starting_hash_key)
-    for first, last in ranges:
-        if first > reached:
-            return False
-        reached = max(reached, last + 1)
-    return reached > int(parent.ending_hash_key)
+    whole = parent.hash_range
+    ranges = [each.hash_range for each in children if each.hash_range is not None]
+    return whole is not None and not overlap_beyond(ranges, whole, whole)

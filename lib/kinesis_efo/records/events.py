@@ -105,15 +105,6 @@ class _GetRecordsBody(msgspec.Struct, rename="pascal"):
     child_shards: list[_Child] | None = None
 
 
-class _StoredRecord(msgspec.Struct, rename="pascal", gc=False):
-    sequence_number: str
-    data: bytes
-
-
-class _StoredRecords(msgspec.Struct, rename="pascal"):
-    records: list[_StoredRecord]
-
-
 class _Arrival(msgspec.Struct, rename="pascal", gc=False):
     sequence_number: str
     approximate_arrival_timestamp: float | None = None
@@ -139,7 +130,6 @@ class GetRecordsAnswer(NamedTuple):
 
 _DECODER: Final = msgspec.json.Decoder(_EventBody)
 _ANSWER: Final = msgspec.json.Decoder(_GetRecordsBody)
-_STORED: Final = msgspec.json.Decoder(_StoredRecords)
 _ARRIVED: Final = msgspec.json.Decoder(_ArrivedRecords)
 _STILL: Final = 0
 _AGGREGATED: Final = b64encode(MAGIC)[:5]
@@ -178,11 +168,12 @@ def last_record(payload: bytes, through: int | None = None) -> LastRecord | None
 
 def _last_index(payload: bytes, number: int) -> int:
     try:
-        records = _STORED.decode(payload).records
+        bodies = [
+            each.data for each in _ANSWER.decode(payload).records if bytes(each.sequence_number) == b'"%d"' % number
+        ]
+        users = deaggregate(msgspec.json.decode(bodies[-1], type=bytes), None) if bodies else None
     except (msgspec.MsgspecError, RecursionError):
         return 0  # decoding raises the error
-    data = next((record.data for record in reversed(records) if record.sequence_number == str(number)), b"")
-    users = deaggregate(data, None)
     return len(users) - 1 if users else 0
 
 

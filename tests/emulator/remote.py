@@ -157,9 +157,7 @@ async def fetch(plan: FetcherPlan, process: SimulatedProcess, place: int) -> Non
     clock.watch(client)
     open_stream = opener(client, options, world.limits, clock)
     streams = Streams({}, may_grow=True)
-    settings = FetcherSettings(
-        options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout, compact_after=2
-    )
+    settings = FetcherSettings(options.fail_on_data_loss, _TASK_PATIENCE, options.arrival_step, options.retry.timeout)
     fetcher = Fetcher(streams, Budget(options.buffer_bytes, now=clock.monotonic), settings, clock)
     service = Service(
         partial(FetcherSource, fetcher, clock), asyncio.get_running_loop(), plan.secret, Listening(), None, None, None

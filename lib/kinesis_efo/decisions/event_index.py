@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
 from kinesis_efo.records.events import Arrivals
 
-COMPACT_AFTER: Final = 1024
-"""Slots of dropped events are removed in groups of at least this size, since each removal moves all later slots."""
+_COMPACT_AFTER: Final = 8
+"""Slots of dropped events are removed in groups larger than this, since each removal moves all later slots."""
 _BEHIND_ALL: Final = 10**400
 
 
@@ -32,7 +32,7 @@ class Portion(NamedTuple):
 class EventIndex:
     """The events of one shard after the position `start`, in order and without gaps."""
 
-    def __init__(self, start: Position, compact_after: int = COMPACT_AFTER) -> None:
+    def __init__(self, start: Position) -> None:
         self.start = start
         self.end = start
         # `start`; None once a record was dropped: the index is then incomplete from `start` on
@@ -54,7 +54,6 @@ class EventIndex:
         self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
         self.gone = 0  # Dropped events that still have a slot
         self.compacted = 0  # Dropped events whose slots were removed
-        self._compact_after = compact_after
 
     def __len__(self) -> int:
         """Return the number of events, including dropped events that still have a slot."""
@@ -151,14 +150,6 @@ class EventIndex:
         """Whether a position is certainly after the end of this index; False if the two cannot be compared."""
         return not self.end.reaches(position) and self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
 
-    def bytes_after(self, position: Position) -> int:
-        """Return the bytes of all events after `position`, which the index must cover."""
-        return self._bytes_through[-1] - self._bytes_through[self.index_after(position)]
-
-    def records_after(self, position: Position) -> int:
-        """Return the number of Kinesis records in all events after `position`, which the index must cover."""
-        return self._records_through[-1] - self._records_through[self.index_after(position)]
-
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
@@ -249,10 +240,6 @@ class EventIndex:
         records = self._records_through[index + 1] - self._records_through[index]
         return (self._last_through[index] or None) if records else None
 
-    def arrivals(self, index: int) -> Sequence[Arrivals]:
-        """Return when the records of an event arrived in the stream."""
-        return self._arrivals[index]
-
     def arrival_after(self, after: Position) -> float | None:
         """Return the arrival time (epoch milliseconds) of the first record after `after`, which the index must cover; None without such a
         record."""
@@ -335,7 +322,7 @@ class EventIndex:
 
     def compact(self) -> int:
         """Remove the slots of dropped events once there are enough of them. Return how many were removed."""
-        if self.gone <= self._compact_after or self.gone * 2 <= len(self._ends):
+        if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
             return 0
         moved, self.gone = self.gone, 0
         self.compacted += moved

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import Final, NamedTuple
 
-from kinesis_efo.decisions.event_index import COMPACT_AFTER, EventIndex
+from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.decisions.rows import STARVING_SECONDS
 from kinesis_efo.errors import FetcherError
@@ -83,9 +83,8 @@ class ShardBuffer(EventIndex):
         budget: Budget,
         arrived: Callable[[], None],
         arrival_step: int | None = None,
-        compact_after: int = COMPACT_AFTER,
     ) -> None:
-        super().__init__(start, compact_after)
+        super().__init__(start)
         self.key = key
         self.last_record: LastRecord | None = None  # The last record of the dropped events
         # Queries have committed everything up to here; None before the first commit
@@ -177,7 +176,7 @@ class ShardBuffer(EventIndex):
             # Report the last record even if the event was already dropped: the run must not end a range before this record.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
-                BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self.arrivals(slot), self.age(slot, now))
+                BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self._arrivals[slot], self.age(slot, now))
             )
         return entries, self.compacted + len(self)
 

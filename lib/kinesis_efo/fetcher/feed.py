@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.event_index import COMPACT_AFTER
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget, Signal
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -62,7 +61,6 @@ class ShardFeed:
         fail_on_data_loss: If False, a shard whose unread records were trimmed counts as read to its end.
         lost: Logs the loss of these records.
         arrival_step: The resolution in milliseconds at which arrival times are recorded; None disables recording.
-        compact_after: See `EventIndex`.
     """
 
     def __init__(
@@ -79,7 +77,6 @@ class ShardFeed:
         fail_on_data_loss: bool,
         lost: Callable[[str], Awaitable[None]] | None = None,
         arrival_step: int | None = None,
-        compact_after: int = COMPACT_AFTER,
     ) -> None:
         self.row = row
         self.key = row.shard
@@ -103,7 +100,6 @@ class ShardFeed:
             budget=budget,
             arrived=self._announce,
             arrival_step=arrival_step,
-            compact_after=compact_after,
         )
         self._task: asyncio.Task[None] | None = None
         self._subscription: ShardSubscription | None = None

@@ -17,7 +17,6 @@ from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.event_index import COMPACT_AFTER
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.rows import BELIEVED_SECONDS, MOVE_SECONDS, NEAR_SECONDS
 from kinesis_efo.errors import DataLossError, KinesisEfoError, RetriesExhaustedError
@@ -56,7 +55,6 @@ class FetcherSettings:
     patience: float  # Maximum seconds for which a task's read waits until the fetcher may read the shard
     arrival_step: int | None = None  # Resolution of the recorded arrival times, milliseconds; None disables recording
     timeout: float = 600.0  # A range fails after this many seconds of responses from Kinesis without new records
-    compact_after: int = COMPACT_AFTER  # See `EventIndex`
 
 
 class Coordinator(Protocol):
@@ -264,7 +262,6 @@ class Fetcher:
             fail_on_data_loss=self.settings.fail_on_data_loss,
             lost=partial(self._lost, row.shard),
             arrival_step=self.settings.arrival_step,
-            compact_after=self.settings.compact_after,
         )
 
     def _subscriptions(self, row: RowKey) -> ReadContext:

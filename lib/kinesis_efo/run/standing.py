@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from kinesis_efo.decisions.planning import NO_LIMIT
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
@@ -19,16 +20,17 @@ def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, 
     """Return a query's status in one shard, which the query has processed up to `done`. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
     kept = None if shared is None else shared.retained.get(query.name)
-    held = 0 if shared is None or kept is None else shared.index.bytes_after(kept)
+    held = 0 if shared is None or kept is None else shared.index.portion(kept, NO_LIMIT, NO_LIMIT).bytes
     row = shared if own is None else own
     if done.is_end or row is None:
         return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, own is not None)
     oldest, behind = row.index.lag(done, now), row.behind
+    unread = row.index.portion(done, NO_LIMIT, NO_LIMIT)
     return QueryShard(
         *key,
         str(done),
-        row.index.records_after(done),
-        row.index.bytes_after(done),
+        unread.records,
+        unread.bytes,
         behind if oldest is None else max(oldest, behind or 0),
         held,
         own is not None,

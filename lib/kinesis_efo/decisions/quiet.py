@@ -66,7 +66,10 @@ class Quiet:
         if not head.brings_nothing:
             return
         self.answers += 1
-        if not (behind and head.stuck):
+        if behind and head.stuck:
+            # The lag of other responses says nothing about an iterator that does not move, or about a new one.
+            self._counted.clear()
+        else:
             if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:
                 self._counted.pop()
             self._counted.append(now)

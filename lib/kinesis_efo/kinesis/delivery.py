@@ -66,8 +66,8 @@ class ShardDelivery:
         self._stats = stats
         self._retention = retention
         self._reader = reader
-        # The end of the first event that was read at the trim horizon; None before that event.
-        self._first: Position | None = None
+        # The position before the first event that was read at the trim horizon; None before that event.
+        self._before: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
         self._least = 0.0 if known.planned else START_SECONDS
 
@@ -85,8 +85,8 @@ class ShardDelivery:
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
+            self._before = self._before or self.position
             self.position, self.lost = event.through, False
-            self._first = self._first or event.through
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
             self._retention.was_idle(self.shard_id, self.position, self.known.read_until, self.known.read_since)
         stats.events += 1
@@ -130,16 +130,16 @@ class ShardDelivery:
             # The loss up to the current horizon was reported. Count further losses from there, as for a reader that starts at the horizon.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
-            self._from_horizon, self._first, self._least = True, None, 0.0
+            self._from_horizon, self._before, self._least = True, None, 0.0
         if self._retention.log.count > logged:
             await self._retention.log.write_soon()
         return passed is not None
 
     @property
     def _begins(self) -> bool:
-        """Whether reading began at the trim horizon and no query has committed the first event yet."""
-        committed = self._sink.committed
-        return self._from_horizon and (self._first is None or committed is None or not committed.reaches(self._first))
+        """Whether reading began at the trim horizon and no query has committed a record of the first event yet."""
+        committed, before = self._sink.committed, self._before
+        return self._from_horizon and (before is None or committed in (None, before) or not committed.reaches(before))
 
     @property
     def seconds_ahead(self) -> float:

@@ -215,8 +215,8 @@ class PolledEvents:
             if code_of(error) != "ExpiredIteratorException":
                 raise
             return
+        answer = read_answer(response[RAW_BODY], asked=self._iterator if self.received else None)
         self.received += len(response[RAW_BODY])
-        answer = read_answer(response[RAW_BODY], asked=self._iterator)
         self._pace.answered(answer, self._clock.monotonic(), self._interval())
         self._iterator = answer.iterator
         self._events.extend(answer.events)

@@ -41,7 +41,9 @@ class EventHead(NamedTuple):
     children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
     still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    stuck: bool = False  # Whether GetRecords returned the same iterator that the request contained
+    stuck: bool = (
+        False  # Whether GetRecords returned the request's iterator, or it was the subscription's first request
+    )
 
     @property
     def brings_nothing(self) -> bool:
@@ -269,7 +271,8 @@ def last_arrival(payload: bytes) -> float | None:
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
-    """Read a GetRecords response. Raises the errors of `read_head`. `asked` is the request's iterator, to set `EventHead.stuck`.
+    """Read a GetRecords response. Raises the errors of `read_head`. `asked` is the request's iterator, to set `EventHead.stuck`; None for
+    the first request of a subscription.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -278,7 +281,9 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     if (native := core.CHOSEN.core) and (usual := native.read_answer(body)):
         iterator, behind, count, digits, size = usual
         event = (
-            _still(behind, stuck=iterator == asked) if digits is None else _brought(body, behind, count, int(digits))
+            _still(behind, stuck=asked in (None, iterator))
+            if digits is None
+            else _brought(body, behind, count, int(digits))
         )
         return GetRecordsAnswer((event,), iterator, behind, size, count)
     answer = _decode(_ANSWER, body, "an answer")
@@ -295,7 +300,7 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     if following is None:
         events.append(Event(b"", EventHead(None, behind, 0, _children(answer.child_shards))))
     elif not records:
-        events.append(_still(behind, stuck=following == asked))
+        events.append(_still(behind, stuck=asked in (None, following)))
     size = sum(len(bytes(record.data)) * 3 // 4 + len(bytes(record.partition_key)) - 2 for record in records)
     return GetRecordsAnswer(tuple(events), following, behind, size, len(records))
 

@@ -31,7 +31,7 @@ def event(*arrivals: int | None, behind: int = 0, first: int = 10) -> Event:
         for index, arrival in enumerate(arrivals)
     ]
     body = {"Records": records, "MillisBehindLatest": behind, "NextShardIterator": "i"}
-    return read_answer(json.dumps(body).encode()).events[0]
+    return read_answer(json.dumps(body).encode(), asked="before").events[0]
 
 
 END = Event(b"", read_answer(b'{"Records":[],"ChildShards":[{"ShardId":"c","ParentShards":[],"HashKeyRange":'

@@ -77,6 +77,8 @@ def test_shrinking_lag_is_progress_and_constant_lag_is_not() -> None:
 def test_lag_of_a_standing_iterator_is_ignored() -> None:
     assert not heard((polled(behind=9000, stuck=True), at) for at in range(10)).is_at_tip()
     assert heard((polled(stuck=True), at) for at in range(3)).is_at_tip(), "at the tip it need not move"
+    again = heard((polled(behind=9000 + at, stuck=at % 2 == 0), at) for at in range(9))
+    assert not again.is_at_tip(), "each second one is a new iterator's first"
 
 
 @pytest.mark.parametrize("pause", [0.001, 0.03, 0.1, 0.124, 0.126, 0.2, 5.0])

@@ -157,7 +157,9 @@ async def test_failed_call_lowers_the_record_limit() -> None:
 async def test_closing_ends_a_read_that_waits_at_once() -> None:
     world = PolledWorld()
     events = await world.transport.subscribe(REF, SHARD, TRIM_HORIZON, world)
-    assert (await anext(aiter(events))).head.still
+    first = (await anext(aiter(events))).head
+    assert first.still
+    assert first.stuck, "its lag is not compared with that of an earlier subscription"
     reading = asyncio.ensure_future(anext(aiter(events), None))
     await asyncio.sleep(0.1)
     began = world.clock.monotonic()

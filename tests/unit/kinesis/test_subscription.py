@@ -478,12 +478,22 @@ AT_START = Facts(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 
 
-async def test_late_reader_fails_after_the_first_commit() -> None:
+@pytest.mark.parametrize("less", [0, 1])
+async def test_late_reader_fails_after_the_first_commit(less: int) -> None:
+    """The micro-batch may end within the first event."""
     script = [payload(aged(DAY), 1, behind=DAY * 1000), Wait(60), payload(aged(DAY - 60), 1, behind=DAY * 1000)]
     world = ScriptedWorld(script, fail_on_data_loss=True, known=AT_START)
-    world.sink.committed = Position.after(aged(DAY))
+    world.sink.committed = Position.after(aged(DAY) - less)
     await world.fails(DataLossError, SHARD)
     assert len(world.sink.events) == 1
+
+
+async def test_late_reader_is_tolerated_before_the_first_commit() -> None:
+    late = payload(aged(DAY - 60), 1, behind=DAY * 1000)
+    script = [payload(aged(DAY), 1, behind=DAY * 1000), Wait(60), late]
+    world = ScriptedWorld(script, [late, END], fail_on_data_loss=True, known=AT_START)
+    world.sink.committed = TRIM_HORIZON
+    await world.ends()
 
 
 async def test_unlisted_newest_shard_is_waited_for() -> None:

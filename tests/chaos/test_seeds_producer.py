@@ -63,7 +63,11 @@ REVERTED: dict[str, tuple[int, list[Edit]]] = {
         (ENGINE, "                sent = self._take_sent(settled) if self._sent else []\n                self._conclude(settled)\n", "                self._conclude(settled)\n                sent = self._take_sent(settled) if self._sent else []\n"),
     ]),
     "an interrupted abort forgets futures": (1278, [
-        (ENGINE, "            self._stopped = True\n        self._end_sent(self._sent,", "            self._stopped = True\n            sent, self._sent = self._sent, set()\n        self._end_sent(sent,"),
+        (ENGINE, "            sent = [*self._sent]\n", "            sent, self._sent = self._sent, set()\n"),
+    ]),
+    "two threads end one future": (2259, [
+        (ENGINE, "            sent = [*self._sent]\n        self._end_sent(sent,", "        self._end_sent([*self._sent],"),
+        (ENGINE, "    with suppress(InvalidStateError):  # another thread may have ended it\n", "    if not future.done():\n"),
     ]),
     "an interrupted put leaves wrong counts": (356, [(ENGINE, "                self._break(error)\n                raise\n", "                raise\n")]),
     "a put is accepted after the close": (11, [(ENGINE, "            self.check()\n            try:", "            try:")]),

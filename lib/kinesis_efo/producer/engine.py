@@ -12,7 +12,8 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count, islice
@@ -259,7 +260,8 @@ class Engine:
         with self._lock:
             self._end_flushes(self.closed_error())
             self._stopped = True
-        self._end_sent(self._sent, self._failure or self.closed_error())
+            sent = [*self._sent]
+        self._end_sent(sent, self._failure or self.closed_error())
 
     @property
     def full(self) -> bool:
@@ -591,7 +593,7 @@ class Engine:
 
     def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
         """Fail futures of `send`. Called without the lock, because their callbacks may call the producer."""
-        for written in [*sent]:
+        for written in sent:
             _end(written, error)
 
     def _report(self, settled: RequestOutcome) -> None:
@@ -625,9 +627,8 @@ def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
 
 
 def _end(future: Future[Any], error: StreamError | None = None, result: object = None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    with suppress(InvalidStateError):  # another thread may have ended it
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

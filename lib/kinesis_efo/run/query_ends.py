@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
@@ -61,9 +61,14 @@ class Ends:
         self._streams = streams
         self._clock = clock
         self._offset = offset
+        # The earliest time that `endingPosition` sets for a shard or its ancestors, with which the shard ends
+        self._times: Final[dict[ShardKey, Position]] = {}
         check_streams("endingPosition", bounds, streams.streams)
         for name, stream in streams.streams.items():
-            check_ends(f"stream {name!r}", _OPTION, bounds, name, stream.lineage.shards, clock.time())
+            shards = stream.lineage.shards
+            check_ends(f"stream {name!r}", _OPTION, bounds, name, shards, clock.time())
+            for shard in shards if bounds.shards else ():
+                self._inherit(ShardKey(name, shard.shard_id), shard.parents)
         # Treat trimmed shards as finished, so that their descendants are read. `Losses` reports the loss.
         self.gone: Final = {
             ShardKey(name, shard): SHARD_END
@@ -136,17 +141,15 @@ class Ends:
     def _bound(self, key: ShardKey) -> Position | None:
         if key in self._bounds.shards:
             return self._bounds.shards[key]
-        return self._inherited(key) or self._bounds.of(key.stream)
+        return self._times.get(key) or self._bounds.of(key.stream)
 
-    def _inherited(self, key: ShardKey) -> Position | None:
-        """Return the earliest time that `endingPosition` sets for a shard or its ancestors, with which the shard ends."""
-        if (named := self._bounds.shards.get(key)) is not None:
-            return named if named.kind is PositionKind.AT_TIMESTAMP else None
-        shard = self._streams.stream(key.stream).shard(key.shard) if self._bounds.shards else None
-        times = [
-            self._inherited(ShardKey(key.stream, parent)) for parent in (shard.parents if shard is not None else ())
-        ]
-        return min((time for time in times if time is not None), key=lambda time: time.value, default=None)
+    def _inherit(self, key: ShardKey, parents: Iterable[str]) -> None:
+        """Set the end time of a shard. Called for its parents first."""
+        named = self._bounds.shards.get(key)
+        inherited = [self._times.get(ShardKey(key.stream, parent)) for parent in parents] if named is None else [named]
+        times = [each for each in inherited if each is not None and each.kind is PositionKind.AT_TIMESTAMP]
+        if times:
+            self._times[key] = min(times, key=lambda time: time.value)
 
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
         """Return `bound`, or `begin` if that is a time after it: the next run would read what lies between. The two cannot be compared."""

@@ -189,7 +189,7 @@ async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> 
     await centre.poll(ONE)
     await centre.poll(Offset({FIRST: Position.after(20)}))
     assert looked == [[FIRST.shard]]
-    await centre.access.refresh(centre.access.streams)
+    await centre.access.refresh()
     await centre.poll(Offset({FIRST: Position.after(20)}))
     assert looked[1:] == [[FIRST.shard]]
     await centre.poll(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -11,20 +12,23 @@ from kinesis_efo.errors import StreamError, StreamNotFoundError
 from scripts.messages import FIELD, ROOT, Example, Origin, catalog, examples, page, places
 from tests.support.messages import raises
 
-PLACES = places()
-EXAMPLES = list(examples())
-CATALOG = catalog(PLACES, EXAMPLES)
 WITHOUT = {"kinesis_efo": 84, "kinesis_efo_local": 2, "kinesis_efo_tools": 65}
 """How many messages of each package have no example. These numbers only go down."""
 
 
-def test_new_message_has_an_example() -> None:
-    missing = [f"{place.path}, {place.function}: {place.message}" for place, found in CATALOG.items() if not found]
+@pytest.fixture(scope="module")
+def found() -> Mapping[Origin, Sequence[Example]]:
+    # Not when the module is imported: each process of pytest-xdist imports all modules, and this takes three seconds.
+    return catalog(places(), examples())
+
+
+def test_new_message_has_an_example(found: Mapping[Origin, Sequence[Example]]) -> None:
+    missing = [f"{place.path}, {place.function}: {place.message}" for place, made in found.items() if not made]
     assert Counter(each.split("/")[1] for each in missing) <= Counter(WITHOUT), "\n".join(missing)
 
 
-def test_no_text_is_asserted_twice() -> None:
-    texts = Counter(example.text for found in CATALOG.values() for example in found)
+def test_no_text_is_asserted_twice(found: Mapping[Origin, Sequence[Example]]) -> None:
+    texts = Counter(example.text for made in found.values() for example in made)
     assert [text for text, times in texts.items() if times > 1] == [], "use pytest.raises without the text"
 
 
@@ -42,11 +46,11 @@ def test_pages_quote_messages_as_they_are() -> None:
     said = re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", errors.replace("\n", " "))
     quoted = [*said, *(text for each in (*rows, *warnings) for text in re.findall(r"`([^`]+)`", each))]
     assert len(quoted) > 20
-    assert not [text for text in quoted if not all(map(_known, re.split(r": | ?\.\.\. ", text)))]
-
-
-def _known(text: str) -> bool:
-    return text in FOREIGN or re.sub(r"\d+", FIELD, text) in TEXTS
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "lib").rglob("*.py")))
+    # Literals one below the other are one text.
+    texts = re.sub(r"%[sd]|%\.\df|\{[^{}]*\}|\d+", FIELD, re.sub(r'"\s*\n\s*f?"', "", source))
+    parts = {part for text in quoted for part in re.split(r": | ?\.\.\. ", text)} - FOREIGN
+    assert not [part for part in parts if re.sub(r"\d+", FIELD, part) not in texts]
 
 
 FOREIGN = {
@@ -59,9 +63,6 @@ FOREIGN = {
     "replaced a statically registered data source",
 }
 """What the operating system and Spark say, and options."""
-SOURCE = "\n".join(path.read_text() for path in sorted((ROOT / "lib").rglob("*.py")))
-# Literals one below the other are one text.
-TEXTS = re.sub(r"%[sd]|%\.\df|\{[^{}]*\}|\d+", FIELD, re.sub(r'"\s*\n\s*f?"', "", SOURCE))
 
 
 def test_field_values_come_from_the_example() -> None:

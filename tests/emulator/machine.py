@@ -73,6 +73,7 @@ class Thread:
         self.process: SimulatedProcess = process or machine.current.process
         self.wake_at = inf
         self.turn = 0
+        self.again: Callable[[], float | None] | None = None
         self.doomed = self.runs_loop = False
         self.baton = _baton()
         self._machine = machine
@@ -138,7 +139,7 @@ class Machine:
         self._pids = count(100)
         outside = SimulatedProcess(1, "init", None, "")
         self.current = self.main = Thread.__new__(Thread)
-        self.main.process, self.main.doomed, self.main.runs_loop = outside, False, False
+        self.main.process, self.main.doomed, self.main.runs_loop, self.main.again = outside, False, False, None
         self.main.baton, self.main.wake_at, self.main.turn = _baton(), inf, 0
         self.threads.append(self.main)
 
@@ -146,15 +147,20 @@ class Machine:
 
     def hand_over(self, thread: Thread) -> None:
         """Let the thread run that is due next; returns when this one is, unless it has ended."""
-        due: Thread | None = None
-        for each in self.threads:  # faster than `min` with a key
-            if (
-                due is None or each.wake_at < due.wake_at or (each.wake_at == due.wake_at and each.turn < due.turn)
-            ) and not each.process.frozen:
-                due = each
-        if due is None or due.wake_at == inf:
-            raise RuntimeError("deadlock: no thread can run, and none waits for a time")
-        self.now = max(self.now, due.wake_at)
+        while True:
+            due: Thread | None = None
+            for each in self.threads:  # faster than `min` with a key
+                if (
+                    due is None or each.wake_at < due.wake_at or (each.wake_at == due.wake_at and each.turn < due.turn)
+                ) and not each.process.frozen:
+                    due = each
+            if due is None or due.wake_at == inf:
+                raise RuntimeError("deadlock: no thread can run, and none waits for a time")
+            self.now = max(self.now, due.wake_at)
+            # A thread that would look and wait on is not switched to, which takes longer than all else here.
+            if due.doomed or due.again is None or (until := due.again()) is None:
+                break
+            due.wake_at, due.turn = until, next(self.turns)
         if due is not thread:
             self.current, ended = due, thread not in self.threads
             due.baton.release()
@@ -186,27 +192,34 @@ class Machine:
     def wait(self, done: Callable[[], bool], waiting: list[Thread], timeout: float | None = None) -> bool:
         """Wait until something is so, for at most a number of seconds; whoever makes it so wakes those who wait."""
         until = inf if timeout is None else self.now + timeout
-        thread = self.current
-        while not done():
-            if self.now >= until:
-                return False
-            waiting.append(thread)
-            try:
-                self.block(until)
-            finally:
-                waiting.remove(thread)
-        return True
+        self.wait_while(lambda: None if done() or self.now >= until else until, waiting)
+        return done()
 
     def finish(self, future: Future[T], alive: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait for a call into an event loop; False if time is up or the loop is not alive any more."""
         waiting: list[Thread] = []
         future.add_done_callback(lambda _: self.wake(waiting))
         until = inf if timeout is None else self.now + timeout
-        while not future.done():
-            if not alive() or self.now >= until:
-                return False
-            self.wait(future.done, waiting, min(0.5, until - self.now))
-        return True
+
+        def again() -> float | None:
+            if future.done() or not alive() or self.now >= until:
+                return None
+            return self.now + min(0.5, until - self.now)
+
+        self.wait_while(again, waiting)
+        return future.done()
+
+    def wait_while(self, again: Callable[[], float | None], waiting: list[Thread]) -> None:
+        """Wait as long as `again` returns until when to wait; those who wake the threads in `waiting` let it be called before."""
+        if (until := again()) is not None:
+            thread = self.current
+            waiting.append(thread)
+            thread.again = again
+            try:
+                self.block(until)
+            finally:
+                thread.again = None
+                waiting.remove(thread)
 
     # -- processes
 

@@ -87,12 +87,11 @@ class Link:
         world.messages += 1
         calling: Any = make(service.assignments)
         there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, service.loop))
-        give_up_at = world.machine.now + seconds + _ANSWER_SECONDS
-        while not there.done():
-            await asyncio.wait({there}, timeout=0.5)
-            if not there.done() and (not service.is_there() or world.machine.now >= give_up_at):
-                there.cancel()
-                raise FetcherUnreachableError("the run has not answered")
+        # The loop of a run that is killed cancels the call.
+        await asyncio.wait({there}, timeout=seconds + _ANSWER_SECONDS)
+        if not there.done():
+            there.cancel()
+            raise FetcherUnreachableError("the run has not answered")
         found: T = there.result()
         if world.losing is not None and world.losing.random() < 0.3:
             raise FetcherUnreachableError("the answer was lost")
@@ -131,8 +130,7 @@ class Fetchers:
             program.processes.append(process)
             program.fetching.append(process)
             world.machine.run(process, partial(self._be_fetcher, process, place))
-            while process.lives:
-                world.machine.sleep(2.0)
+            world.machine.wait_while(lambda: world.machine.now + 2.0 if process.lives else None, [])
             program.fetching.remove(process)
             world.machine.sleep(3.0)
 

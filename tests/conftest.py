@@ -61,8 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A session is a JVM, a cluster is six, and files have fixtures that take long. What is long comes first: coming last, it would
     keep one process busy while the others have nothing to do. This runs before pytest-xdist's own hook, which reads the groups.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow") and UNIT not in item.path.parents}
-    order = {item: 2 if item.path in slow else 3 for item in items}
+    quick = {item.path for item in items if UNIT in item.path.parents}
+    quick -= {item.path for item in items if item.get_closest_marker("slow")}
+    order = {item: 3 if item.path in quick else 2 for item in items}
     group = {item: str(item.path) for item in items}
     # One process with all tests of the session would be busy long after the others have ended.
     for name, processes in (("cluster", 1), ("spark", 2)):
@@ -74,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.xdist_group(group[item]))
     # What waits and what computes come mixed: one kind after the other, the first would leave a core without work.
-    mixed = {item: crc32(item.nodeid.partition("::")[0].encode()) if order[item] == 3 else 0 for item in items}
+    mixed = {item: crc32(item.nodeid.partition("::")[0].encode()) if order[item] > 1 else 0 for item in items}
     items.sort(key=lambda item: (order[item], mixed[item]))
 
 

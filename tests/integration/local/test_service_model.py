@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from hypothesis import find, settings
-from hypothesis import strategies as st
 
 from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_local.server import KNOWN
@@ -23,15 +20,13 @@ SHAPES = model()["shapes"]
 OPERATIONS = sorted(set(KNOWN) & model()["operations"].keys())
 MOST = 2 << 20
 """Longest value that is sent."""
-
-
-@cache
-def matching(pattern: str, shortest: int, longest: int) -> str:
-    """The simplest text that a pattern allows."""
-    texts = st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True).filter(
-        lambda text: shortest <= len(text) <= longest
-    )
-    return find(texts, lambda _: True, settings=settings(derandomize=True, database=None))
+SIMPLE = (
+    "0",
+    "00000000000000000000-000",
+    "arn:aws:kinesis::000000000000:stream/0",
+    "arn:aws:kinesis::000000000000:stream/0/consumer/0:0",
+)
+"""For each pattern of the model, one of these is the simplest text that it allows."""
 
 
 def valid(shape: Shape) -> Any:
@@ -46,7 +41,7 @@ def valid(shape: Shape) -> Any:
         case "string" if "enum" in shape:
             return shape["enum"][0]
         case "string" if "pattern" in shape:
-            return matching(shape["pattern"], shape.get("min", 0), shape.get("max", MOST))
+            return next(text for text in SIMPLE if re.fullmatch(shape["pattern"], text, re.ASCII))
         case "string":
             return "a" * max(1, shape.get("min", 0))
         case "blob":

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from kinesis_efo_local import AwsError, NoFaults, Request
@@ -33,24 +34,28 @@ def allowed(statements: Iterable[Statement], action: str, resource: str, context
 
 def _applies(statement: Statement, action: str, resource: str, context: Context) -> bool:
     assert set(statement) <= {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition"}, statement
+    if not (_covers(statement, "Action", action) and _covers(statement, "Resource", resource)):
+        return False
     # Names of context keys are not case-sensitive.
     known = {name.lower(): value for name, value in context.items()}
-    tests = [
-        (test, many(values), known.get(variable.lower()))
+    return all(
+        _holds(test, many(values), known.get(variable.lower()))
         for test, variables in statement.get("Condition", {}).items()
         for variable, values in variables.items()
-    ]
-    return (
-        _covers(statement, "Action", lambda pattern: fnmatchcase(action.lower(), pattern.lower()))
-        and _covers(statement, "Resource", lambda pattern: fnmatchcase(resource, pattern))
-        and all(_holds(*each) for each in tests)
     )
 
 
-def _covers(statement: Statement, element: str, matches: Callable[[str], bool]) -> bool:
+def _covers(statement: Statement, element: str, text: str) -> bool:
     """Whether an element matches, or its opposite (`NotAction`) does not."""
     excepted = f"Not{element}" in statement
-    return any(map(matches, many(statement[f"Not{element}" if excepted else element]))) != excepted
+    patterns = many(statement[f"Not{element}" if excepted else element])
+    return any(_matches(element, text, pattern) for pattern in patterns) != excepted
+
+
+@cache
+def _matches(element: str, text: str, pattern: str) -> bool:
+    # Names of actions are not case-sensitive.
+    return fnmatchcase(text.lower(), pattern.lower()) if element == "Action" else fnmatchcase(text, pattern)
 
 
 def _holds(test: str, values: list[str], actual: str | None) -> bool:

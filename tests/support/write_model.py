@@ -38,6 +38,8 @@ class ModelStream:
     turns: Iterator[int] = field(default_factory=count)
     seen: list[Record] = field(default_factory=list)
     by_shard: dict[str, list[Record]] = field(default_factory=dict)
+    _mapped: list[HashRange] = field(default_factory=list, init=False)
+    _map: ShardMap = field(init=False)
 
     def split(self, place: int) -> None:
         """Split the open shard at a place on the ring, if it is wide enough."""
@@ -55,7 +57,10 @@ class ModelStream:
 
     @property
     def map(self) -> ShardMap:
-        return ShardMap(self.ranges)
+        # Making it takes longer than all else here.
+        if self._mapped != self.ranges:
+            self._mapped, self._map = list(self.ranges), ShardMap(self.ranges)
+        return self._map
 
     def store(self, parcel: Parcel) -> Answer:
         """Store a parcel. KCL drops an aggregate with a record that belongs to another shard."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import selectors
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from typing import Any, Final, NamedTuple, NoReturn, Self, TypeVar
@@ -281,16 +284,51 @@ class Machine:
                 loop.close()
 
 
+class _Call:
+    """A callback of a loop; has what asyncio uses of its handles."""
+
+    __slots__ = ("_args", "_callback", "_context", "_loop", "at")
+
+    def __init__(self, loop: Loop, at: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> None:
+        self._loop, self.at, self._callback, self._args = loop, at, callback, args
+        self._context = copy_context() if context is None else context
+
+    def __lt__(self, other: _Call) -> bool:
+        return self.at < other.at
+
+    def cancelled(self) -> bool:
+        return self._callback is None
+
+    def cancel(self) -> None:
+        self._callback, self._args = None, ()
+
+    def run(self) -> None:
+        if self._callback is None:
+            return
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._loop.call_exception_handler({"message": f"error in {self._callback}", "exception": error})
+
+
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop in a thread of a machine."""
+    """An event loop in a thread of a machine.
+
+    It keeps its callbacks itself: asyncio's loop, which looks for I/O and for slow callbacks as well, takes twice the time for them.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.thread: Thread | None = None
         self.process = machine.current.process
         self.process.loops.append(self)
-        self._closing = False
-        super().__init__(_Selector(machine))
+        self._calls: deque[_Call] = deque()
+        self._timers: list[_Call] = []
+        self._most_timers = 100
+        self._closing = self._stopped = False
+        super().__init__(_Selector(self))
 
     def time(self) -> float:
         return self.machine.now
@@ -298,22 +336,60 @@ class Loop(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
         self.thread = self.machine.current
         self.thread.runs_loop = True
-        super().run_forever()
+        try:
+            super().run_forever()
+        finally:
+            self._stopped = False
         if not self.process.lives and not self._closing:
             self._closing = True
             self.run_until_complete(self.shutdown_asyncgens())
             self.close()
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = super().call_soon(callback, *args, context=context)
-        if self.thread is not None:
-            self.machine.wake([self.thread])
-        return handle
+    def stop(self) -> None:
+        self._stopped = True
+        super().stop()
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+    def run_calls(self) -> None:
+        """Run what is called until the loop is stopped."""
+        machine, calls, rounds, at = self.machine, self._calls, 0, -inf
+        while True:
+            if len(self._timers) > self._most_timers:
+                self._timers = [each for each in self._timers if not each.cancelled()]
+                heapify(self._timers)
+                self._most_timers = 100 + 2 * len(self._timers)
+            timers = self._timers
+            while timers and timers[0].cancelled():
+                heappop(timers)
+            if not calls and not self._stopped and (not timers or timers[0].at > machine.now):
+                machine.block(timers[0].at if timers else inf)
+            while timers and timers[0].at <= machine.now:
+                calls.append(heappop(timers))
+            rounds, at = rounds + 1 if at == machine.now else 0, machine.now
+            if rounds > _MOST_ROUNDS:
+                raise RuntimeError("an event loop goes round and round, and no time passes")
+            for _ in range(len(calls)):
+                calls.popleft().run()  # no name for it: it would keep tasks that have ended
+            if self._stopped:
+                return
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         if self.is_closed():
             raise RuntimeError("Event loop is closed")
-        return self.call_soon(callback, *args, context=context)
+        call = _Call(self, self.machine.now, callback, args, context)
+        self._calls.append(call)
+        if (thread := self.thread) is not None and thread.wake_at > self.machine.now:
+            thread.wake_at = self.machine.now
+        return call
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        call = _Call(self, when, callback, args, context)
+        heappush(self._timers, call)
+        return call
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        return self.call_at(self.machine.now + delay, callback, *args, context=context)
 
     def bury(self) -> None:
         """Cancel all tasks of a process that was killed, and end."""
@@ -329,17 +405,14 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.DefaultSelector):
-    def __init__(self, machine: Machine) -> None:
+    """Runs the callbacks of a loop where asyncio's loop waits for files."""
+
+    def __init__(self, loop: Loop) -> None:
         super().__init__()
-        self._machine = machine
-        self._rounds, self._at = 0, machine.now
+        self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None or timeout > 0:
-            self._machine.block(inf if timeout is None else self._machine.now + timeout)
-        self._rounds, self._at = self._rounds + 1 if self._at == self._machine.now else 0, self._machine.now
-        if self._rounds > _MOST_ROUNDS:
-            raise RuntimeError("an event loop goes round and round, and no time passes")
+        self._loop.run_calls()
         return []
 
 

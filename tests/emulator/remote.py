@@ -130,7 +130,8 @@ class Fetchers:
             program.processes.append(process)
             program.fetching.append(process)
             world.machine.run(process, partial(self._be_fetcher, process, place))
-            world.machine.wait_while(lambda: world.machine.now + 2.0 if process.lives else None, [])
+            while process.lives:
+                world.machine.sleep(2.0)
             program.fetching.remove(process)
             world.machine.sleep(3.0)
 

@@ -12,9 +12,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pytest
 
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.lease_trace import LeaseTrace
-from tests.support.world import World, make_world, wait_until
+from tests.support.world import World, make_world, repeating, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -112,23 +112,10 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         each.kill()
 
 
-@contextmanager
-def arriving(world: World) -> Iterator[None]:
+def arriving(world: World) -> AbstractContextManager[None]:
     """Records, for as long as the block runs."""
-    ended = threading.Event()
-
-    def put() -> None:
-        number = 0
-        while not ended.wait(0.05):
-            number += world.put([(f"k{n}", b"%08d" % (number + n)) for n in range(10)])
-
-    thread = threading.Thread(target=put)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    numbers = count()
+    return repeating(lambda: world.put([(f"k{n}", b"%08d" % next(numbers)) for n in range(10)]), 0.05)
 
 
 def test_a_stopped_process_cannot_write_after_a_takeover(

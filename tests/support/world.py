@@ -9,9 +9,10 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +22,15 @@ import psutil
 from kinesis_efo_local import LocalAws
 
 APPLICATION = "lake"
+QUICK: dict[str, Any] = {
+    "consumer_creating_seconds": 0.0,
+    "consumer_deleting_seconds": 0.0,
+    "idle_event_seconds": 0.2,
+    "resubscribe_seconds": 0.0,
+    "subscribe_interval_seconds": 0.0,
+    "read_limit": False,
+}
+"""Settings of a local AWS that is not waited for."""
 _numbers = itertools.count()
 _clients: WeakKeyDictionary[LocalAws, dict[tuple[str, str], Any]] = WeakKeyDictionary()
 
@@ -142,26 +152,28 @@ def create_lease_table(dynamodb: Any, name: str) -> None:
 
 
 @contextmanager
-def renewing(here: World, key: str, table: str | None = None) -> Iterator[None]:
-    """A worker somewhere else, which renews a lease."""
+def repeating(work: Callable[[], object], every: float) -> Iterator[None]:
+    """Do something every so many seconds, in a thread, for as long as the block runs."""
     stopped = threading.Event()
 
-    def work() -> None:
-        while not stopped.wait(0.1):
-            here.dynamodb.update_item(
-                TableName=table or here.lease_table,
-                Key={"leaseKey": {"S": key}},
-                UpdateExpression="ADD leaseCounter :one",
-                ExpressionAttributeValues={":one": {"N": "1"}},
-            )
+    def repeat() -> None:
+        while not stopped.wait(every):
+            work()
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=repeat)
     thread.start()
     try:
         yield
     finally:
         stopped.set()
         thread.join()
+
+
+def renewing(here: World, key: str, table: str | None = None) -> AbstractContextManager[None]:
+    """A worker somewhere else, which renews a lease."""
+    update = partial(here.dynamodb.update_item, TableName=table or here.lease_table, Key={"leaseKey": {"S": key}})
+    one = {":one": {"N": "1"}}
+    return repeating(partial(update, UpdateExpression="ADD leaseCounter :one", ExpressionAttributeValues=one), 0.1)
 
 
 def wait_until(condition: Any, seconds: float = 60.0, what: str = "", *, every: float = 0.02) -> Any:

@@ -16,7 +16,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "lib" / "README.md").read_text()
-GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 class Step(NamedTuple):

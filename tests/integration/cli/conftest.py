@@ -19,7 +19,7 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_local import AwsError, LocalAws, NoFaults, Request, Settings
 from kinesis_efo_local.fault_injection import Step
 from kinesis_efo_tools.cli import main
-from tests.support.world import World, make_world
+from tests.support.world import QUICK, World, make_world
 
 MAIN = (sys.executable, "-c", "from kinesis_efo_tools.cli import main; main()")
 AN_HOUR_FAST = [
@@ -27,14 +27,6 @@ AN_HOUR_FAST = [
     "-c",
     "import time; now = time.time; time.time = lambda: now() + 3600; from kinesis_efo_tools.cli import main; main()",
 ]
-QUICK: dict[str, Any] = {
-    "consumer_creating_seconds": 0.0,
-    "consumer_deleting_seconds": 0.0,
-    "idle_event_seconds": 0.2,
-    "resubscribe_seconds": 0.0,
-    "subscribe_interval_seconds": 0.0,
-    "read_limit": False,
-}
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ import pytest
 from kinesis_efo.errors import KinesisEfoError, RetriesExhaustedError
 from kinesis_efo.options import RetrySettings
 from kinesis_efo_local import LocalAws, Settings
-from tests.integration.fetcher.conftest import QUICK
 from tests.support.fetching import reading
-from tests.support.world import World, make_world, wait_until
+from tests.support.world import QUICK, World, make_world, wait_until
 
 
 class KinesisTime:

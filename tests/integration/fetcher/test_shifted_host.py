@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo_local import LocalAws, Settings
-from tests.integration.fetcher.conftest import QUICK
 from tests.support.missing import not_here
-from tests.support.world import World, make_world, wait_until
+from tests.support.world import QUICK, World, make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -18,19 +18,13 @@ from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_local import LocalAws, Settings
+from tests.support import world
 from tests.support.coroutine_tests import run_by
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""
 
-QUICK: dict[str, Any] = {
-    "idle_event_seconds": 0.1,
-    "consumer_creating_seconds": 0.0,
-    "consumer_deleting_seconds": 0.0,
-    "resubscribe_seconds": 0.0,
-    "subscribe_interval_seconds": 0.0,
-    "read_limit": False,
-}
+QUICK: dict[str, Any] = {**world.QUICK, "idle_event_seconds": 0.1}
 
 
 class ForwardClock(SystemClock):

@@ -23,6 +23,7 @@ from kinesis_efo_infra.pipeline.drift import look_for_drift
 from kinesis_efo_infra.pipeline.plans import PROVIDERS, Gate, Planner
 from kinesis_efo_infra.pipeline.record import Deployed, Records
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.emr import FakeEmr, fake_emr
 from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in
@@ -182,6 +183,14 @@ def checkout(aws: LocalAws, tmp_path: Path) -> Checkout:
         return repository
 
     return make
+
+
+@pytest.fixture
+def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
+    with fake_emr() as served:
+        for name, value in served.environment.items():
+            monkeypatch.setenv(name, value)
+        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,7 +14,7 @@ from kinesis_efo_infra.pipeline.limits import Plan
 from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.job import job_name
 from tests.integration.pipeline.conftest import Checkout
-from tests.support.emr import FakeEmr, FakeRun, fake_emr
+from tests.support.emr import FakeEmr, FakeRun
 from tests.unit.infra.pipeline.test_jobs import FakeTime
 
 APPLICATION = "00abc"
@@ -52,14 +51,6 @@ class FakeCommands:
             return Answer(self.stops, {})
         told = {"target": f"serverless:{APPLICATION}", "runs": [{"id": run.id} for run in runs]}
         return Answer(0, {**told, **({"schedule": {"expression": "rate(1 hour)"}} if self.schedule else {})})
-
-
-@pytest.fixture
-def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
-    with fake_emr() as served:
-        for name, value in served.environment.items():
-            monkeypatch.setenv(name, value)
-        yield served
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from kinesis_efo_infra.pipeline.bundle import tree_digest
 from kinesis_efo_local import LocalAws
 from kinesis_efo_tools.emr.packing import find_uv
 from tests.integration.pipeline.conftest import Checkout
-from tests.support.emr import APPLICATION, FakeEmr, FakeRun, fake_emr
+from tests.support.emr import APPLICATION, FakeEmr, FakeRun
+from tests.support.world import repeating
 
 pytestmark = pytest.mark.long
 
@@ -48,14 +48,6 @@ DECLARED = {"project": "shop", "emr": {"serverless": None}, "applications": {"la
 
 
 @pytest.fixture
-def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
-    with fake_emr() as served:
-        for name, value in served.environment.items():
-            monkeypatch.setenv(name, value)
-        yield served
-
-
-@pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project to pack: a small package, and the program of the job."""
     directory = tmp_path / "project"
@@ -67,32 +59,20 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
-@contextmanager
-def reading(aws: LocalAws, emr: FakeEmr, table: str, shards: int) -> Iterator[None]:
+def reading(aws: LocalAws, emr: FakeEmr, table: str, shards: int) -> AbstractContextManager[None]:
     """Keep the leases as a job would, while a run is live on EMR, and release them when it has ended."""
-    over = threading.Event()
-    dynamodb = aws.client("dynamodb")
+    dynamodb, counters = aws.client("dynamodb"), count()
 
     def keep() -> None:
-        counter = 0
-        while not over.wait(0.2):
-            live = [run.id for run in emr.runs.values() if run.state == "RUNNING"]
-            if not aws_has(dynamodb, table):
-                continue
-            for number in range(shards):
-                key = {"leaseKey": {"S": f"shardId-{number:012}"}}
-                item = {**key, "leaseCounter": {"N": str(counter)}, "checkpoint": {"S": "TRIM_HORIZON"}}
-                owner = {"leaseOwner": {"S": f"worker:{live[0]}"}} if live else {}
-                dynamodb.put_item(TableName=table, Item={**item, **owner})
-            counter += 1
+        live = [run.id for run in emr.runs.values() if run.state == "RUNNING"]
+        counter = next(counters)
+        for number in range(shards) if aws_has(dynamodb, table) else ():
+            key = {"leaseKey": {"S": f"shardId-{number:012}"}}
+            item = {**key, "leaseCounter": {"N": str(counter)}, "checkpoint": {"S": "TRIM_HORIZON"}}
+            owner = {"leaseOwner": {"S": f"worker:{live[0]}"}} if live else {}
+            dynamodb.put_item(TableName=table, Item={**item, **owner})
 
-    thread = threading.Thread(target=keep)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeating(keep, 0.2)
 
 
 def aws_has(dynamodb: object, table: str) -> bool:

@@ -82,6 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (order[item], mixed[item]))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Keep long texts out of the names of tests: each process sends the names of all tests, and those of some would have megabytes."""
+    return f"{argname} of {len(val)}" if isinstance(val, str | bytes) and len(val) > 200 else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Look for examples in docstrings only where there are any: looking at every test's took a tenth of the time of collecting."""

@@ -102,7 +102,8 @@ class Stream:
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
-            if parent in self._shards or self.lineage.too_new((parent,)):
+            # A parent that is not listed yet may itself be announced: parents are learned before their children.
+            if parent in self.lineage or self.lineage.too_new((parent,)):
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:

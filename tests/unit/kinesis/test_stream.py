@@ -21,7 +21,7 @@ from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import StreamSummary
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import TRIM_HORIZON, Position
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
@@ -187,6 +187,18 @@ async def test_start_before_retention_keeps_its_time() -> None:
 
 
 # -- what is lost
+
+
+# Shows invariant 8.
+async def test_announced_generations_outlast_an_old_list() -> None:
+    """Otherwise, the merged shard would start again once the list shows its parents."""
+    made = stream(Lister(shard(0)))
+    await made.refresh()
+    made.learn(name(0), CHILDREN)
+    for parent in (1, 2):
+        made.learn(name(parent), (ChildShard(name(3), (name(1), name(2)), 10, 19),))
+    await made.refresh()
+    assert made.lineage.droppable({name(1): SHARD_END, name(2): SHARD_END, name(3): TRIM_HORIZON}) == [name(1), name(2)]
 
 
 # Shows shards vanish or appear.

@@ -136,7 +136,8 @@ class StreamPlanner:
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
-        ranges = [self._as_accepted(each.wanted, begin) for each in served]
+        losses = self._options.accepted_losses
+        ranges = [self._as_accepted(each.wanted, begin) if losses else each.wanted for each in served]
         sizes = {each.wanted.key: each.bytes for each in served if each.bytes is not None}
         hash_ranges = dict(plan.hash_ranges)
         together = streams_with_generations(begin, ranges)

@@ -36,6 +36,12 @@ class PositionKind(Enum):
     SHARD_END = "SHARD_END"
 
 
+# In Python 3.11, looking up a member of an enum takes longer than comparing two positions.
+AFTER: Final = PositionKind.AFTER
+_INSIDE: Final = PositionKind.INSIDE
+_SHARD_END: Final = PositionKind.SHARD_END
+
+
 class Position(NamedTuple):
     """How far a shard has been read: all records up to this position have been read.
 
@@ -54,7 +60,7 @@ class Position(NamedTuple):
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
         """Return the position after a sequence number (of a record or a continuation)."""
-        return cls(PositionKind.AFTER, int(sequence_number))
+        return cls(AFTER, int(sequence_number))
 
     @classmethod
     def at_timestamp(cls, epoch_ms: int) -> Position:
@@ -64,7 +70,7 @@ class Position(NamedTuple):
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
         """Return the position after user record `sub` of an aggregate. A record that is not an aggregate counts as read completely."""
-        return cls(PositionKind.INSIDE, sequence_number, sub)
+        return cls(_INSIDE, sequence_number, sub)
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -79,19 +85,19 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is PositionKind.AFTER:  # fast path for the usual kind: there may be thousands
+        if self.kind is AFTER:  # fast path for the usual kind: there may be thousands
             return f"AFTER:{self.value}"
         return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
     @property
     def sequence_number(self) -> int | None:
         """The sequence number of the position; None for kinds without one."""
-        return self.value if self.kind in (PositionKind.AFTER, PositionKind.INSIDE) else None
+        return self.value if self.kind in (AFTER, _INSIDE) else None
 
     @property
     def is_end(self) -> bool:
         """Whether the shard is closed and read to its end."""
-        return self.kind is PositionKind.SHARD_END
+        return self.kind is _SHARD_END
 
     def reaches(self, other: Position) -> bool:
         """Whether reading up to here includes everything up to `other`.
@@ -106,7 +112,7 @@ class Position(NamedTuple):
         >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
         (True, False)
         """
-        if self.kind is other.kind is PositionKind.AFTER:  # fast path for the usual kind: there may be thousands
+        if self.kind is other.kind is AFTER:  # fast path for the usual kind: there may be thousands
             return self.value >= other.value
         if self == other or self.is_end:
             return True
@@ -114,7 +120,7 @@ class Position(NamedTuple):
             return self.sequence_number is not None and not other.is_end
         if self.value != other.value:
             return self.value > other.value
-        return self.kind is PositionKind.AFTER or (other.kind is PositionKind.INSIDE and self.sub >= other.sub)
+        return self.kind is AFTER or (other.kind is _INSIDE and self.sub >= other.sub)
 
     def precedes(self, number: int) -> bool:
         """Whether the record with sequence number `number` comes after this position, or may come after it.
@@ -122,16 +128,13 @@ class Position(NamedTuple):
         >>> Position.after(12).precedes(12), Position.after(12).precedes(13), Position.inside(12, 3).precedes(12)
         (False, True, True)
         """
-        match self.kind:
-            case PositionKind.AFTER:
-                return number > self.value
-            case PositionKind.INSIDE:
-                return number >= self.value
-        return not self.is_end
+        if self.kind is AFTER:
+            return number > self.value
+        return number >= self.value if self.kind is _INSIDE else not self.is_end
 
 
 TRIM_HORIZON = Position(PositionKind.TRIM_HORIZON)
-SHARD_END = Position(PositionKind.SHARD_END)
+SHARD_END = Position(_SHARD_END)
 _MARK: Final = re.compile(r"([0-9a-z]{1,32}):([0-9]{1,18})", re.ASCII)
 _NUMBERS = {PositionKind.AT_TIMESTAMP: 1, PositionKind.AFTER: 1, PositionKind.INSIDE: 2}
 _RANKS: Final = {
@@ -159,7 +162,7 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 def rank(position: Position) -> tuple[int, int, bool]:
     """Return a sort key: the place of a position in the order of `lowest`."""
-    return _RANKS[position.kind], position.value, position.kind is PositionKind.AFTER
+    return _RANKS[position.kind], position.value, position.kind is AFTER
 
 
 class LastRecord(NamedTuple):
@@ -473,7 +476,7 @@ def _beside(position: Position, last: int) -> str:
 
     This keeps offsets short: sequence numbers have 56 digits, and there may be thousands of shards.
     """
-    return str(position.value - last if position.kind is PositionKind.AFTER else last)
+    return str(position.value - last if position.kind is AFTER else last)
 
 
 def _number_beside(positions: Mapping[ShardKey, Position], key: ShardKey, text: str) -> int:
@@ -482,4 +485,4 @@ def _number_beside(positions: Mapping[ShardKey, Position], key: ShardKey, text: 
         raise ValueError(
             f"not a kinesis-efo offset: its last record of shard {key} is {text[:80]!r}, at position {position}"
         )
-    return position.value - int(text) if position.kind is PositionKind.AFTER else int(text)
+    return position.value - int(text) if position.kind is AFTER else int(text)

@@ -419,9 +419,9 @@ async def test_added_stream_is_opened_once_its_start_is_committed() -> None:
         progress.begin(begin)
         progress.plan(end)
         # Without the horizon of the stream's start, each shard older than the retention would be lost.
-        assert rows.demand(added, TRIM_HORIZON) is None
+        assert rows.demands((added,), {added: TRIM_HORIZON}) == {}
         progress.begin(end)
-        assert rows.demand(added, TRIM_HORIZON) is not None
+        assert added in rows.demands((added,), {added: TRIM_HORIZON})
 
 
 @virtual

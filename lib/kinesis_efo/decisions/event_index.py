@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from kinesis_efo.positions import SHARD_END, LastRecord, Position, PositionKind
+from kinesis_efo.positions import AFTER, SHARD_END, TRIM_HORIZON, LastRecord, Position, PositionKind
 from kinesis_efo.records.events import Arrivals
 
 _COMPACT_AFTER: Final = 8
@@ -29,31 +30,35 @@ class Portion(NamedTuple):
     events: int = 0  # An upper bound for the number of events with records
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class EventIndex:
     """The events of one shard after the position `start`, in order and without gaps."""
 
-    def __init__(self, start: Position) -> None:
-        self.start = start
-        self.end = start
-        # `start`; None once a record was dropped: the index is then incomplete from `start` on
-        self._origin: Position | None = start
-        # When the oldest buffered records were received, monotonic seconds; None without records
-        self.waiting_since: float | None = None
-        # The latest arrival time of all records that were ever added, epoch milliseconds; `-inf` if unknown
-        self.newest: float = -inf
-        # Lists with one slot per event, for bisection. The cumulative sums have one more slot, and are not reset when events are dropped.
-        self._ends: list[int] = []
-        self._since: list[float] = []
-        self._behind: list[int] = []
-        self._bytes_through = [0]
-        self._records_through = [0]
-        self._arrivals: list[Sequence[Arrivals]] = []
-        self._newest_through: list[float] = []
-        self._last_through: list[int] = []
-        # The index has all events after this sequence number; None if unknown
-        self.lowest = _BEHIND_ALL if start.is_end else start.sequence_number
-        self.gone = 0  # Dropped events that still have a slot
-        self.compacted = 0  # Dropped events whose slots were removed
+    start: Position
+    end: Position = field(init=False)
+    # `start`; None once a record was dropped: the index is then incomplete from `start` on
+    _origin: Position | None = field(init=False)
+    # When the oldest buffered records were received, monotonic seconds; None without records
+    waiting_since: float | None = field(default=None, init=False)
+    # The latest arrival time of all records that were ever added, epoch milliseconds; `-inf` if unknown
+    newest: float = field(default=-inf, init=False)
+    # Lists with one slot per event, for bisection. The cumulative sums have one more slot, and are not reset when events are dropped.
+    _ends: list[int] = field(default_factory=list, init=False)
+    _since: list[float] = field(default_factory=list, init=False)
+    _behind: list[int] = field(default_factory=list, init=False)
+    _bytes_through: list[int] = field(default_factory=lambda: [0], init=False)
+    _records_through: list[int] = field(default_factory=lambda: [0], init=False)
+    _arrivals: list[Sequence[Arrivals]] = field(default_factory=list, init=False)
+    _newest_through: list[float] = field(default_factory=list, init=False)
+    _last_through: list[int] = field(default_factory=list, init=False)
+    # The index has all events after this sequence number; None if unknown
+    lowest: int | None = field(init=False)
+    gone: int = field(default=0, init=False)  # Dropped events that still have a slot
+    compacted: int = field(default=0, init=False)  # Dropped events whose slots were removed
+
+    def __post_init__(self) -> None:
+        self.end = self._origin = self.start
+        self.lowest = _BEHIND_ALL if self.start.is_end else self.start.sequence_number
 
     def __len__(self) -> int:
         """Return the number of events, including dropped events that still have a slot."""
@@ -107,7 +112,7 @@ class EventIndex:
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
         # An event without records may have a lower position. Ignore that position, so that an offset never moves back.
-        if self.end.kind is PositionKind.AFTER:
+        if self.end.kind is AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
             return False
@@ -139,7 +144,7 @@ class EventIndex:
 
     def covers(self, position: Position) -> bool | None:
         """Whether the buffer has, or will receive, all events after a position without gaps; None if unknown until the first event."""
-        numbered = position.kind is PositionKind.AFTER
+        numbered = position.kind is AFTER
         if numbered and self.lowest is not None and position.value >= self.lowest:
             return True
         if position in (self.start, self._origin) or position.is_end:
@@ -148,7 +153,7 @@ class EventIndex:
 
     def ends_before(self, position: Position) -> bool:
         """Whether a position is certainly after the end of this index; False if the two cannot be compared."""
-        return not self.end.reaches(position) and self.end.kind in (PositionKind.AFTER, PositionKind.TRIM_HORIZON)
+        return not self.end.reaches(position) and (self.end.kind is AFTER or self.end == TRIM_HORIZON)
 
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
@@ -166,7 +171,7 @@ class EventIndex:
     def index_after(self, position: Position) -> int:
         """Return the index of the first event after `position`, which must be covered. An event counts as read with its last record."""
         ends, number = self._ends, position.value
-        if position.kind is not PositionKind.AFTER:
+        if position.kind is not AFTER:
             return len(ends) if position.is_end else self.gone
         index = bisect_right(ends, number, self.gone)
         passed = index < len(ends) and 0 < self._last_through[index] <= number and self.sizes(index)[1]
@@ -243,7 +248,7 @@ class EventIndex:
     def arrival_after(self, after: Position) -> float | None:
         """Return the arrival time (epoch milliseconds) of the first record after `after`, which the index must cover; None without such a
         record."""
-        number = after.value if after.kind is PositionKind.AFTER else -1
+        number = after.value if after.kind is AFTER else -1
         for arrivals in islice(self._arrivals, self.index_after(after), None):
             for group in arrivals:
                 if group.through > number:
@@ -263,7 +268,7 @@ class EventIndex:
         stop = self._stop_before(horizon, first, self.index_after(whole.through))
         size = self._bytes_through[stop] - self._bytes_through[first]
         records = self._records_through[stop] - self._records_through[first]
-        number = after.value if after.kind is PositionKind.AFTER else -1
+        number = after.value if after.kind is AFTER else -1
         if stop < len(self._ends) and (arrivals := [group for group in self._arrivals[stop] if group.through > number]):
             event_size, event_records = self.sizes(stop)
             taken, through = 0, 0
@@ -304,41 +309,27 @@ class EventIndex:
         )
 
     def drop(self, stop: int) -> int:
-        """Drop the events before an index. Return their bytes."""
+        """Drop the events before an index, which may change the indexes of the others. Return their bytes."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = self.end_of(stop - 1)
-        news = self._records_through[stop] > self._records_through[self.gone]
-        if news or self.start.is_end:
+        if freed or self.start.is_end:
             self._origin = None
-        if self.start.is_end:
-            self.lowest = _BEHIND_ALL
-        elif self.lowest is None or news:
             # Cover all positions from the last dropped record on: no record lies between that record and the new start.
-            self.lowest = self._last_through[stop - 1] or self._ends[stop - 1]
+            self.lowest = _BEHIND_ALL if self.start.is_end else self._last_through[stop - 1] or self._ends[stop - 1]
+            waiting = self._first_news(stop)
+            self.waiting_since = self._since[waiting] if waiting < len(self._ends) else None
         self.gone = stop
-        waiting = len(self._ends) if self.waiting_since is None else self._first_news(stop)
-        self.waiting_since = self._since[waiting] if waiting < len(self._ends) else None
+        if stop > _COMPACT_AFTER and stop * 2 > len(self._ends):
+            for column in self._columns():
+                del column[:stop]
+            self.compacted += stop
+            self.gone = 0
         return freed
 
-    def compact(self) -> int:
-        """Remove the slots of dropped events once there are enough of them. Return how many were removed."""
-        if self.gone <= _COMPACT_AFTER or self.gone * 2 <= len(self._ends):
-            return 0
-        moved, self.gone = self.gone, 0
-        self.compacted += moved
-        columns: tuple[list[Any], ...] = (
-            self._ends,
-            self._since,
-            self._behind,
-            self._bytes_through,
-            self._records_through,
-            self._arrivals,
-            self._newest_through,
-            self._last_through,
-        )
-        for column in columns:
-            del column[:moved]
-        return moved
+    def _columns(self) -> tuple[list[Any], ...]:
+        """The lists with a slot for each event."""
+        sums = self._bytes_through, self._records_through
+        return self._ends, self._since, self._behind, *sums, self._arrivals, self._newest_through, self._last_through
 
     def _first_news(self, first: int) -> int:
         index = bisect_right(self._records_through, self._records_through[first], first + 1) - 1
@@ -352,4 +343,4 @@ def _newest(arrivals: Sequence[Arrivals]) -> float:
 
 
 def _position(end: int) -> Position:
-    return SHARD_END if end == _BEHIND_ALL else Position.after(end)
+    return SHARD_END if end == _BEHIND_ALL else Position(AFTER, end)

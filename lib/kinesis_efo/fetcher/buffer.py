@@ -10,14 +10,14 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.quiet import Quiet
 from kinesis_efo.decisions.rows import STARVING_SECONDS
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget, ShardRoom
-from kinesis_efo.positions import LastRecord, Position, PositionKind, ShardKey, ShardRange
+from kinesis_efo.positions import AFTER, LastRecord, Position, ShardKey, ShardRange
 from kinesis_efo.records.events import Arrivals, Event, first_number, has_record, last_record, read_arrivals
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class BufferedEvent(NamedTuple):
         arrivals: Sequence[Arrivals],
         age: int = 0,
     ) -> BufferedEvent:
-        is_at_end = last is not None and last == (through.value, 0) and through.kind is PositionKind.AFTER
+        is_at_end = last is not None and last == (through.value, 0) and through.kind is AFTER
         return cls(through, size, records, _AT_END if is_at_end else last, arrivals, age)
 
     @property
@@ -202,11 +202,9 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop events before `position`, up to which all queries have committed. `retained`: where each query still reads, by its name."""
-        self._retained = retained
-        if self.covers(position):
-            self.committed = position
-            self._evict(self.index_after(position))
+        """Drop events before a covered `position`, which all queries have committed. `retained`: where each query still reads, by name."""
+        self._retained, self.committed = retained, position
+        self._evict(len(self._ends) if position == self.end else self.index_after(position))
 
     def drop_unread(self, stop: int | None = None) -> None:
         """Drop the events before an index (None: all) even if they are uncommitted, and report that to the run."""
@@ -237,17 +235,20 @@ class ShardBuffer(EventIndex):
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
             last = None  # the buffer begins after the position, because another query is further ahead
-        between = position.kind is start.kind is PositionKind.AFTER and position.value <= start.value
+        between = position.kind is start.kind is AFTER and position.value <= start.value
         if position == start or (last is not None and between):
             return last  # there are no records between a dropped event's last record and the event's end
         index = self.index_after(position)
-        if position.kind is not PositionKind.AFTER or index != self.gone or index == len(self):
+        if position.kind is not AFTER or index != self.gone or index == len(self):
             return None
         payload = self._payloads[index]
         inside = None if payload is None else last_record(payload, position.value)
         return inside or last
 
     # -- helpers
+
+    def _columns(self) -> tuple[list[Any], ...]:
+        return *super()._columns(), self._payloads
 
     def _is_at_end(self, position: Position) -> bool:
         return self.index_after(position) == len(self)
@@ -297,14 +298,14 @@ class ShardBuffer(EventIndex):
         gone = self.gone
         if stop <= gone:
             return
-        if freed := self.drop(stop):
+        if self.held:
             last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
             if last is not None:
                 self.last_record = last_record(last) or self.last_record
-            self._account.release(freed)
-            # Free the payloads now, but remove list slots only in large groups, since each removal moves all later slots.
+            # Free the payloads now. Their slots are removed in groups, with those of the index.
             self._payloads[gone:stop] = [None] * (stop - gone)
-        del self._payloads[: self.compact()]
+        if freed := self.drop(stop):
+            self._account.release(freed)
 
 
 class Cursor:

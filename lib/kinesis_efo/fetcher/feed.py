@@ -114,7 +114,8 @@ class ShardFeed:
             assert order.start is not None
             self.begin(order.start)
         assert self.buffer is not None
-        self.buffer.drop_before(order.keep, dict(order.kept))
+        if self.buffer.covers(order.keep):
+            self.buffer.drop_before(order.keep, dict(order.kept))
 
     def begin(self, position: Position) -> None:
         """Start a subscription at a position, with a new buffer."""

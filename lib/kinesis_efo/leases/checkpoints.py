@@ -111,7 +111,7 @@ class Checkpoints:
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
         """Record up to which position and record a shard is processed, for a later write. A row never moves back."""
-        if self._of(shard).update(position, record):
+        if self._of(shard).update(position, record) and shard not in self._due:
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:

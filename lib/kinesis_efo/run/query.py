@@ -320,7 +320,7 @@ class Query:
         if self.progress.begin(offset, end):
             self._processed(offset, before)
         elif offset is not before:
-            self._update_orders(offset, before)
+            self._run.table.update_orders(offset.changes_since(before).keys() | ((before or {}).keys() - offset.keys()))
 
     def finish(self, mark: Mark) -> bool:
         """Finish the micro-batch whose end has this mark. Return False if it is already finished or was not planned."""
@@ -333,32 +333,26 @@ class Query:
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Drop buffered events up to an offset that is processed, and move the lease rows to the offset."""
-        moved = self._update_orders(offset, before)
+        moved = offset.changes_since(before if self._has_moved_rows else None)
         self._resumption.processed(offset)
         self._count(offset)
-        self._move_rows(offset, moved if self._has_moved_rows else {**offset})
+        self._move_rows(offset, moved, (before or {}).keys() - offset.keys())
 
     def continues(self, offset: Offset) -> None:
         """Move the lease rows to the query's first offset in this run, in case the previous run ended before it wrote these rows."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
 
-    def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position]) -> None:
+    def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position], left: Collection[ShardKey] = ()) -> None:
+        """Update what is fetched and retained for the shards that have moved or left, and move the lease rows of the former."""
         if self._shards is None:
             # Usually the last poll has done this, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
-        table = self._run.table
-        found = ((key, table.last_record_up_to(self._rows.name, key, at)) for key, at in moved.items())
+        found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
         # The buffers of an earlier run had the records of its last micro-batch, whose numbers are in the offset, too.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
-        self._run.commit(offset, moved, before | {key: last for key, last in found if last is not None})
+        self._run.commit(offset, moved, before | found)
         self._has_moved_rows = True
-
-    def _update_orders(self, offset: Offset, before: Offset | None) -> dict[ShardKey, Position]:
-        """Update what is fetched and retained for the shards that have moved. Return these shards with their positions."""
-        moved = offset.changes_since(before)
-        self._run.table.update_orders(moved.keys() | ((before or {}).keys() - offset.keys()))
-        return moved
 
     def _count(self, offset: Offset) -> None:
         """Count the planned records and bytes up to `offset`, which have now been processed."""

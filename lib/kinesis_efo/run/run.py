@@ -248,8 +248,9 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-        # Omit the last record where a slower query determines the position of the lease row.
-        self._save(moved, {key: record for key, record in records.items() if moved.get(key) == offset.get(key)})
+            # Omit the last record where a slower query determines the position of the lease row.
+            records = {key: record for key, record in records.items() if moved.get(key) == offset.get(key)}
+        self._save(moved, records)
 
     @property
     def _finished(self) -> list[Offset]:

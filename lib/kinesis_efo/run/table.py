@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -33,6 +33,8 @@ from kinesis_efo.run.micro_batches import MicroBatchPlanner
 
 logger = logging.getLogger(__name__)
 
+Positions: TypeAlias = Mapping[ShardKey, Position]
+_NONE: Final[Mapping[Any, Any]] = {}
 _AGAIN_SECONDS: Final = 60.0
 _LATELY_SECONDS: Final = 12.0
 """Within this time, at least two events of an idle shard arrive."""
@@ -66,12 +68,14 @@ class ReportedIndex(EventIndex):
             size += event.size
         return size
 
+    def _columns(self) -> tuple[list[Any], ...]:
+        return *super()._columns(), self._lasts
+
     def drop_before(self, position: Position) -> None:
         gone, stop = self.gone, self.index_after(position)
         if stop > gone:
             self._last = next((last for last in reversed(self._lasts[gone:stop]) if last is not None), self._last)
             self.drop(stop)
-            del self._lasts[: self.compact()]
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
         if self.before_end is not None and through == self.before_end[0]:
@@ -332,31 +336,36 @@ class Table:
         self.update_orders(list(self._watched))
 
     def update_orders(
-        self, shards: Iterable[ShardKey], query: str = "", requested: Mapping[ShardKey, Position] | None = None
-    ) -> None:
+        self, shards: Iterable[ShardKey], query: str = "", requested: Positions = _NONE, finished: Positions = _NONE
+    ) -> dict[ShardKey, LastRecord]:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
-        `requested` has positions from which tasks of `query` wait to read.
+        `requested` has positions from which tasks of `query` wait to read, `finished` positions that all queries have processed. Returns the
+        last record up to each of the latter where it is known. (In the same pass, as memory is slower than these decisions.)
         """
+        lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()
         may_read: dict[str, bool] = {}
-        for key in set(shards):
-            if key.stream not in may_read:
-                may_read[key.stream] = self._may_read(key)
-            demands: dict[str, Demand] = {}
-            for name, each in self.queries.items() if may_read[key.stream] and key not in self._suspended else ():
-                position = requested.get(key) if requested is not None and name == query else None
-                if (demand := each.demand(key, position)) is not None:
-                    demands[name] = demand
-            self._update_row(key, demands, changed)
-            if not may_read[key.stream]:
+        shards = set(shards)
+        asked = {query: requested}
+        found = {name: each.demands(shards, asked.get(name, _NONE)) for name, each in self.queries.items()}
+        for key in shards:
+            if (reads := may_read.get(key.stream)) is None:
+                reads = may_read[key.stream] = self._may_read(key)
+            demands = {name: each[key] for name, each in found.items() if key in each}
+            self._update_row(key, demands if reads and key not in self._suspended else {}, changed)
+            at = finished.get(key)
+            if at is not None and (last := self._last_record_up_to(query, key, at)) is not None:
+                lasts[key] = last
+            if not reads:
                 self._watched.add(key)  # check again later: the lease may be renewed late, without having expired
         if changed:
             self._send_orders(changed)
             self.orders_changed.notify()
+        return lasts
 
     def _update_row(self, key: ShardKey, demands: Mapping[str, Demand], changed: set[RowKey]) -> None:
-        shared, separate = self.shared.get(key), self._separate.get(key, {})
+        shared, separate = self.shared.get(key), self._separate.get(key, _NONE)
         if not demands:
             self._watched.discard(key)
             if shared is not None:
@@ -364,11 +373,16 @@ class Table:
                 changed.add(shared.key)
             self._close(key, separate.keys(), changed)
             return
-        if shared is not None and not separate and self._is_plain(shared, demands):
-            self._watched.discard(key)
-            kept = {name: demand.lowest for name, demand in demands.items()}
-            self._retain(shared, kept, lowest(kept.values()) if len(kept) > 1 else next(iter(kept.values())), changed)
-            return
+        if shared is not None and not separate and not shared.waits:
+            index, kept = shared.index, {}
+            for name, (low, _, requested) in demands.items():
+                if requested is not None or not index.covers(low) or (low != index.end and index.ends_before(low)):
+                    break
+                kept[name] = low
+            else:  # the usual case: the shared buffer covers all queries, so that `decide` would not change anything
+                self._watched.discard(key)
+                self._retain(shared, kept, low if len(kept) == 1 else lowest(kept.values()), changed)
+                return
         self._watched.add(key)
         now = self.clock.monotonic()
         found = decide(
@@ -401,19 +415,11 @@ class Table:
             if row.index.covers(demands[name].lowest):
                 self._retain(row, {}, demands[name].lowest, changed)
 
-    def _is_plain(self, shared: Row, demands: Mapping[str, Demand]) -> bool:
-        """Whether `decide` would not change anything because the shared buffer covers all queries. A cheap check for the usual case."""
-        index = shared.index
-        for at, _, requested in demands.values():
-            if requested is not None or not index.covers(at) or index.ends_before(at):
-                return False
-        return not shared.waits
-
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:
             row.retain_from, row.retained = keep, kept
             if isinstance(row.index, ShardBuffer):  # filled by this process: no order is needed
-                row.index.drop_before(keep, kept if len(kept) > 1 else {})
+                row.index.drop_before(keep, kept if len(kept) > 1 else _NONE)
                 return
             changed.add(row.key)
             if isinstance(row.index, ReportedIndex):
@@ -517,12 +523,10 @@ class Table:
                     return last
         return None
 
-    def last_record_up_to(self, query: str, key: ShardKey, position: Position) -> LastRecord | None:
-        """Return the last record at or before `position`, which all queries must have processed; None if unknown."""
-        for row in (self.shared.get(key), self.separate(query, key)):
-            if row is not None and (last := row.index.last_record_up_to(position)) is not None:
-                return last
-        return None
+    def _last_record_up_to(self, query: str, key: ShardKey, position: Position) -> LastRecord | None:
+        row, own = self.shared.get(key), self._separate.get(key, _NONE).get(query)
+        last = None if row is None else row.index.last_record_up_to(position)
+        return last if last is not None or own is None else own.index.last_record_up_to(position)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
         """Return the status of each shard in `stream` (all streams if None). `fetcher_of` returns the name of a shard's fetcher for tools."""
@@ -565,22 +569,24 @@ class QueryRows:
         """Return the shards of the query's finished and planned offsets."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
-    def demand(self, key: ShardKey, requested: Position | None = None) -> Demand | None:
-        """Return the positions of a shard at which the query needs a buffer; None if it does not read the shard, or not anymore."""
+    def demands(self, shards: Iterable[ShardKey], requested: Positions = _NONE) -> dict[ShardKey, Demand]:
+        """Return the positions at which the query needs buffers. Leaves out shards that it does not read, or not anymore."""
         finished, reach = self._progress.finished, self._progress.reach
-        if (
-            finished is None
-            or reach is None
-            or key in self.planner.finished_shards
-            or (self.pauses and finished is reach and requested is None)
-        ):
-            return None
-        at, to = finished.get(key), reach.get(key)
-        if at is None:
-            if to is None or not any(each.stream == key.stream for each in finished):
-                return None  # a stream that the planned micro-batch adds is read from its end on
-            at = TRIM_HORIZON
-        return None if at.is_end else Demand(at, SHARD_END if to is None else to, requested)
+        found: dict[ShardKey, Demand] = {}
+        if finished is None or reach is None:
+            return found
+        pauses = self.pauses and finished is reach
+        for key in shards:
+            at, to, asked = finished.get(key), reach.get(key), requested.get(key)
+            if key in self.planner.finished_shards or (pauses and asked is None):
+                continue
+            if at is None:
+                if to is None or not any(each.stream == key.stream for each in finished):
+                    continue  # a stream that the planned micro-batch adds is read from its end on
+                at = TRIM_HORIZON
+            if not at.is_end:
+                found[key] = Demand(at, SHARD_END if to is None else to, asked)
+        return found
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
         """Return the buffer for planning a shard from a position on; None if no buffer has the position."""
@@ -592,7 +598,7 @@ class QueryRows:
             and shared.index.covers(position)
         ):
             return shared  # the usual case
-        if (demand := self.demand(key)) is None:
+        if (demand := self.demands((key,)).get(key)) is None:
             return None
         now = self._table.clock.monotonic()
         shared, own = (

@@ -82,8 +82,9 @@ class MicroBatchPlanner:
         idle: dict[ShardKey, Portion] = {}
         while True:
             self._check()
-            idle |= self._check_changed(offset)
-            shards = self._progress(offset, max_data, max_records, idle)
+            rows: dict[ShardKey, Row] = {}
+            idle |= self._check_changed(offset, rows)
+            shards = self._progress(offset, max_data, max_records, idle, rows)
             news = any(shard.records or shard.through.is_end for shard in shards)
             left = give_up_at - self._clock.monotonic()
             if news or left <= 0 or not await self._news.within(left):
@@ -110,8 +111,8 @@ class MicroBatchPlanner:
             return False
         return row.index.news_since(position) is not None
 
-    def _check_changed(self, offset: Offset) -> dict[ShardKey, Portion]:
-        """Check which shards whose buffers have changed have records after `offset`. Return the new positions of the others."""
+    def _check_changed(self, offset: Offset, rows: dict[ShardKey, Row]) -> dict[ShardKey, Portion]:
+        """Check which shards whose buffers have changed (added to `rows`) have records after `offset`. Return new positions of the others."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -122,7 +123,9 @@ class MicroBatchPlanner:
             if (row := self._row(key, position)) is None:
                 # No buffer covers this position yet. Check again in the next poll: a buffer may cover it by then without a new event.
                 self._fresh.add(key)
-            elif row.index.news_since(position) is None:
+                continue
+            rows[key] = row
+            if row.index.news_since(position) is None:
                 idle[key] = row.index.portion(position, 0, 0)
                 self._reported[key] = idle[key].through
                 if self._alignment is not None:
@@ -132,9 +135,10 @@ class MicroBatchPlanner:
         return idle
 
     def _progress(
-        self, offset: Offset, max_data: int, max_records: int, idle: Mapping[ShardKey, Portion]
+        self, offset: Offset, max_data: int, max_records: int, idle: dict[ShardKey, Portion], rows: dict[ShardKey, Row]
     ) -> list[ShardProgress]:
-        rows = {key: row for key in {*self._waiting, *idle} if (row := self._row(key, offset[key])) is not None}
+        others = {*self._waiting, *idle} - rows.keys()
+        rows |= {key: row for key in others if (row := self._row(key, offset[key])) is not None}
         buffers = {key: rows[key].index for key in self._waiting if key in rows}
         planning = partial(self._plan_portions, rows, buffers, offset, max_data, max_records)
         now = self._clock.monotonic()
@@ -178,21 +182,19 @@ class MicroBatchPlanner:
                 # Plan at most half of the buffer, so that the next micro-batch fits into the other half while Spark processes this one.
                 limit = min(max_bytes, rows[keys[0]].room // 2)
                 portions |= plan({key: buffers[key] for key in keys}, offset, limit, max_records, horizon)
-            if _size(portions) > max_bytes or sum(each.records for each in portions.values()) > max_records:
+            size = sum(each.bytes for each in portions.values())
+            if size > max_bytes or sum(each.records for each in portions.values()) > max_records:
                 portions = plan(buffers, offset, max_bytes, max_records, horizon)
+                size = sum(each.bytes for each in portions.values())
             # Buffered bytes are base64, which is longer than the data. So estimate the data only if the bytes exceed the limit.
-            data = 0 if _size(portions) <= max_data else sum(map(_data, portions.values()))
+            data = 0 if size <= max_data else sum(map(_data, portions.values()))
             # A plan that exceeds `max_bytes` cannot be smaller, because a micro-batch has at least one event with records.
-            if data <= max_data or _size(portions) > max_bytes:
+            if data <= max_data or size > max_bytes:
                 return portions
-            max_bytes = _size(portions) * max_data // data
+            max_bytes = size * max_data // data
 
 
 def _data(portion: Portion) -> int:
     """Estimate the bytes of data in a portion. Counts at least one byte per record, since unusual keys make the estimate too low."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))
-
-
-def _size(portions: Mapping[ShardKey, Portion]) -> int:
-    return sum(each.bytes for each in portions.values())

@@ -438,14 +438,14 @@ class Offset(Mapping[ShardKey, Position]):
         """
         ranges = []
         streams = {key.stream for key in self._positions}
-        for key, through in sorted(end.items(), key=itemgetter(0)):
+        for key, through in end.items():
             after = self._positions.get(key, TRIM_HORIZON)
             if after != through and not after.is_end and key.stream in streams:
                 last = end.lasts.get(key)
                 ranges.append(
                     ShardRange(key, after, through, last if last is not None and after.precedes(last) else None)
                 )
-        return ranges
+        return sorted(ranges, key=itemgetter(0))
 
     def without(self, streams: Container[str]) -> Offset:
         """Return the offset without the shards of some streams."""

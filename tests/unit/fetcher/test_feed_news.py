@@ -10,7 +10,8 @@ from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
-from kinesis_efo.positions import TRIM_HORIZON, ShardKey
+from kinesis_efo.fetcher.work import Order
+from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from tests.support.fetched import settle
 
 KEY = ShardKey("orders", "shardId-0")
@@ -81,5 +82,19 @@ def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
         await settle()
         assert buffer.ended
         assert told == [("it is gone", False)]
+
+    asyncio.run(run())
+
+
+def test_order_outside_the_buffer_commits_nothing() -> None:
+    class Waiting:
+        async def run(self) -> None:
+            await asyncio.Event().wait()
+
+    async def run() -> None:
+        feed = feed_by(lambda *_: Waiting(), Listener(), SystemClock())
+        feed.apply_order(Order(1, TRIM_HORIZON, Position.after(5), []))
+        assert feed.buffer is not None
+        assert feed.buffer.committed is None
 
     asyncio.run(run())

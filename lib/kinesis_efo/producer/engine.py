@@ -464,7 +464,7 @@ class Engine:
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
         # Fail the futures of `send` before those of flushes, so that all of them have failed when a flush raises an error.
-        self._loop.call_soon_threadsafe(self._end_sent, self._sent, failure)
+        self._loop.call_soon_threadsafe(self._end_sent, [*self._sent], failure)
         self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._sent = set()
         self._end_waits(failure)

@@ -19,6 +19,7 @@ from kinesis_efo.cluster.reporter import Reporter
 from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.failure import Failure
+from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.fetcher.budget import Signal
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.streams import Streams
@@ -270,8 +271,8 @@ class RemoteFetcher:
         """Open the streams of newly assigned shards, then read their shards. Meanwhile, other shards are read."""
         while True:
             work, shards = await self._further.get()
-            for name in {key.stream for key in shards} - self._streams.streams.keys():
-                await self._streams.add(name, self._open_stream(work.streams[name]))
+            names = {key.stream for key in shards} - self._streams.streams.keys()
+            await all_of(*(self._streams.add(name, self._open_stream(work.streams[name])) for name in names))
             self._fetcher.apply_orders(self._assignment.orders(shards))
 
     async def _begin_anew(self) -> None:

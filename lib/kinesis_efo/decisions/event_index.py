@@ -5,7 +5,7 @@ The run also has such an index for a shard that is buffered in another process.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -55,6 +55,8 @@ class EventIndex:
     lowest: int | None = field(init=False)
     gone: int = field(default=0, init=False)  # Dropped events that still have a slot
     compacted: int = field(default=0, init=False)  # Dropped events whose slots were removed
+    # When the last event with records was received, and by how many milliseconds it was behind the tip
+    _last_lag: tuple[float, int] = field(default=(-inf, 0), init=False)
 
     def __post_init__(self) -> None:
         self.end = self._origin = self.start
@@ -133,8 +135,10 @@ class EventIndex:
             last = arrivals[-1].through
         before = self._last_through[-1] if self._last_through else 0
         self._last_through.append(before if not records else 0 if last is None else max(last, before))
-        if records and self.waiting_since is None:
-            self.waiting_since = now
+        if records:
+            self._last_lag = now, behind
+            if self.waiting_since is None:
+                self.waiting_since = now
         return True
 
     @property
@@ -193,8 +197,8 @@ class EventIndex:
 
     def lag_since(self, since: float) -> int:
         """Return by how many milliseconds the last event with records was behind the tip; 0 if it was received before `since`."""
-        index = bisect_left(self._records_through, self._records_through[-1]) - 1
-        return self._behind[index] if index >= 0 and self._since[index] >= since else 0
+        at, lag = self._last_lag
+        return lag if at >= since else 0
 
     def portion(
         self, after: Position, max_bytes: int, max_records: int, horizon: float | None = None, *, some: bool = False

@@ -121,7 +121,8 @@ def test_empty_event_keeps_a_reader_within_its_record() -> None:
 def test_lag_is_that_of_the_last_event_with_records() -> None:
     made = EventIndex(Position.after(10))
     assert made.lag_since(0.0) == 0
-    made.append(20, 100, 1, 1.0, behind=9000)
-    made.append(20, 0, 0, 2.0, behind=0)
-    made.drop(1)
+    for number in range(20, 40):
+        made.append(number, 100, 1, 1.0, behind=9000)
+    made.append(40, 0, 0, 2.0, behind=0)
+    made.drop(20)
     assert [made.lag_since(since) for since in (1.0, 1.5)] == [9000, 0]

@@ -837,3 +837,17 @@ def test_bug_in_listing_shards_ends_the_query(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(Topology, "shards", fail)
         w.warns("watching the shards failed")
         assert "a bug" in query.fails(FetcherError, within=90)
+
+
+def test_finished_range_that_expires_before_the_next_trigger_is_no_loss() -> None:
+    with world(retention_seconds=1200.0) as w:
+        query = w.query(trigger=1000.0, session_listens="true")
+        w.put_for(100, every=10)
+        w.later(1500)
+        w.put_for(100, every=10)
+        query.reads(20, within=1000)
+        w.until(lambda: len(query.spark.checkpoint.commits) > 1, 60, "nothing is committed")
+        w.later(900)
+        w.kill_run()
+        w.put(1)
+        query.reads(21, within=1100)

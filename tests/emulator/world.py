@@ -279,6 +279,8 @@ class World:
             self._spark,
         )
         spark.scans, spark.trigger, spark.ends_at_tips, spark.once = scans, trigger, available_now, once
+        if "session.listens" in given:
+            spark.report = partial(self.program.report, spark)
         query = Query(self, spark)
         self.queries.append(query)
         query.start()

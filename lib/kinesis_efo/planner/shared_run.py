@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_FINISHED_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
 _DEATHS_SECONDS: Final = 1800.0
@@ -91,6 +92,7 @@ class SharedRun:
         self._stopping = threading.RLock()
         self._known = Begin()
         self._has_logged = self._doubted = False
+        self._finished: Mark | None = None  # The mark of the last micro-batch that the run knows to be finished
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = 0
@@ -292,26 +294,33 @@ class SharedRun:
             link = self._link = self._joined(streams)
             # Log this only after another process has taken over: when the query or Spark ends, no process does.
             logger.warning("the process that fetched for this query has ended: another takes over")
+            known = self._known
+            if known.end is not None and known.end.mark is not None and known.end.mark == self._finished:
+                # The records of a finished micro-batch may have expired by now, and no task needs them.
+                known = replace(known, kept=known.end)
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next run gets the call
-                link.ask(self._known)
+                link.ask(known)
 
     def _watch(self) -> None:
-        """Replace the run if it dies while the query makes no calls, because tasks need it. Report the marks that `planned` has recorded.
+        """Replace the run if it dies while the query makes no calls, because tasks need it. Report marks that `planned` has recorded, and ask
+        whether the micro-batch is finished.
 
         If a task got no answer, call the run, so that a suspended run is reported by the timeout error of this call.
         """
+        ask_at = 0.0
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
             logged = None
-            if self._has_logged:
+            unfinished = self._options.listens and self.unfinished not in (None, self._finished)
+            if self._has_logged or (unfinished and self._clock() >= ask_at):
                 self._has_logged = False  # first, so that a call of `planned` in another thread is not missed
-                logged = self._known.planned
+                logged, ask_at = self._known.planned, self._clock() + _FINISHED_SECONDS
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:
                 try:
                     if logged is not None:
-                        self._asked(Logged(logged))
+                        self._finished = logged if self._asked(Logged(logged)) else self._finished
                     elif not link.file.lives:
                         self._attach_again(link)
                     else:

@@ -78,8 +78,10 @@ class Ending:
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
-    def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> None:
+    def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> bool:
         """End shards that have no more records up to their targets: without new records, their events may never reach the targets.
+
+        Returns whether any shard has ended.
 
         Args:
             position: The query's positions.
@@ -87,7 +89,7 @@ class Ending:
 
         Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds even though an existing record or its end is unread.
         """
-        targets = dict(self.targets or {})
+        targets, settled = dict(self.targets or {}), len(self._settled)
         for key, since in quiet.items():
             target = targets.get(key)
             if target is None or key not in position or position[key].reaches(target):
@@ -107,6 +109,7 @@ class Ending:
             self._settled.add(key)
             del targets[key]
             self.targets, self.changed = targets, True
+        return len(self._settled) > settled
 
     def includes(self, shard: ShardKey) -> bool:
         """Whether the query starts reading a shard. Once the targets are set, the query ignores shards without a target."""

@@ -55,6 +55,12 @@ class MicroBatchPlanner:
         """Check these shards in the next poll."""
         self._fresh.update(shards)
 
+    def finish(self, shards: frozenset[ShardKey]) -> None:
+        """Set the shards that the query has finished. No other shard waits for them any more."""
+        self.finished_shards = shards
+        if self._alignment is not None:
+            self._alignment.follow({}, shards, self._clock.monotonic())
+
     def wake(self) -> None:
         """Wake a waiting poll."""
         self._news.notify()

@@ -290,7 +290,8 @@ class Query:
         """Stop reading `shards`, which the query has finished: their events would fill the buffers and never be dropped."""
         planner = self._rows.planner
         if shards != planner.finished_shards:
-            changed, planner.finished_shards = shards ^ planner.finished_shards, shards
+            changed = shards ^ planner.finished_shards
+            planner.finish(shards)
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:

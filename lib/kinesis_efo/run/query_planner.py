@@ -274,7 +274,8 @@ class QueryPlanner:
         if not waits:  # while records wait to be planned, their shards are not at their tips
             # A shard without recent events may no longer be at its tip, even if no reply has shown this yet.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
-            ending.end_quiet(position, quiet, self._run.clock.monotonic())
+            if ending.end_quiet(position, quiet, self._run.clock.monotonic()):
+                self._left_at = None  # call `stop_reading`: later records of these shards would take up the limits
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 

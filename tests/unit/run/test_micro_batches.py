@@ -218,3 +218,16 @@ def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:
                 await waiting
 
     run(main())
+
+
+def test_finished_shard_holds_no_other_within_the_skew() -> None:
+    async def main() -> None:
+        query = Query(FIRST, SECOND, max_skew=10.0)
+        query.buffers.add(SECOND, 5, arrived=1_700_000_000_000)
+        start = at(first=1, second=1)
+        assert not (await query.poll(start))[SECOND].records
+        query.planner.finish(frozenset({FIRST}))
+        query.buffers.away = {FIRST}
+        assert (await query.poll(start))[SECOND].records == 1
+
+    run(main())

@@ -58,12 +58,15 @@ class Query:
         self.cut: dict[ShardRange, int] = {}
         self.lasts: dict[ShardKey, int] = {}
         self.behind = 5
+        self.quiet: dict[ShardKey, float] = {}
+        self.finished: frozenset[ShardKey] = frozenset()
         self.at_poll: Callable[[], None] = lambda: None
 
     async def wait_held(self, at_most: float) -> bool:
         return at_most > 0
 
-    def stop_reading(self, shards: frozenset[ShardKey]) -> None: ...
+    def stop_reading(self, shards: frozenset[ShardKey]) -> None:
+        self.finished = shards
 
     def pause(self, *, yes: bool) -> None: ...
 
@@ -79,7 +82,8 @@ class Query:
             if at.reaches(through):
                 through, records = at, 0
             last = self.lasts.get(shard) if records else None
-            shards.append(ShardProgress(shard, through, records, 100 * records, self.behind, last, 0.0, 20 * records))
+            quiet = self.quiet.get(shard, 0.0)
+            shards.append(ShardProgress(shard, through, records, 100 * records, self.behind, last, quiet, 20 * records))
         return PollReply(shards, [], [])
 
     def plan(self, end: Offset) -> None:
@@ -386,6 +390,25 @@ def test_last_record_before_an_end_within_an_event() -> None:
     reader.query.there, reader.query.lasts = {key(0): (after(70), 9)}, {key(0): 69}
     reader.query.cut = {ShardRange(key(0), after(1), after(50)): 48}
     assert reader.latestOffset(offset(s0=after(1))) == with_lasts({key(0): 48}, s0=after(50))
+
+
+def test_shard_that_ends_quietly_is_not_read_while_others_wait() -> None:
+    """Its later records would take up `maxRecordsPerTrigger`, so that the others never get to their ends."""
+    reader = Reader({key(0): after(1), key(1): after(1)})
+    query = reader.query
+    reader.prepareForTriggerAvailableNow()
+    query.ending = EndPositions(Offset({key(0): after(50), key(1): after(50)}))
+
+    def pass_time() -> None:
+        reader.seconds += 5.0
+        query.quiet = {key(0): reader.seconds - 100.0}
+        if query.finished:
+            query.there = {key(1): (after(50), 9)}
+        assert len(query.polls) < 10
+
+    query.at_poll = pass_time
+    assert reader.latestOffset(offset(s0=after(1), s1=after(1))) == offset(s0=after(1), s1=after(50))
+    assert query.finished == {key(0)}
 
 
 def test_call_of_a_task_outlasts_the_patience_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:

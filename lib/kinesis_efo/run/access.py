@@ -1,6 +1,6 @@
 """The calls that a query's stream reader makes to the run in another process.
 
-The run executes the calls of a query one after another, each exactly once.
+A run executes the calls of a query one after another, each once. If the run dies, the next run gets the last call again.
 """
 
 from __future__ import annotations

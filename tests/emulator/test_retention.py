@@ -212,6 +212,22 @@ async def test_positions_are_checked_once_the_rows_are_known() -> None:
 
 
 @virtual
+async def test_shard_that_enters_at_an_expired_position_is_an_error() -> None:
+    w = world(shards=2)
+    async with Query(w.application) as query:
+        w.put_some(20)
+        offset = await read_on(query, await query.begin(), 10)
+        w.put_some(20)
+        later(w, 26 * HOUR)
+        w.put_some(20)
+        await query.run.streams.refresh(query.run.streams.streams)
+        losses, (key, *_) = Losses(query.run.streams, lambda *_: NO_FACTS), offset
+        assert await losses.check({}, rows=True)
+        with pytest.raises(DataLossError):
+            await losses.check({key: offset[key]}, rows=True)
+
+
+@virtual
 async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=8)
     w.application.fail_on_data_loss = False

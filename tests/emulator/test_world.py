@@ -851,3 +851,16 @@ def test_finished_range_that_expires_before_the_next_trigger_is_no_loss() -> Non
         w.kill_run()
         w.put(1)
         query.reads(21, within=1100)
+
+
+def test_idle_shard_that_a_slow_query_still_reads_is_no_loss() -> None:
+    """Between two triggers, only the buffers move on: the lease row says until when nothing came after the query's position."""
+    with world(shards=2, retention_seconds=1200.0) as w:
+        query = w.query(trigger=3000.0, session_listens="true")
+        w.put(8)
+        query.reads(8)
+        w.later(2000)
+        w.kill_program()
+        query.start()
+        w.put(8)
+        query.reads(16)

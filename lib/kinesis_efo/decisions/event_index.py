@@ -186,6 +186,10 @@ class EventIndex:
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
+    def has_nothing_after(self, position: Position) -> bool:
+        """Whether the index covers `position`, and has no records after it."""
+        return position == self.end or (self.covers(position) is True and self.news_since(position) is None)
+
     def lag(self, after: Position, now: float) -> int | None:
         """Return the age in milliseconds of the first event after `after` that has records or ends the shard; None if there is none."""
         news = self._first_news(self.index_after(after))

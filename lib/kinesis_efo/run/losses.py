@@ -56,8 +56,9 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check new shards at the trim horizon and, in the first check, all shards: a shared buffer may have skipped lost records.
-            new = {key: at for key, at in offset.items() if whole or (key not in self._checked and at == TRIM_HORIZON)}
+            # Check new shards and, in the first check, all shards: a shared buffer may have skipped lost records.
+            added = offset.keys() - self._checked
+            new = {key: at for key, at in offset.items() if whole or (key in added and (rows or at == TRIM_HORIZON))}
             await self._check(new, losses)
 
         if await self._report(check_all):

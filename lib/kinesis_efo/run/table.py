@@ -509,7 +509,9 @@ class Table:
         """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
-            row.read_until for row in rows if row is not None and row.index.end == position and (lost or not row.lost)
+            row.read_until
+            for row in rows
+            if row is not None and row.index.has_nothing_after(position) and (lost or not row.lost)
         ]
         return max((each for each in found if each is not None), default=None)
 

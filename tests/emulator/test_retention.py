@@ -454,7 +454,7 @@ async def test_run_after_a_kill_stores_the_last_record() -> None:
     async with Query(w.application) as query:
         assert await query.planner.wait_held(60.0)
         query.planner.begin(offset)
-        query.planner.continues(offset)
+        query.planner.rewrite_lease_rows(offset)
     (lease,) = (row for row in (await w.application.table.scan()).leases.values() if not row.is_run)
     assert lease.record == w.application.rows[-1].sequence, "a KCL that goes on would read it again"
 

@@ -115,7 +115,7 @@ class SharedRun:
             raise
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
-    def planned(self, mark: Mark) -> None:
+    def record_logged(self, mark: Mark) -> None:
         """Record that the micro-batch with `mark` is in Spark's log. A thread reports it to the run within half a second."""
         self._known = replace(self._known, planned=mark)
         self._has_logged = True
@@ -302,7 +302,7 @@ class SharedRun:
                 link.ask(known)
 
     def _watch(self) -> None:
-        """Replace the run if it dies while the query makes no calls, because tasks need it. Report marks that `planned` has recorded, and ask
+        """Replace the run if it dies while the query makes no calls, because tasks need it. Report marks that `record_logged` has stored, and ask
         whether the micro-batch is finished.
 
         If a task got no answer, call the run, so that a suspended run is reported by the timeout error of this call.
@@ -314,7 +314,7 @@ class SharedRun:
             logged = None
             unfinished = self._options.listens and self.unfinished not in (None, self._finished)
             if self._has_logged or (unfinished and self._clock() >= ask_at):
-                self._has_logged = False  # first, so that a call of `planned` in another thread is not missed
+                self._has_logged = False  # first, so that a call of `record_logged` in another thread is not missed
                 logged, ask_at = self._known.planned, self._clock() + _FINISHED_SECONDS
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:

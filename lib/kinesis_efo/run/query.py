@@ -82,7 +82,7 @@ class Query:
         self._accepted = accepted or {}
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
-        self._planned: list[ShardProgress] = []
+        self._uncounted: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
         self.name: str | None = None  # The query's name in Spark; None until the driver reports it
@@ -236,7 +236,7 @@ class Query:
             return PollReply([], [], [], undecided=True)
         starting = self._starting(offset)
         shards = await self._rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
-        self._planned = shards or self._planned
+        self._uncounted = shards or self._uncounted
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.catches_up else None)
         self._run.failure.raise_if_set()
         reached: Mapping[ShardKey, Position] = offset
@@ -339,7 +339,7 @@ class Query:
         self._count(offset)
         self._move_rows(offset, moved, (before or {}).keys() - offset.keys())
 
-    def continues(self, offset: Offset) -> None:
+    def rewrite_lease_rows(self, offset: Offset) -> None:
         """Move the lease rows to the query's first offset in this run, in case the previous run ended before it wrote these rows."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
@@ -352,17 +352,17 @@ class Query:
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
         # The buffers of an earlier run had the records of its last micro-batch, whose numbers are in the offset, too.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
-        self._run.commit(offset, moved, before | found)
+        self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True
 
     def _count(self, offset: Offset) -> None:
         """Count the planned records and bytes up to `offset`, which have now been processed."""
-        for each in self._planned:
+        for each in self._uncounted:
             # A shard that has left the offset was read to its end, so its planned records count as processed.
             if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
-        self._planned = []
+        self._uncounted = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """Return the sequence number of each range's last record, for the ranges where it is known."""
@@ -394,7 +394,7 @@ class Query:
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
-    def planned(self, mark: Mark) -> None:
+    def record_logged(self, mark: Mark) -> None:
         """Record that the micro-batch whose end has this mark is in Spark's log. Thread-safe."""
         self._run.leases.notes.record_mark(mark)
 

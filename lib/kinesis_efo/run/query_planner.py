@@ -170,7 +170,7 @@ class QueryPlanner:
 
     async def _logged(self, call: Logged) -> bool:
         # Record the mark even if the micro-batch is not finished, because the sink may already have stored its rows.
-        self.query.planned(call.mark)
+        self.query.record_logged(call.mark)
         give_up_at = self._run.clock.monotonic() + call.wait
         while not self.query.progress.has_finished(call.mark):
             self._moved.clear()
@@ -183,7 +183,7 @@ class QueryPlanner:
         query, start = self.query, self._options.start
         self._mark = call.mark
         if call.planned is not None:
-            query.planned(call.planned)
+            query.record_logged(call.planned)
         if call.ending is not None:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
@@ -218,7 +218,7 @@ class QueryPlanner:
         # Wait for the leases even if there are no records: Spark must not commit rows of other sources before this query is rejected.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
-        self.query.continues(position)
+        self.query.rewrite_lease_rows(position)
         added = await self._added_streams(position)
         if added and not (ending.wanted and ending.in_one_batch):
             # Plan an empty micro-batch, so that Spark's log contains where the added streams start.
@@ -299,7 +299,7 @@ class QueryPlanner:
     async def _plan(self, call: Plan) -> BatchPlan:
         query = self.query
         if call.end.mark is not None:
-            query.planned(call.end.mark)
+            query.record_logged(call.end.mark)
         repeated = call.first and call.end not in query.progress.planned
         query.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))

@@ -239,7 +239,7 @@ class Run(LeaseListener):
         self._checkpoints.want(shards)
         return shards
 
-    def commit(
+    def move_lease_rows(
         self, offset: Offset, moved: Mapping[ShardKey, Position], records: Mapping[ShardKey, LastRecord]
     ) -> None:
         """Move the lease rows forward after one query has processed everything up to `offset`.

@@ -340,8 +340,8 @@ class Table:
     ) -> dict[ShardKey, LastRecord]:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
-        `requested` has positions from which tasks of `query` wait to read, `finished` positions that all queries have processed. Returns the
-        last record up to each of the latter where it is known. (In the same pass, as memory is slower than these decisions.)
+        `requested` has positions from which tasks of `query` wait to read, `finished` positions up to which it has finished. Returns the last
+        record up to each of the latter where it is known. (In the same pass, as memory is slower than these decisions.)
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()

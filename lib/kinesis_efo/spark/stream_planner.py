@@ -130,7 +130,7 @@ class StreamPlanner:
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
-                run.planned(planned.mark)
+                run.record_logged(planned.mark)
         plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
         # Wait until all shards are assigned to fetchers. Tasks that start earlier could occupy the cores that fetchers need.
         while not plan.all_served and not self._run.ending.is_set():

@@ -127,7 +127,7 @@ def alone(programs: Programs) -> tuple[SharedRun, FakeRun]:
 
 def test_each_run_learns_the_micro_batch_of_sparks_log(programs: Programs) -> None:
     reader, run = alone(programs)
-    reader.planned(LATER.mark)  # type: ignore[arg-type]
+    reader.record_logged(LATER.mark)  # type: ignore[arg-type]
     (query,) = run.queries
     wait_until(lambda: query.done(Logged) == [Logged(LATER.mark)], what="word, although Spark asks for nothing")
     run.kill()

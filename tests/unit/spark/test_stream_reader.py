@@ -70,7 +70,7 @@ class Query:
 
     def pause(self, *, yes: bool) -> None: ...
 
-    def continues(self, offset: Offset) -> None: ...
+    def rewrite_lease_rows(self, offset: Offset) -> None: ...
 
     async def poll(self, offset: Offset, max_bytes: int, max_records: int, at_most: float) -> PollReply:
         self.at_poll()
@@ -116,7 +116,7 @@ class Query:
     def resume(self, offset: Offset) -> None:
         self.resumed.append(offset)
 
-    def planned(self, mark: Mark) -> None:
+    def record_logged(self, mark: Mark) -> None:
         self.marks.append(str(mark))
 
 
@@ -158,8 +158,8 @@ class Reader(KinesisStreamReader):
         """Let the driver say that a micro-batch is done."""
         asyncio.run(self.planner.finished([Mark.parse(end["mark"])], None))
 
-    def planned(self, mark: Mark) -> None:
-        self.query.planned(mark)
+    def record_logged(self, mark: Mark) -> None:
+        self.query.record_logged(mark)
         self.unfinished = mark
 
     def ask(self, call: Any) -> Any:

@@ -7,11 +7,9 @@ The SDK still handles endpoints, signing, credentials and errors. Boto3's and bo
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from datetime import datetime
 from typing import Any, Final
 
 from aiobotocore.awsrequest import AioAWSResponse
@@ -25,7 +23,6 @@ RAW_BODY: Final = "KinesisEfoBody"
 """The key of the raw body in a response, after `keep_answers` was called for the operation."""
 
 _BODY: Final = "kinesis_efo.body"
-_TIME: Final = "kinesis_efo.time"
 _TIMES_READ: Final = 4
 """Time limit for a whole response other than a stream, as a multiple of the read timeout."""
 _MOST_BODY: Final = 8 << 20
@@ -196,25 +193,9 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
     events.register(f"before-send.kinesis.{operation}", _send_whole)
 
 
-def send_exact_times(session: Any) -> None:
-    """Send times in requests to Kinesis with milliseconds. Older versions of botocore truncate them to whole seconds."""
-
-    def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        context[_TIME] = _start(params).get("Timestamp")
-
-    def correct(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        if isinstance(time := context.get(_TIME), datetime):
-            body = json.loads(params["body"])
-            _start(body)["Timestamp"] = round(time.timestamp(), 3)
-            params["body"] = json.dumps(body).encode()
-
-    session.register("provide-client-params.kinesis", note)
-    session.register("before-call.kinesis", correct)
-
-
-def _start(params: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = params.get("StartingPosition") or params.get("ShardFilter") or params
-    return found
+def send_exact_times(serializer_kwargs: dict[str, Any], **_: Any) -> None:
+    """Send times with milliseconds, which older versions of botocore truncate. A handler of the event `creating-serializer`."""
+    serializer_kwargs["timestamp_precision"] = "millisecond"
 
 
 def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

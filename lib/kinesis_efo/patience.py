@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from random import Random
-from threading import Thread
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
@@ -89,17 +87,8 @@ class Patience:
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", lambda: asyncio.wrap_future(in_thread(load)))
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(asyncio.run(loading))
-            except BaseException as error:
-                done.set_exception(error)
-
         # Run the loop in a separate thread: a notebook's thread already has a loop. It is a daemon thread, so that Ctrl-C ends the wait.
-        Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
-        return done.result()
+        return in_thread(asyncio.run, loading).result()
 
     def _delay(self, wait: _Wait, error: Exception) -> float | None:
         renewed = cause_of(error) is Cause.EXPIRED and not wait.expired

@@ -11,7 +11,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
@@ -71,7 +70,7 @@ class StreamPlanner:
         # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips as of the first call of `latest`
         self.available_now = False
         self._options = options
-        self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
+        self._offsets = StreamSet(manifest, drop=options.drop_removed_streams)
         self._run = QueryRun(options, join, self.warn_of_unread)
         self._triggers = Triggers()
         self._last: dict[str, Any] | None = None
@@ -292,30 +291,6 @@ class QueryRun:
             raise FetcherUnreachableError(
                 "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"
             )
-
-
-class SparkOffsets(StreamSet):
-    """A `StreamSet` that caches the last few offsets, since Spark passes them repeatedly and parsing thousands of shards is slow."""
-
-    def __init__(self, manifest: Manifest, *, drop: bool) -> None:
-        super().__init__(manifest, drop=drop)
-        self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
-
-    def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
-        for known, offset in self._kept:
-            if known == data:
-                return offset
-        offset = super().read(data, finished=finished)
-        self._kept.appendleft((dict(data), offset))
-        return offset
-
-    def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        for data, known in self._kept:
-            if known is offset:
-                return data
-        data = super().to_dict(offset, begin)
-        self._kept.appendleft((data, offset))
-        return data
 
 
 class Triggers:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kinesis_efo.metrics.emf import EmfWriter, emf_sink
-from kinesis_efo.metrics.registry import MetricsRegistry, Source
+from kinesis_efo.metrics.registry import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,7 @@ def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
     """
     match settings.export:
         case "emf":
-            registry = MetricsRegistry()
-            registry.add(source)
-            writer = EmfWriter(registry, settings.emf_interval, emf_sink(settings.emf_to))
+            writer = EmfWriter(source, settings.emf_interval, emf_sink(settings.emf_to))
             writer.start()
             return writer.close
         case "otel":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from io import BytesIO
 from typing import Any, Final
 
 from aiobotocore.awsrequest import AioAWSResponse
@@ -17,6 +18,7 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientPayloadError, ServerDisconnectedError
 from botocore.client import BaseClient
 from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
+from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 RAW_BODY: Final = "KinesisEfoBody"
@@ -145,20 +147,8 @@ class _LimitedClient:
             if isinstance(error, HTTPError):
                 raise HTTPClientError(error=error) from None
             raise
-        answer.raw = _Read(bytes(body))
+        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # in place of the open response
         return answer
-
-
-class _Read:
-    """A body that was read, in place of the open response."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self, *_: Any) -> Iterator[bytes]:
-        yield self._body
-
-    def close(self) -> None: ...
 
 
 def _too_long(url: str, most: int) -> HTTPClientError:

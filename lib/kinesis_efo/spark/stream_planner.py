@@ -157,7 +157,7 @@ class StreamPlanner:
             KinesisPartition(
                 fetcher,
                 run.secret,
-                group,
+                tuple(group),
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
                 hash_ranges={each.key: hash_ranges[each.key] for each in group if each.key in hash_ranges},
                 planner=run.planner_address,

@@ -115,10 +115,11 @@ def _parts() -> list[Figure]:
         for shard in stats
     ]
     registry = MetricsRegistry(now=_once_per_collection())
-    registry.add(_collector(feeds, budget, SimpleNamespace(stats=stats)))
+    source = _collector(feeds, budget, SimpleNamespace(stats=stats))
+    registry.add(source)
     reader = InMemoryMetricReader()
     publish(registry, MeterProvider([reader]).get_meter(METER))
-    writer = EmfWriter(registry, INTERVAL, lambda _text: None)
+    writer = EmfWriter(source, INTERVAL, lambda _text: None)
     otel = [_milliseconds(reader.get_metrics_data, COLLECTIONS) for _ in range(RUNS)]
     emf = [_milliseconds(writer.write, COLLECTIONS) for _ in range(RUNS)]
     reader.shutdown()

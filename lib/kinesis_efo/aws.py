@@ -283,7 +283,7 @@ def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
 
     `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
     """
-    send_exact_times(session)
+    session.register("creating-serializer.kinesis", send_exact_times)
     session.register("creating-client-class", _Limit(seconds, session).on_class)
     session.register("creating-client-class", limit_bodies)
     session.register("before-parse", _refuse_html)

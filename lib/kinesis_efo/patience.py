@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from random import Random
-from threading import Thread
 from typing import Final, NoReturn, TypeVar
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe
@@ -69,17 +67,36 @@ class Patience:
 
         Raises an error of `attempt` that is not transient, or the first transient error if such errors last too long.
         """
-        wait = _Wait(what, self._clock)
-        word = asyncio.ensure_future(wait.warn())
+        began, settings = self._clock.monotonic(), self._settings
+        failures, renewed, last = 0, False, "no answer yet"
+        first: Exception | None = None
+
+        def seconds() -> float:
+            return self._clock.monotonic() - began
+
+        async def warn() -> NoReturn:
+            pause = FIRST_WORD_SECONDS
+            while True:
+                await self._clock.sleep(pause)
+                logger.warning("waiting for %s for %.0f s: %s", what, seconds(), last)
+                pause = NEXT_WORD_SECONDS
+
+        word = asyncio.ensure_future(warn())
         try:
             while True:
                 try:
-                    with deadline(self._settings.timeout - wait.seconds):
+                    with deadline(settings.timeout - seconds()):
                         return await attempt()
                 except Exception as error:
-                    delay = self._delay(wait, error)
-                    if delay is None:
-                        raise wait.first or error from None
+                    expired = cause_of(error) is Cause.EXPIRED and not renewed
+                    if not passes(error) and not expired:
+                        raise error from None
+                    failures, renewed, first = failures + 1, renewed or expired, first or error
+                    last = str(error) if isinstance(error, KinesisEfoError) else describe(error)
+                    delay, most = jitter(settings, failures, self._random), settings.max_retries
+                    if (most is not None and failures > most) or seconds() + delay > settings.timeout:
+                        logger.warning("%s: given up after %.0f s and %d tries", what, seconds(), failures)
+                        raise first from None
                 await self._clock.sleep(delay)
         finally:
             word.cancel()
@@ -89,57 +106,5 @@ class Patience:
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", lambda: asyncio.wrap_future(in_thread(load)))
-        done: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                done.set_result(asyncio.run(loading))
-            except BaseException as error:
-                done.set_exception(error)
-
         # Run the loop in a separate thread: a notebook's thread already has a loop. It is a daemon thread, so that Ctrl-C ends the wait.
-        Thread(target=run, name="kinesis-efo manifest", daemon=True).start()
-        return done.result()
-
-    def _delay(self, wait: _Wait, error: Exception) -> float | None:
-        renewed = cause_of(error) is Cause.EXPIRED and not wait.expired
-        wait.expired = wait.expired or renewed
-        if not passes(error) and not renewed:
-            wait.first = error
-            return None
-        wait.failed(error)
-        delay = jitter(self._settings, wait.failures, self._random)
-        most = self._settings.max_retries
-        if (most is not None and wait.failures > most) or wait.seconds + delay > self._settings.timeout:
-            logger.warning("%s: given up after %.0f s and %d tries", wait.what, wait.seconds, wait.failures)
-            return None
-        return delay
-
-
-class _Wait:
-    """The failures and the duration of one call that is retried."""
-
-    def __init__(self, what: str, clock: Clock) -> None:
-        self.what = what
-        self.failures = 0
-        self.expired = False
-        self.first: Exception | None = None
-        self._last = "no answer yet"
-        self._clock = clock
-        self._since = clock.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return self._clock.monotonic() - self._since
-
-    def failed(self, error: Exception) -> None:
-        self.failures += 1
-        self.first = self.first or error
-        self._last = str(error) if isinstance(error, KinesisEfoError) else describe(error)
-
-    async def warn(self) -> NoReturn:
-        pause = FIRST_WORD_SECONDS
-        while True:
-            await self._clock.sleep(pause)
-            logger.warning("waiting for %s for %.0f s: %s", self.what, self.seconds, self._last)
-            pause = NEXT_WORD_SECONDS
+        return in_thread(asyncio.run, loading).result()

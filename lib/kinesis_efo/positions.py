@@ -166,22 +166,10 @@ def rank(position: Position) -> tuple[int, int, bool]:
 
 
 class LastRecord(NamedTuple):
-    """The last record up to a position, for KCL checkpoints; `sub` is the index of its last user record in a KPL aggregate, else 0.
-
-    >>> str(LastRecord(42, 7)), str(LastRecord(42)), LastRecord.parse("42:7")
-    ('42:7', '42', LastRecord(number=42, sub=7))
-    """
+    """The last record up to a position, for KCL checkpoints; `sub` is the index of its last user record in a KPL aggregate, else 0."""
 
     number: int
     sub: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> LastRecord:
-        """Parse the text that `str` returns."""
-        return cls(*map(int, text.split(":")))
-
-    def __str__(self) -> str:
-        return f"{self.number}:{self.sub}" if self.sub else str(self.number)
 
 
 class ShardRange(NamedTuple):

@@ -166,9 +166,6 @@ class PrivateDirectory:
         with os.fdopen(self.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
 
-    def rename(self, name: str, to: str) -> None:
-        os.rename(name, to, src_dir_fd=self._handle, dst_dir_fd=self._handle)
-
     def remove(self, *names: str) -> None:
         """Remove files, if they exist."""
         for name in names:

@@ -7,11 +7,10 @@ The SDK still handles endpoints, signing, credentials and errors. Boto3's and bo
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from datetime import datetime
+from io import BytesIO
 from typing import Any, Final
 
 from aiobotocore.awsrequest import AioAWSResponse
@@ -19,13 +18,13 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiohttp import ClientPayloadError, ServerDisconnectedError
 from botocore.client import BaseClient
 from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
+from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 RAW_BODY: Final = "KinesisEfoBody"
 """The key of the raw body in a response, after `keep_answers` was called for the operation."""
 
 _BODY: Final = "kinesis_efo.body"
-_TIME: Final = "kinesis_efo.time"
 _TIMES_READ: Final = 4
 """Time limit for a whole response other than a stream, as a multiple of the read timeout."""
 _MOST_BODY: Final = 8 << 20
@@ -148,20 +147,8 @@ class _LimitedClient:
             if isinstance(error, HTTPError):
                 raise HTTPClientError(error=error) from None
             raise
-        answer.raw = _Read(bytes(body))
+        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # in place of the open response
         return answer
-
-
-class _Read:
-    """A body that was read, in place of the open response."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self, *_: Any) -> Iterator[bytes]:
-        yield self._body
-
-    def close(self) -> None: ...
 
 
 def _too_long(url: str, most: int) -> HTTPClientError:
@@ -196,25 +183,9 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
     events.register(f"before-send.kinesis.{operation}", _send_whole)
 
 
-def send_exact_times(session: Any) -> None:
-    """Send times in requests to Kinesis with milliseconds. Older versions of botocore truncate them to whole seconds."""
-
-    def note(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        context[_TIME] = _start(params).get("Timestamp")
-
-    def correct(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-        if isinstance(time := context.get(_TIME), datetime):
-            body = json.loads(params["body"])
-            _start(body)["Timestamp"] = round(time.timestamp(), 3)
-            params["body"] = json.dumps(body).encode()
-
-    session.register("provide-client-params.kinesis", note)
-    session.register("before-call.kinesis", correct)
-
-
-def _start(params: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = params.get("StartingPosition") or params.get("ShardFilter") or params
-    return found
+def send_exact_times(serializer_kwargs: dict[str, Any], **_: Any) -> None:
+    """Send times with milliseconds, which older versions of botocore truncate. A handler of the event `creating-serializer`."""
+    serializer_kwargs["timestamp_precision"] = "millisecond"
 
 
 def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:

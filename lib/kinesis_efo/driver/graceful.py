@@ -268,9 +268,24 @@ def watch_marker(
     if location is None:
         return lambda: None
     ended = threading.Event()
-    thread = threading.Thread(
-        target=_watch, args=(spark, location, found, every, ended), name="stop marker", daemon=True
-    )
+
+    def watch() -> None:
+        warned = False
+        while not ended.wait(every):
+            try:
+                there = _exists(spark, location)
+            # OSError: the JVM is gone.
+            except (Py4JError, OSError) as error:
+                if not warned and not ended.is_set():
+                    logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
+                    warned = True
+                continue
+            if there:
+                logger.info("found the stop marker %s", location)
+                found()
+                return
+
+    thread = threading.Thread(target=watch, name="stop marker", daemon=True)
     thread.start()
 
     def end() -> None:
@@ -278,23 +293,6 @@ def watch_marker(
         thread.join(max(every, 1.0))
 
     return end
-
-
-def _watch(spark: SparkSession, location: str, found: Callable[[], None], every: float, ended: threading.Event) -> None:
-    warned = False
-    while not ended.wait(every):
-        try:
-            there = _exists(spark, location)
-        # OSError: the JVM is gone.
-        except (Py4JError, OSError) as error:
-            if not warned and not ended.is_set():
-                logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
-                warned = True
-            continue
-        if there:
-            logger.info("found the stop marker %s", location)
-            found()
-            return
 
 
 def _exists(spark: SparkSession, location: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 
 from kinesis_efo.driver.graceful import is_stop, stop_after_batch, stop_signals
 from kinesis_efo.driver.listener import ProgressListener
@@ -120,9 +120,6 @@ class _Failures(ProgressListener):
         # A TypeError is raised if Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
             logger.info("Spark's own log says why queries fail: %s", error)
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Never called: `hears_progress` is False."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Print why the query failed: this library's message after a delay, or the full text of any other error immediately."""

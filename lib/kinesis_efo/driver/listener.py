@@ -9,7 +9,6 @@ import ast
 import json
 import logging
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -57,9 +56,8 @@ class ProgressListener(StreamingQueryListener):
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Does nothing."""
 
-    @abstractmethod
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Called after each micro-batch, in Spark's listener thread; must return soon."""
+        """Does nothing. Called after each micro-batch, in Spark's listener thread; must return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Does nothing: `awaitTermination` raises the query's exception."""

@@ -87,7 +87,9 @@ class Connection(asyncio.BufferedProtocol):
         self._draining = False
         self._lost: Exception | None = None
         self._outbox = _Outbox(self._h2, self.abort)
-        self._keepalive = _Keepalive(self, clock)
+        self._clock = clock
+        self._received_at = self._used_at = clock.monotonic()
+        self._watch: asyncio.Task[None] | None = None
         self._hanging_up: asyncio.TimerHandle | None = None
         self.gone = asyncio.Event()  # Set when the socket is closed
 
@@ -128,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     def give_place(self) -> None:
         """Release a place after its request has ended, or if no request is sent."""
         self.active -= 1
-        self._keepalive.used()
+        self._used_at = self._clock.monotonic()
         self._close_if_done()
 
     async def request(
@@ -168,15 +170,6 @@ class Connection(asyncio.BufferedProtocol):
         self._forget(stream_id)
         self._outbox.flush()
 
-    @property
-    def in_use(self) -> bool:
-        """Whether a request is in progress, or the connection is still being opened."""
-        return bool(self.active) or not self.ready.done()
-
-    def ping(self) -> None:
-        self._h2.ping(b"still up")
-        self._outbox.flush()
-
     def close(self) -> None:
         """Close the connection with a GOAWAY. Reads in progress fail."""
         if self._lost is None:
@@ -200,13 +193,13 @@ class Connection(asyncio.BufferedProtocol):
         if security is not None and security.selected_alpn_protocol() != "h2":
             return  # the other side did not agree to HTTP/2, for which `dial` raises an error
         self._outbox.open(self._transport)
-        self._keepalive.start()
+        self._watch = asyncio.ensure_future(self._keep())
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._keepalive.received()
+        self._received_at = self._clock.monotonic()
         if self._lost is not None:
             return
         self._outbox.holding = True
@@ -326,6 +319,40 @@ class Connection(asyncio.BufferedProtocol):
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
         self._close_if_done()
 
+    # -- silence
+
+    async def _keep(self) -> None:
+        """Send a PING on a silent connection. Close the connection if it is dead or unused."""
+        # Close the connection if watching it fails: nothing would notice when an unwatched connection dies.
+        try:
+            await self._look_after()
+        except Exception as error:
+            self.abort(ConnectionLost(f"watching the connection failed: {type(error).__name__}: {error}"))
+
+    async def _look_after(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            quiet = now - self._received_at
+            unused = 0.0 if self.active or not self.ready.done() else now - self._used_at
+            if unused >= IDLE_SECONDS:
+                self.close()
+                return
+            if quiet < PING_SECONDS:
+                await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
+            else:
+                await self._ping()
+
+    async def _ping(self) -> None:
+        asked = self._clock.monotonic()
+        self._h2.ping(b"still up")
+        self._outbox.flush()
+        await self._clock.sleep(PING_SECONDS)
+        # Let asyncio read before the check: if this process was suspended, the reply may still be in the socket.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if self._received_at < asked:
+            self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
+
     # -- the end
 
     def _close_if_done(self) -> None:
@@ -363,7 +390,8 @@ class Connection(asyncio.BufferedProtocol):
             # Create a separate exception for each response: raising a shared one would mix the tracebacks.
             self._end(stream_id, ConnectionLost(str(why)))
         self._outbox.close()
-        self._keepalive.stop()
+        if self._watch is not None:
+            self._watch.cancel()
         self._changed(self)
 
     def _never_ready(self, why: Exception) -> None:
@@ -437,62 +465,6 @@ class _Outbox:
             self._unsent.clear()
             if transport.get_write_buffer_size() > _MOST_UNSENT:
                 self._abort(ConnectionLost("the service does not read what is sent to it"))
-
-
-class _Keepalive:
-    """Sends a PING on a silent connection. Closes the connection if it is dead or unused."""
-
-    def __init__(self, connection: Connection, clock: Clock) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._received_at = self._used_at = clock.monotonic()
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._task = asyncio.ensure_future(self._keep())
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def received(self) -> None:
-        """Record that bytes were received."""
-        self._received_at = self._clock.monotonic()
-
-    def used(self) -> None:
-        """Restart the idle time after a request has ended."""
-        self._used_at = self._clock.monotonic()
-
-    async def _keep(self) -> None:
-        # Close the connection if watching it fails: nothing would notice when an unwatched connection dies.
-        try:
-            await self._look_after()
-        except Exception as error:
-            why = f"watching the connection failed: {type(error).__name__}: {error}"
-            self._connection.abort(ConnectionLost(why))
-
-    async def _look_after(self) -> None:
-        while True:
-            now = self._clock.monotonic()
-            quiet = now - self._received_at
-            unused = 0.0 if self._connection.in_use else now - self._used_at
-            if unused >= IDLE_SECONDS:
-                self._connection.close()
-                return
-            if quiet < PING_SECONDS:
-                await self._clock.sleep(min(PING_SECONDS - quiet, max(0.1, IDLE_SECONDS - unused)))
-            else:
-                await self._ping()
-
-    async def _ping(self) -> None:
-        asked = self._clock.monotonic()
-        self._connection.ping()
-        await self._clock.sleep(PING_SECONDS)
-        # Let asyncio read before the check: if this process was suspended, the reply may still be in the socket.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        if self._received_at < asked:
-            self._connection.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
 
 
 def _name(code: int | ErrorCodes | None) -> str:

@@ -44,17 +44,11 @@ class HostTable(LeaseStore):
         return str(self._directory)
 
     async def scan(self) -> Scan:
-        leases: dict[str, Lease] = {}
-        unreadable: dict[str, str] = {}
         with self._rows() as rows:
             found = [row for row in rows.execute("SELECT * FROM leases") if row[0] in self._readers.values()]
-        for _, key, text in found:
-            try:
-                if (lease := self.to_lease(msgspec.json.decode(text, type=Item))) is not None:
-                    leases[key] = lease
-            except LeaseTableError as error:
-                unreadable[key] = str(error)
-        return Scan(leases, unreadable)
+        scan = Scan()
+        self.add_rows(scan, (msgspec.json.decode(text, type=Item) for _, _, text in found))
+        return scan
 
     async def create(self, lease: Lease) -> Outcome:
         with self._rows() as rows:

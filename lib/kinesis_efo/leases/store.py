@@ -6,7 +6,7 @@ A write succeeds only if the row still has the owner and the counter that the wr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -32,8 +32,8 @@ Outcome: TypeAlias = Lease | Conflict
 class Scan:
     """All rows of the table, and the errors of rows that cannot be read, by lease key."""
 
-    leases: Mapping[str, Lease] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
 
 
 class LeaseStore(ABC):
@@ -50,6 +50,16 @@ class LeaseStore(ABC):
             return Lease.from_item(item) if item else None
         except ValueError as error:
             raise LeaseTableError(f"{error} in {self.label}") from None
+
+    def add_rows(self, scan: Scan, items: Iterable[Item]) -> None:
+        """Convert the DynamoDB attributes of rows, and add them to a scan."""
+        for item in items:
+            key = item["leaseKey"]["S"]
+            try:
+                if (lease := self.to_lease(item)) is not None:
+                    scan.leases[key] = lease
+            except LeaseTableError as error:
+                scan.unreadable[key] = str(error)
 
     @abstractmethod
     async def check(self) -> str:

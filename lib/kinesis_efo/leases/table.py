@@ -62,21 +62,13 @@ class LeaseTable(LeaseStore):
         return str(table["TableArn"])
 
     async def scan(self) -> Scan:
-        leases: dict[str, Lease] = {}
-        unreadable: dict[str, str] = {}
-
         async def call(**start: Any) -> dict[str, Any]:
             return await self._call("Scan", self._client.scan(TableName=self._name, ConsistentRead=True, **start))
 
+        scan = Scan()
         async for page in pages_of(f"Scan of {self.label}", call, {}, _after):
-            for item in page["Items"]:
-                key = item["leaseKey"]["S"]
-                try:
-                    if (lease := self.to_lease(item)) is not None:
-                        leases[key] = lease
-                except LeaseTableError as error:
-                    unreadable[key] = str(error)
-        return Scan(leases, unreadable)
+            self.add_rows(scan, page["Items"])
+        return scan
 
     async def create(self, lease: Lease) -> Outcome:
         request = {"Item": lease.to_item(), "ConditionExpression": "attribute_not_exists(leaseKey)"}

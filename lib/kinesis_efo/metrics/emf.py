@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from kinesis_efo.errors import naming
 from kinesis_efo.metrics.catalog import DIMENSIONS, Kind, Metric
-from kinesis_efo.metrics.registry import Attributes, MetricsRegistry, Values
+from kinesis_efo.metrics.registry import Attributes, Source, Values, merge, samples_of
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +79,17 @@ def emf_sink(where: str) -> Callable[[str], None]:
 
 
 class EmfWriter:
-    """Writes a registry's metrics as EMF lines every `interval` seconds and when it is closed. `write` is a function from `emf_sink`."""
+    """Writes a source's metrics as EMF lines every `interval` seconds and when it is closed. `write` is a function from `emf_sink`."""
 
     def __init__(
         self,
-        registry: MetricsRegistry,
+        source: Source,
         interval: float,
         write: Callable[[str], None],
         epoch: Callable[[], float] = time.time,
         end_seconds: float = _END_SECONDS,
     ) -> None:
-        self._registry = registry
+        self._source = source
         self._interval = interval
         self._write = write
         self._epoch = epoch
@@ -112,7 +112,7 @@ class EmfWriter:
 
     def write(self) -> None:
         """Write one set of lines. Logs a failure once until a write succeeds again."""
-        values = self._registry.values(fresh=0)
+        values = merge({}, samples_of(self._source))
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:
             if lines:

@@ -57,26 +57,20 @@ class Telemetry:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.registry = MetricsRegistry()
-        self._own: SdkMeterProvider | None = None
+        self.own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
         # Only an SDK's provider has `force_flush`. If the program sets up an SDK later, the API's default provider forwards to it.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
-            self._own = sdk_provider(exporters)
-        publish(self.registry, (self._own or provider).get_meter(METER))
+            self.own = sdk_provider(exporters)
+        publish(self.registry, (self.own or provider).get_meter(METER))
 
     def flush(self) -> None:
         """Export the current values through this library's SDK, within a bounded time. A program flushes its own SDK."""
-        own = self._own
-        if own is not None:
+        if self.own is not None:
             self.registry.values(fresh=0)
-            flushing = threading.Thread(target=own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
+            flushing = threading.Thread(target=self.own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
             flushing.start()
             flushing.join(_FLUSH_SECONDS)
-
-    def close(self) -> None:
-        """Shut down this library's SDK, if it has set one up, and the SDK's threads."""
-        if self._own is not None:
-            self._own.shutdown()
 
 
 def exporter_names(environment: Mapping[str, str]) -> list[str]:

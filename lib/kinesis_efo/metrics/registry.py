@@ -69,7 +69,7 @@ class MetricsRegistry:
         """Remove a source, but retain the last values of its counters, so that totals do not drop."""
         with self._lock:
             self._sources.remove(source)
-            merge(self._former, (sample for sample in _read(source) if sample.metric.kind is Kind.COUNTER))
+            merge(self._former, (sample for sample in samples_of(source) if sample.metric.kind is Kind.COUNTER))
             self._read_at = float("-inf")
 
     def values(self, fresh: float = FRESH_SECONDS) -> Values:
@@ -78,12 +78,13 @@ class MetricsRegistry:
             if self._now() - self._read_at >= fresh:
                 values = dict(self._former)
                 for source in self._sources:
-                    merge(values, _read(source))
+                    merge(values, samples_of(source))
                 self._values, self._read_at = values, self._now()
             return self._values
 
 
-def _read(source: Source) -> list[Sample]:
+def samples_of(source: Source) -> list[Sample]:
+    """Read a source. Returns no samples if that fails."""
     try:
         return list(source())
     except Exception:

@@ -6,6 +6,7 @@ This module only compares and logs. A checkpoint has the logical names of stream
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -39,18 +40,24 @@ class StreamSet:
         self._drop = drop
         self._warned: set[str] = set()
         self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last result of `to_dict`
+        # The last few offsets, since Spark passes them repeatedly, and parsing thousands of shards is slow
+        self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
         """Return an offset as plain data, with the ARNs from which its streams are read.
 
         If the micro-batch that ends at `offset` is the query's first one, `begin` is where it begins; see `OffsetDocument`.
         """
+        for data, known in self._kept:
+            if known is offset:
+                return data
         data = offset.to_dict({name: _read_from(ref) for name, ref in self._streams.items()}, self._converted)
         self._converted = offset, data
-        if begin is None:
-            return data
-        horizons = {"horizons": times} if (times := begin.to_dict().get("horizons")) else {}
-        return {"begin": {} if begin is offset else begin.to_dict()["streams"], **data, **horizons}
+        if begin is not None:
+            horizons = {"horizons": times} if (times := begin.to_dict().get("horizons")) else {}
+            data = {"begin": {} if begin is offset else begin.to_dict()["streams"], **data, **horizons}
+        self._kept.appendleft((data, offset))
+        return data
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
         """Return the start of the micro-batch that ends at an offset accepted by `read`; None if the offset lacks it."""
@@ -62,6 +69,9 @@ class StreamSet:
         Raises ConfigurationError for invalid data, if a stream was renamed, and if a stream is gone, unless `drop` and `finished` are set.
         Raises StreamReplacedError if a logical name stands for another stream now.
         """
+        for known, offset in self._kept:
+            if known == data:
+                return offset
         try:
             offset = Offset.from_dict(data)
         except ValueError as error:
@@ -72,12 +82,12 @@ class StreamSet:
         for fault in self.faults(offset, sources_of(data), finished=finished):
             raise fault
         gone = {key.stream for key in offset} - self._streams.keys()
-        if not gone:
-            return offset
         for name in sorted(gone):
             left = _shown({key: at for key, at in offset.items() if key.stream == name})
             self._warn("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
-        return offset.without(gone)
+        offset = offset.without(gone) if gone else offset
+        self._kept.appendleft((dict(data), offset))
+        return offset
 
     def faults(
         self, offset: Offset, sources: Mapping[str, str], *, finished: bool

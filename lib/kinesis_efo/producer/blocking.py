@@ -87,7 +87,7 @@ class Producer:
         self._thread.start()
         self._loop = started.result()
         try:
-            self._call(self._producer.open)
+            self._start(self._producer.open).result()
         except BaseException:
             self._end_loop()
             raise
@@ -201,9 +201,6 @@ class Producer:
     @property
     def _elsewhere(self) -> bool:
         return self._producer.home is not None and self._producer.home.left
-
-    def _call(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        self._start(function).result()
 
     def _start(self, function: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         assert self._loop is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
@@ -22,29 +23,19 @@ UNKNOWN_BYTES: Final = 4 << 20
 """The assumed size of a range if its size is unknown, as after a restart: Spark's offset log does not contain sizes."""
 
 
+@dataclass(repr=False)
 class KinesisPartition(InputPartition):
     """The ranges that one task reads, one after the other. There is at most one range per shard."""
 
-    def __init__(
-        self,
-        address: FetcherAddress | None,  # The fetcher of all the ranges; None: request it from `planner`
-        secret: str,  # The run's secret, which must not be logged
-        ranges: Sequence[ShardRange],
-        *,
-        planner: FetcherAddress,
-        deaggregate: bool,  # Whether the task unpacks KPL aggregates
-        # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
-        hash_ranges: Mapping[ShardKey, tuple[int, int]] | None = None,
-        query: str = "",  # The name of the query in its run
-    ) -> None:
-        super().__init__(None)
-        self.address = address
-        self.planner = planner
-        self.query = query
-        self.secret = secret
-        self.ranges = tuple(ranges)
-        self.deaggregate = deaggregate
-        self.hash_ranges = hash_ranges or {}
+    address: FetcherAddress | None  # The fetcher of all the ranges; None: request it from `planner`
+    secret: str  # The run's secret, which must not be logged
+    ranges: tuple[ShardRange, ...]
+    _: KW_ONLY
+    planner: FetcherAddress
+    deaggregate: bool  # Whether the task unpacks KPL aggregates
+    # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
+    hash_ranges: Mapping[ShardKey, tuple[int, int]] = field(default_factory=dict)
+    query: str = ""  # The name of the query in its run
 
     def __repr__(self) -> str:
         return "KinesisPartition(" + ", ".join(f"{r.key} ({r.after}, {r.through}]" for r in self.ranges) + ")"

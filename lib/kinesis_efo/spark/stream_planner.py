@@ -11,7 +11,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any, Final
@@ -71,9 +70,12 @@ class StreamPlanner:
         # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips as of the first call of `latest`
         self.available_now = False
         self._options = options
-        self._offsets = SparkOffsets(manifest, drop=options.drop_removed_streams)
+        self._offsets = StreamSet(manifest, drop=options.drop_removed_streams)
         self._run = QueryRun(options, join, self.warn_of_unread)
-        self._triggers = Triggers()
+        self._asked = 0  # The number of triggers
+        self._had_nothing = False  # Whether the last trigger found nothing to read
+        self._others_have_rows = False  # Whether the last micro-batch had only rows of other sources
+        self._ends_known = False  # Whether the query has an end, and its end positions are known
         self._last: dict[str, Any] | None = None
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
@@ -90,7 +92,9 @@ class StreamPlanner:
         Spark calls this only after it has written the commit log of the previous micro-batch, which is therefore finished.
         """
         self._check_end(once=once)
-        hurry = self._triggers.begin()
+        self._asked += 1
+        # Do not wait if the last trigger had only rows of other sources.
+        hurry, self._others_have_rows, self._had_nothing = self._others_have_rows, False, False
         position = self._begin(start or self._last or START)
         self._run.begin(position)
         begin = position if position.mark is not None and not position.mark.moved else None
@@ -104,7 +108,7 @@ class StreamPlanner:
                 break
         else:
             self._run.check_stopping(ends=once or self.available_now or self._options.catch_up)
-        self._triggers.had_nothing = True
+        self._had_nothing = True
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
@@ -153,7 +157,7 @@ class StreamPlanner:
             KinesisPartition(
                 fetcher,
                 run.secret,
-                group,
+                tuple(group),
                 deaggregate=self._options.deaggregate is not Deaggregation.OFF,
                 hash_ranges={each.key: hash_ranges[each.key] for each in group if each.key in hash_ranges},
                 planner=run.planner_address,
@@ -169,8 +173,8 @@ class StreamPlanner:
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned the next micro-batch."""
-        self._triggers.planned()
+        """Record that Spark has planned a micro-batch. If it has no records of this source, it must have rows of another one."""
+        self._others_have_rows = self._had_nothing
 
     def stop(self) -> None:
         """Leave the run. If this was its last query, the run releases its leases and ends."""
@@ -193,17 +197,30 @@ class StreamPlanner:
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
         if step.ending is not None:
-            self._triggers.ends_known = not step.ending.wanted
+            self._ends_known = not step.ending.wanted
 
     def warn_of_unread(self, at_most: float = _REPORT_SECONDS) -> None:
-        """Warn if the query has ended and may have left records unread. Waits `at_most` seconds for the driver's last report."""
+        """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and this may have left records unread.
+
+        Waits `at_most` seconds for the driver's last report.
+        """
         options, finished = self._options, self._run.finishes_last(at_most)
-        limited = options.max_bytes_per_trigger or options.max_records_per_trigger
-        self._triggers.warn_of_unread(
-            finished=finished,
-            known=not self._has_planned or options.listens,
-            at_tips=self.lag.at_tips and not limited,
-        )
+        asked, self._asked = self._asked, 2  # a second call does not warn again
+        if self._ends_known or asked > 1:
+            return
+        if asked == 0 and finished:
+            logger.warning(
+                "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
+                "trigger(once=True), run it again: it continues where it ended"
+            )
+        unknown = self._has_planned and not options.listens
+        at_tips = self.lag.at_tips and not (options.max_bytes_per_trigger or options.max_records_per_trigger)
+        if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self._had_nothing or unknown):
+            logger.warning(
+                "the query ended after one trigger, which may not have read all available records; the next run continues where it ended. "
+                "With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
+                "4.2, only then does the one micro-batch read up to the tips"
+            )
 
 
 class QueryRun:
@@ -291,66 +308,4 @@ class QueryRun:
         if ends or time.monotonic() - self._signaled_at > stall:
             raise FetcherUnreachableError(
                 "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"
-            )
-
-
-class SparkOffsets(StreamSet):
-    """A `StreamSet` that caches the last few offsets, since Spark passes them repeatedly and parsing thousands of shards is slow."""
-
-    def __init__(self, manifest: Manifest, *, drop: bool) -> None:
-        super().__init__(manifest, drop=drop)
-        self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
-
-    def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
-        for known, offset in self._kept:
-            if known == data:
-                return offset
-        offset = super().read(data, finished=finished)
-        self._kept.appendleft((dict(data), offset))
-        return offset
-
-    def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        for data, known in self._kept:
-            if known is offset:
-                return data
-        data = super().to_dict(offset, begin)
-        self._kept.appendleft((data, offset))
-        return data
-
-
-class Triggers:
-    """Counts the triggers of a query, to warn if Spark has ended the query after one trigger while records may be unread."""
-
-    def __init__(self) -> None:
-        self.had_nothing = False  # Whether the last trigger found nothing to read
-        self.ends_known = False  # Whether the query has an end, and its end positions are known
-        self._asked = 0
-        self._others_have_rows = False
-
-    def begin(self) -> bool:
-        """Record the start of a trigger. Returns True if it must not wait, because the last one had only rows of other sources."""
-        self._asked += 1
-        hurry = self._others_have_rows
-        self._others_have_rows = self.had_nothing = False
-        return hurry
-
-    def planned(self) -> None:
-        """Record that Spark has planned a micro-batch. If it has no records of this source, it must have rows of another one."""
-        self._others_have_rows = self.had_nothing
-
-    def warn_of_unread(self, *, finished: bool, known: bool, at_tips: bool) -> None:
-        """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and this may have left records unread."""
-        asked, self._asked = self._asked, 2  # a second call does not warn again
-        if self.ends_known or asked > 1:
-            return
-        if asked == 0 and finished:
-            logger.warning(
-                "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
-                "trigger(once=True), run it again: it continues where it ended"
-            )
-        if asked == 1 and SPARK_VERSION < (4, 2) and not at_tips and (finished or self.had_nothing or not known):
-            logger.warning(
-                "the query ended after one trigger, which may not have read all available records; the next run continues where it ended. "
-                "With trigger(once=True) or trigger(availableNow=True), set kinesis-efo option 'catchUp' to true: before Spark "
-                "4.2, only then does the one micro-batch read up to the tips"
             )

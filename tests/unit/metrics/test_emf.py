@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.metrics import METRICS, MetricsRegistry, MetricsSettings, Sample, report
+from kinesis_efo.metrics import METRICS, MetricsSettings, Sample, report
 from kinesis_efo.metrics.catalog import DIMENSIONS, LAG, RECORDS
 from kinesis_efo.metrics.emf import EmfWriter, emf_lines, emf_sink
 from kinesis_efo.metrics.registry import Values
@@ -95,24 +95,19 @@ def test_unwritten_growth_comes_with_the_next_lines(caplog: pytest.LogCaptureFix
             raise OSError("no space left")
         written.append(text)
 
-    now = [0.0]
-    registry, source = MetricsRegistry(lambda: now[0]), Counting()
-    registry.add(source)
-    writer = EmfWriter(registry, 60, write, epoch=lambda: 1.7e9)
-    for records in (3, 5):
-        source.records, now[0] = records, now[0] + 1
+    source = Counting()
+    writer = EmfWriter(source, 60, write, epoch=lambda: 1.7e9)
+    for source.records in (3, 5):
         writer.write()
     assert caplog.text.count("cannot be written") == 1
-    full, now[0] = False, now[0] + 1
+    full = False
     writer.write()
     assert [check(line)["RecordsFetched"] for text in written for line in text.splitlines()] == [5]
 
 
 def test_the_end_writes_the_growth_since_the_last_lines(tmp_path: Path) -> None:
     path, source = tmp_path / "logs" / "emf.log", Counting()
-    registry = MetricsRegistry()
-    registry.add(source)
-    writer = EmfWriter(registry, 3600, emf_sink(str(path)))
+    writer = EmfWriter(source, 3600, emf_sink(str(path)))
     writer.start()
     source.records = 4
     writer.write()
@@ -129,9 +124,7 @@ def test_write_that_hangs_does_not_delay_the_end() -> None:
         hanging.set()
         assert let_go.wait(30)
 
-    registry = MetricsRegistry()
-    registry.add(Counting())
-    writer = EmfWriter(registry, 0.01, write, end_seconds=0.05)
+    writer = EmfWriter(Counting(), 0.01, write, end_seconds=0.05)
     writer.start()
     assert hanging.wait(60)
     writer.close()

@@ -114,7 +114,8 @@ def test_the_environment_alone_sends_metrics_to_a_collector(
     telemetry = Telemetry(environment)
     telemetry.registry.add(Counting())
     telemetry.flush()
-    telemetry.close()
+    assert telemetry.own is not None
+    telemetry.own.shutdown()
     (path, request), *_ = received
     assert path == "/v1/metrics"
     (resource,) = request.resource_metrics

@@ -43,10 +43,27 @@ ORDERS, CLICKS = ref("orders"), ref("clicks")
     ],
 )
 def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, caplog: pytest.LogCaptureFixture) -> None:
-    data = reading(ORDERS).to_dict(offset(orders=AT))
     streams = reading(now)
-    assert streams.read(data) == streams.read(data) == offset(orders=AT)
+    for at in AT, Position.after(8):
+        assert streams.read(reading(ORDERS).to_dict(offset(orders=at))) == offset(orders=at)
     assert caplog.messages == [f"stream orders is read as {how} now; the runs before read it as {ORDERS.consumer_arn}"]
+
+
+def test_the_last_offsets_are_not_parsed_again() -> None:
+    streams = reading(ORDERS)
+    texts = [offset(orders=Position.after(number)).to_dict() for number in range(5)]
+    first = streams.read(texts[0])
+    assert streams.read(dict(texts[0])) is first
+    assert streams.to_dict(first) == texts[0], "as Spark has it, without what would be added"
+    for text in texts[1:]:
+        streams.read(text)
+    assert streams.read(texts[4]) is streams.read(texts[4])
+    assert streams.read(texts[0]) is not first, "only a few are kept"
+    new = offset(orders=Position.after(9))
+    data = streams.to_dict(new, new)
+    assert data["begin"] == {}
+    assert streams.to_dict(new) is data
+    assert streams.read(data) is new
 
 
 @pytest.mark.parametrize(

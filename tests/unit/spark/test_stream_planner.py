@@ -19,7 +19,7 @@ from kinesis_efo.options.source import LISTENS
 from kinesis_efo.positions import Mark, Offset, Position, ShardKey
 from kinesis_efo.run.access import BatchPlan, Begin, Logged, Next, Plan, Reading, Step
 from kinesis_efo.spark import stream_planner
-from kinesis_efo.spark.stream_planner import QueryRun, SparkOffsets, StreamPlanner, _check_first
+from kinesis_efo.spark.stream_planner import QueryRun, StreamPlanner, _check_first
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks.compat import SPARK_VERSION
 from kinesis_efo_local.sequence import Numbering
@@ -124,23 +124,6 @@ def test_after_a_signal_the_query_leaves_when_quiet() -> None:
     never_joined = Run()
     query_of(never_joined).leave_when_quiet()
     assert never_joined.did == []
-
-
-def test_the_last_offsets_are_not_parsed_again() -> None:
-    offsets = SparkOffsets(ORDERS, drop=False)
-    texts = [Offset({key(0): Position.after(number)}).to_dict() for number in range(5)]
-    first = offsets.read(texts[0])
-    assert offsets.read(dict(texts[0])) is first
-    assert offsets.to_dict(first) == texts[0], "as Spark has it, without what would be added"
-    for text in texts[1:]:
-        offsets.read(text)
-    assert offsets.read(texts[4]) is offsets.read(texts[4])
-    assert offsets.read(texts[0]) is not first, "only a few are kept"
-    new = Offset({key(0): Position.after(9)})
-    data = offsets.to_dict(new, new)
-    assert data["begin"] == {}
-    assert offsets.to_dict(new) is data
-    assert offsets.read(data) is new
 
 
 def test_a_stopped_reader_removes_its_notes_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

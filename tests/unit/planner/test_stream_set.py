@@ -46,7 +46,7 @@ def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, cap
     data = reading(ORDERS).to_dict(offset(orders=AT))
     streams = reading(now)
     assert streams.read(data) == streams.read(data) == offset(orders=AT)
-    assert caplog.messages == [f"stream orders is read as {how} now; the runs before read it as {ORDERS.consumer_arn}"]
+    assert caplog.messages == [f"stream orders is now read as {how}; earlier runs read it as {ORDERS.consumer_arn}"]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, cap
 def test_checkpoint_of_another_source_names_the_remedy(data: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         reading(ORDERS).read(data)
-    assert "give this query a checkpointLocation of its own" in str(caught.value)
+    assert "give this query a separate checkpointLocation" in str(caught.value)
     assert "if it unites several sources, give them in the order that they had" in str(caught.value)
     told = cause(RuntimeError(f"Traceback ...\nkinesis_efo.errors.ConfigurationError: {caught.value}"))
     assert type(told) is ConfigurationError

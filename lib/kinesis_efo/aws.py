@@ -150,8 +150,8 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
-            f"{host} is Kinesis' alone, and was given as the endpoint of every service, {service} as well; set AWS_ENDPOINT_URL_KINESIS in "
-            "place of kinesis-efo option 'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL"
+            f"{host} is an endpoint of Kinesis only, but was given for every service, including {service}; set AWS_ENDPOINT_URL_KINESIS "
+            "instead of kinesis-efo option 'endpointUrl' (on the command line, --endpoint-url) and AWS_ENDPOINT_URL"
         )
 
 
@@ -268,7 +268,7 @@ class _Limit:
             found = []
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 source, path = _authorities(self._session)
-                found.append(f"authorities: {path}, from {source or 'the SDK; AWS_CA_BUNDLE names others'}")
+                found.append(f"CA bundle: {path}, from {source or 'the SDK; AWS_CA_BUNDLE selects another'}")
             proxies, url = client.meta.config.proxies, client.meta.endpoint_url
             proxy = ProxyConfiguration(get_environ_proxies(url) if proxies is None else proxies).proxy_url_for(url)
             if proxy is not None and (shown := mask_proxy_url(proxy)) not in str(error):
@@ -279,7 +279,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Make a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
+    """Create a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
 
     `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
     """

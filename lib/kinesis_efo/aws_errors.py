@@ -251,8 +251,9 @@ def describe(error: Exception) -> str:
     if isinstance(error, ClientError) and is_foreign(error):
         status = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "unknown")
         text = (
-            f"{error.operation_name} was answered with HTTP status {status} without a code of AWS: a proxy may have answered, or the endpoint may "
-            "be another service's (AWS_ENDPOINT_URL_KINESIS sets that of Kinesis alone, in place of 'endpointUrl' and AWS_ENDPOINT_URL)"
+            f"{error.operation_name} returned HTTP status {status} without an AWS error code: a proxy may have responded, or the endpoint "
+            "may belong to another service (AWS_ENDPOINT_URL_KINESIS sets that of Kinesis only, instead of 'endpointUrl' and "
+            "AWS_ENDPOINT_URL)"
         )
     elif isinstance(error, ClientError):
         text = f"{code_of(error)}: {message_of(error) or 'without a message'}"

@@ -249,7 +249,7 @@ def load_manifest(location: str, client: Callable[[str], Any]) -> Manifest:
             text = client("s3").get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_BYTES + 1)
         else:
             raise ManifestError(
-                f"manifest {location}: scheme {scheme!r} is not known; give a path, ssm:///name or s3://bucket/key"
+                f"manifest {location}: unknown scheme {scheme!r}; give a path, ssm:///name or s3://bucket/key"
             )
     except ManifestError:
         raise

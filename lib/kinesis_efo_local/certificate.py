@@ -19,7 +19,7 @@ _AFTER: Final = timedelta(days=365)
 
 
 def make_tls(host: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """Make a certificate for this machine and what serves with it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
+    """Create a certificate for this machine and what serves with it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
 
     Returns the context, and the path of the authority's certificate, for clients to verify with. `host` is a name or an
     address that clients may use besides those of loopback. `folder` keeps that certificate, and the key for a moment,

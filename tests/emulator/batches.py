@@ -520,7 +520,7 @@ class BatchScenario:
         ancestors = [*self.parents.get(shard, ())]
         for parent in ancestors:
             if (read := reads.get(parent)) is not None:
-                said = [each for each in read.warned if shard in each or (gone and "those before them" in each)]
+                said = [each for each in read.warned if shard in each or (gone and "unlisted ancestors" in each)]
                 if read.error or said:
                     return read
             ancestors += self.parents.get(parent, ())

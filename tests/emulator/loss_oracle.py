@@ -38,7 +38,7 @@ _CAUSE: Final = re.compile(r"; (?=stream '|shard [^ ]*:shardId-)")
 _MORE: Final = re.compile(
     r"; and (\d+) more(?:, of any records between (\S+) and (\S+))?, in shards (\d+(?:(?:, | to )\d+)*)"
 )
-_REMARK: Final = re.compile(r"; option acceptDataLoss accepts|; going on without|\. While shards")
+_REMARK: Final = re.compile(r"; option acceptDataLoss accepts|; continuing without|\. While shards")
 
 
 def single(text: str) -> list[str]:
@@ -150,7 +150,7 @@ class Report(NamedTuple):
     @property
     def goes_on(self) -> bool:
         """Whether it covers what goes within a minute, too."""
-        return "further records may go" in self.text
+        return "further records may be lost" in self.text
 
     def names(self, record: Record) -> bool:
         """Whether the text covers a record: its shard, and its time if the text has any."""

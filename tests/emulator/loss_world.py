@@ -101,7 +101,7 @@ _OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError",
 _LONGEST_TRIGGER: Final = 600.0
 
 _FURTHER: Final = re.compile(r"checkpoint had been further by (\d+) micro-batch")
-_BY_OUTAGE: Final = re.compile("an outage|throttled|Rate exceeded|brought no record|starting or ending")
+_BY_OUTAGE: Final = re.compile("an outage|throttled|Rate exceeded|had no records|starting or ending")
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
 
@@ -1416,7 +1416,7 @@ class Scenario:
             if not self.sees_tips:
                 limit += self.retry  # those that are killed have to find their end again
             if self.world.refused and len(self.queries) > 1:
-                limit *= 3  # queries that may not catch up by themselves wait for the slowest, as is said once
+                limit *= 3  # queries that may not catch up with GetRecords wait for the slowest
             # They also wait while the sink of another one is down.
             others = self.queries if self.world.refused else []
             if any(each.waits_since is None and each.is_unfinished for each in others):
@@ -1506,7 +1506,7 @@ class Scenario:
                 "startingPosition"
             ].startswith("{"):
                 query.over = True
-            case "ConfigurationError" if "a list may be a minute old" in str(error) and self.world.list_age:
+            case "ConfigurationError" if "the list may be a minute old" in str(error) and self.world.list_age:
                 pass
             case "ConfigurationError" if "share one run" in str(error):
                 # As the error says: the query that reads the most streams comes first.

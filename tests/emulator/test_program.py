@@ -77,7 +77,7 @@ def test_query_at_latest_begins_at_its_own_time(tmp_path: Path) -> None:
         machine.sleep(60)
         first = job(spark, "first", f"AT_TIMESTAMP:{round((BEGAN + began) * 1000)}")
         machine.sleep(5)
-        # No event has come yet: the shared buffer stands at the time of the first.
+        # No event has arrived yet: the shared buffer stands at the time of the first.
         second, third = job(spark, "second", "LATEST"), job(spark, "third", "LATEST")
         machine.sleep(5)
         put(spark, 7)

@@ -234,8 +234,8 @@ async def test_start_at_parent_and_grandchild_names_the_shard_between() -> None:
     world.application.start = start(json.dumps({"orders": shards}))
     with raises(
         ConfigurationError,
-        "the start of the query leaves out shardId-000000000001 of stream 'orders': if 'startingPosition' names a parent "
-        "and a child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again",
+        "the query would never read shardId-000000000001 of stream 'orders': if 'startingPosition' names a parent "
+        "and a child of such a shard, name the shard as well; otherwise Kinesis does not list its parents yet: restart the query",
     ):
         await world.read(seconds=60)
 
@@ -329,9 +329,9 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
 
         with raises(
             StreamReplacedError,
-            "stream 'orders': its shards begin at other sequence numbers than before: ... (from manifest.json) was deleted "
-            "and created again since. What was not read of the earlier one is gone; stop all queries of this Spark program, then start this one "
-            "with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
+            "stream 'orders': its shards begin at different sequence numbers than before: ... (from manifest.json) was deleted and "
+            "created again since. Unread records of the earlier stream are gone; stop all queries of this Spark program, then start this "
+            "one with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
         ):
             await asyncio.wait_for(go_on(), 120)
 
@@ -349,7 +349,7 @@ async def test_stream_created_again_while_its_run_dies() -> None:
     world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=2)
     await asyncio.sleep(60)
     async with Query(world.application) as query:
-        with pytest.raises(StreamReplacedError, match="the checkpoint is of"):
+        with pytest.raises(StreamReplacedError, match="the checkpoint belongs to"):
             await query.planner.check_replay(offset, ())
 
 

@@ -361,7 +361,7 @@ async def test_reset_to_a_number_needs_one_stream() -> None:
     here = application(stage := await staged(1))
     refs = {**here.manifest.streams, "clicks": replace(stage.ref, name="clicks")}
     here = replace(here, shards=frozenset((FIRST,)), manifest=replace(here.manifest, streams=refs))
-    with raises(UsageError, "--to ... is a position inside one shard, of one stream: say which with --stream"):
+    with raises(UsageError, "--to ... is a position inside one shard, of one stream: select it with --stream"):
         await reset_of(here, Reset(**GIVEN, to="AFTER:5", shard=[FIRST]))
 
 
@@ -382,7 +382,7 @@ async def test_number_of_another_shard_is_refused() -> None:
     await stream.refresh()
     with raises(
         InvalidRequestError,
-        "stream 'orders', shard shardId-000000000000: the position AFTER:... is of another shard; give each shard a number of its own "
+        "stream 'orders', shard shardId-000000000000: the position AFTER:... belongs to another shard; give each shard a number of its own "
         "records",
     ):
         stream.subscribe(FIRST, Position.after(number), cast(Any, None))

@@ -204,7 +204,7 @@ def test_record_larger_than_the_buffer_is_read(fetchers: int) -> None:
 @everywhere
 def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers) as w:
-        w.warns("stream events is new to this query", "stream orders is not read any more")
+        w.warns("stream events is new to this query", "stream orders is no longer read")
         w.put(10)
         w.put(10, "events")
         query = w.query(["orders"])
@@ -237,7 +237,7 @@ def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(mode: str) ->
 
 def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
     with world(streams=("orders", "events")) as w:
-        w.warns("stream events is not read any more")
+        w.warns("stream events is no longer read")
         w.put(10)
         w.put(10, "events")
         query = w.query()
@@ -246,7 +246,7 @@ def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
         w.kill_program()
         query.reads_only(["orders"], removedStreams="drop")
         query.start()
-        assert "let the query finish its last micro-batch first" in query.fails(ConfigurationError)
+        assert "let the query first finish its last micro-batch" in query.fails(ConfigurationError)
         query.reads_only(["orders", "events"], removedStreams="fail")
         query.start()
         query.reads(20, within=120)
@@ -555,10 +555,10 @@ def test_start_before_a_trimmed_generation_names_older_shards() -> None:
         with raises(
             DataLossError,
             "stream 'orders', shard ..., and those of older shards that are not listed any more, are gone. "
-            "To go on without them once, set kinesis-efo option 'acceptDataLoss' to "
+            "To continue without them once, set kinesis-efo option 'acceptDataLoss' to "
             '{"orders":{"shardId-000000000001":"AT_TIMESTAMP:...","shardId-000000000002":"AT_TIMESTAMP:..."}} '
             "(`kinesis-efo doctor --checkpoint` prints it for all shards); option 'failOnDataLoss=false' accepts every "
-            "loss. A longer retention period of the stream gives more time",
+            "loss. A longer retention period of the stream leaves more time to read it",
         ):
             query.reads(5)
 
@@ -690,7 +690,7 @@ def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
 @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator"])
 def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
     with world() as w:
-        w.warns("looking for its end for")
+        w.warns("still searching for its end after")
         w.put(10)
         w.fail(operation, after=0.0, seconds=100.0)
         w.query(available_now=True).ends(10)
@@ -734,7 +734,7 @@ def test_ending_query_waits_for_children_that_cannot_be_checked(monkeypatch: pyt
 def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)
-        w.warns("looking for its end for")
+        w.warns("still searching for its end after")
         query = w.query(available_now=True)
         query.ends(10)
         w.put(10)
@@ -747,7 +747,7 @@ def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
 @pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
 def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
     with world(options={"readMode": "polling"}) as w:
-        w.warns("looking for its end for")
+        w.warns("still searching for its end after")
         w.put(5)
         w.answer_stuck()
         w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]

@@ -143,7 +143,7 @@ def test_report_of_many_events_is_sent_in_parts() -> None:
 
 def test_strict_reader_omits_equal_records_after_a_split() -> None:
     with world(shards=1, fetchers=2, options={"deaggregate": "strict"}) as w:
-        w.warns("KPL aggregates left out", "LimitExceededException")
+        w.warns("KPL aggregates dropped", "LimitExceededException")
         w.put_aggregates()
         query = w.query(scans=2)
         for number in range(1, 6):
@@ -211,7 +211,7 @@ def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...
 # A stream of the run whose lease another program had counted as one that never expires.
 def test_fetchers_of_a_frozen_run_stop_when_its_lease_expires() -> None:
     with world(shards=2, streams=("orders", "payments"), fetchers=2, options={"leaseTimeout": "10s"}) as w:
-        w.warns("has not answered for", "is already read by")
+        w.warns("has not replied for the duration", "has not answered for", "is already read by")
         mine, w.program = w.program, w.another_program("there")
         w.put(10, "payments")
         w.query(("payments",)).reads(10)
@@ -232,7 +232,7 @@ def test_fetchers_of_a_frozen_run_stop_when_its_lease_expires() -> None:
 def test_fetcher_cut_off_after_much_reading_finds_room() -> None:
     """It must not fetch again what is read already: nobody would drop that."""
     with world(fetchers=1, options={"bufferBytes": "1m", "readMode": "polling"}) as w:
-        w.warns("has not answered for as long as the run's lease lasts")
+        w.warns("has not replied for the duration of its lease")
         query = w.query()
         w.put(20, size=40_000)
         query.reads(20)

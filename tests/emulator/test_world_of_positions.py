@@ -26,7 +26,7 @@ WAYS = {
 @pytest.mark.parametrize(("before", "after"), [*permutations(WAYS, 2)])
 def test_query_continues_with_other_options(before: str, after: str) -> None:
     with world(shards=2) as w:
-        w.warns("counts the data of records since 0.3", "the runs before read it as")
+        w.warns("counts the data of records since 0.3", "earlier runs read it as")
         w.put(60)
         query = w.query(**WAYS[before])
         query.reads(60)
@@ -65,7 +65,7 @@ def test_checkpoints_of_a_former_stream_are_replaced() -> None:
         w.later(3600)
         w.kinesis.recreate("orders", 1)
         w.put(20)
-        w.warns("is of another stream", "this query is new, without a checkpoint")
+        w.warns("is from another stream", "this query is new, without a checkpoint")
         query = w.query()
         query.reads(20)
         w.later(60)
@@ -85,7 +85,7 @@ def test_rows_of_a_former_stream_stay_until_a_query_reads() -> None:
         former.stop()
         w.kinesis.recreate("orders", 2)
         w.put(10)
-        w.warns("is of another stream", "the runs before read it as")
+        w.warns("is from another stream", "earlier runs read it as")
         former.start()
         former.fails(StreamReplacedError)
         w.later(60)
@@ -217,7 +217,7 @@ def test_end_before_the_start_reads_nothing(closed: bool, how: dict[str, bool]) 
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ("AT_TIMESTAMP:2999-01-01T00:00:00Z", "must not lie in the future: "),
+        ("AT_TIMESTAMP:2999-01-01T00:00:00Z", "must not be in the future: "),
         ('{"clicks": "LATEST"}', "names 'clicks', but the query reads 'orders'"),
         ('{"orders": {"shardId-000000000009": "AFTER:1"}}', "names shard 'shardId-000000000009', which"),
         (

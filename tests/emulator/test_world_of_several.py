@@ -47,7 +47,7 @@ def test_query_with_an_end_time_ends_without_get_records(fetchers: int) -> None:
     """A time and a place are not comparable: the subscription must not go to and fro for ever."""
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords", "asking the planner for its present fetcher")
+        w.warns("kinesis:GetRecords", "requesting its current fetcher from the planner")
         waiting = w.query()
         w.later(20)
         once = w.query(once=True, startingPosition=f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}")
@@ -77,7 +77,7 @@ def test_queries_share_an_idle_shard_without_get_records(fetchers: int) -> None:
 @everywhere
 def test_slow_sink_of_one_stream_leaves_room_for_another(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
-        w.warns("the slow one catches up with GetRecords")
+        w.warns("the slow query catches up with GetRecords")
         stuck = w.query(maxRecordsPerTrigger="5")
         quick = w.query(["events"])
         w.put(2)
@@ -253,7 +253,7 @@ def test_three_queries_at_different_places_meet(fetchers: int) -> None:
 @everywhere
 def test_memory_falls_when_a_backlog_has_been_read(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "2m"}) as w:
-        w.warns("the slow one catches up with GetRecords")
+        w.warns("the slow query catches up with GetRecords")
         w.put(80, size=50_000)
         first, second = w.query(), w.query(maxRecordsPerTrigger="5")
         first.reads(80, within=120)
@@ -442,7 +442,7 @@ def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
 @pytest.mark.parametrize(("slow", "is_apart"), [("apart", True), ("hold", False)])
 def test_slow_query_polls_separately_or_delays_the_others(slow: str, is_apart: bool) -> None:
     with world(options={"bufferBytes": "1m", "slowQueries": slow}) as w:
-        w.warns("the slow one catches up with GetRecords")
+        w.warns("the slow query catches up with GetRecords")
         w.put(1)
         queries = [w.query(), w.query()]
         for query in queries:
@@ -475,7 +475,7 @@ def test_five_queries_ask_kinesis_for_as_much_as_one(fetchers: int) -> None:
 @everywhere
 def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
     with world(streams=("orders", "events"), fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
-        w.warns("the slow one catches up with GetRecords")
+        w.warns("the slow query catches up with GetRecords")
         stuck, quick = w.query(["orders"]), w.query(["events"])
         w.put(2)
         w.put(2, "events")
@@ -493,7 +493,7 @@ def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
 def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords", "asking the planner", "another takes over")
+        w.warns("kinesis:GetRecords", "from the planner", "another takes over")
         w.put(40)
         tip = w.query()
         tip.reads(40)

@@ -91,10 +91,10 @@ def test_program_of_another_host_is_reported() -> None:
         second = w.query()
         second.reads(10, within=120)
         w.put(10)
-        w.warns("someone else subscribed with consumer arn:", "LimitExceededException")
+        w.warns("another program uses consumer arn:", "LimitExceededException")
         first.reads(20, within=120)
         second.reads(20, within=120)
-        assert any("someone else subscribed with consumer arn:" in each.text for each in w.kinesis.reports)
+        assert any("another program uses consumer arn:" in each.text for each in w.kinesis.reports)
 
 
 def test_polled_shard_idle_for_longer_than_retention_is_whole() -> None:

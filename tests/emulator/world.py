@@ -197,14 +197,14 @@ class World:
 
     def freeze_fetcher(self, seconds: float, number: int = 0) -> None:
         """Let an executor's process that fetches stand still; everything else goes on."""
-        self.warns(" is gone; it read ", "LimitExceededException", "has not answered for as long as")
+        self.warns(" is gone; it read ", "LimitExceededException", "has not replied for the duration")
         process = [each for each in self.program.fetching if each.lives][number]
         self.machine.run(self.machine.main.process, partial(self.machine.freeze, process, seconds))
 
     def cut_off(self, *hosts: str, seconds: float) -> None:
         """Keep the fetchers on some hosts, `host0` and so on, from reaching the run for some time; everything else goes on."""
-        self.warns(" is gone; it read ", "LimitExceededException", "has not answered for as long as", "starting over")
-        self.warns("asking the planner for its present fetcher", "no fetcher", "does not answer")
+        self.warns(" is gone; it read ", "LimitExceededException", "has not replied for the duration", "starting over")
+        self.warns("requesting its current fetcher from the planner", "no fetcher", "does not answer")
         self.kinesis.cut_off |= {*hosts}
 
         def join() -> None:
@@ -215,7 +215,9 @@ class World:
 
     def lose_answers(self, seconds: float) -> None:
         """Lose a third of a run's answers to its fetchers for some time."""
-        self.warns("LimitExceededException", "has not answered for as long as", "does not answer", " is gone; it read ")
+        self.warns(
+            "LimitExceededException", "has not replied for the duration", "does not answer", " is gone; it read "
+        )
         self.kinesis.losing = Random(7)
 
         def join() -> None:

@@ -167,7 +167,7 @@ RUST_WRONG: Final = (
           frame(_CUT_OFF, b"")),
     Wrong("invalid_header_string_value_length", _LENGTH, "bytes has checksum", repaired(_LENGTH)),
     Wrong("invalid_header_value_type", _KIND, "bytes has checksum", repaired(_KIND)),
-    Wrong("invalid_headers_length", frame(_CUT_OFF[:-4], b"", len(_CUT_OFF)), "says that 77 of them are headers"),
+    Wrong("invalid_headers_length", frame(_CUT_OFF[:-4], b"", len(_CUT_OFF)), "claims to have 77 bytes of headers"),
     Wrong("invalid_message_checksum", changed(_ALL.wire, 146, b"\xde\xad\xbe\xef"), "checksum 0xdeadbeef, but its bytes give 0x01a05860"),
     Wrong("invalid_prelude_checksum", changed(_ALL.wire, 8, b"\xde\xad\xbe\xef"), "checksum 0xdeadbeef, but its bytes give 0x8bb495fb"),
 )  # fmt: skip

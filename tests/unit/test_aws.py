@@ -372,7 +372,7 @@ def test_unknown_issuer_names_the_authorities_in_use(
     elif source:
         environment.setenv(source, str(others.path))
     else:
-        named = r"/.*\.pem, from the SDK; AWS_CA_BUNDLE names others"
+        named = r"/.*\.pem, from the SDK; AWS_CA_BUNDLE selects another"
     once = AioConfig(retries={"total_max_attempts": 1})
 
     async def check(settings: AwsSettings) -> None:
@@ -381,11 +381,11 @@ def test_unknown_issuer_names_the_authorities_in_use(
 
     with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
         settings = AwsSettings(endpoint_url=aws.url)
-        with pytest.raises(SSLError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(authorities: {named}\)$"):
+        with pytest.raises(SSLError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(CA bundle: {named}\)$"):
             SyncClients(settings, "eu-west-1", {"retries": {"total_max_attempts": 1}}).client("ssm").get_parameter(
                 Name="x"
             )
-        with pytest.raises(TableUnavailableError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(authorities: {named}\)"):
+        with pytest.raises(TableUnavailableError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(CA bundle: {named}\)"):
             asyncio.run(check(settings))
 
 
@@ -572,7 +572,7 @@ def test_other_services_are_not_called_at_kinesis_endpoint(host: str, refused: b
         client = clients.client(service)
         client.meta.events.register("before-send", sent)
         kind, text = (
-            (ConfigurationError, f"{host} .*{service} ")
+            (ConfigurationError, f"{host} .*{service}; ")
             if refused and service != "kinesis"
             else (ConnectionResetError, "sent")
         )
@@ -588,8 +588,8 @@ def test_lease_table_at_kinesis_endpoint_is_refused() -> None:
 
     with raises(
         ConfigurationError,
-        "kinesis.eu-west-1.amazonaws.com is Kinesis' alone, and was given as the endpoint of every service, dynamodb as "
-        "well; set AWS_ENDPOINT_URL_KINESIS in place of kinesis-efo option 'endpointUrl' (on the command line, "
+        "kinesis.eu-west-1.amazonaws.com is an endpoint of Kinesis only, but was given for every service, including "
+        "dynamodb; set AWS_ENDPOINT_URL_KINESIS instead of kinesis-efo option 'endpointUrl' (on the command line, "
         "--endpoint-url) and AWS_ENDPOINT_URL",
     ):
         asyncio.run(main())
@@ -784,5 +784,5 @@ def test_provider_that_fails_for_a_time_is_called_again(aws: Aws, provider: Any)
 
 
 def test_session_and_provider_are_refused() -> None:
-    with raises(ConfigurationError, "give a session, or a profile or credential_provider in AwsSettings, and not both"):
+    with raises(ConfigurationError, "give a session, or a profile or credential_provider in AwsSettings, but not both"):
         list_shards(made_by_botocore(), AwsSettings(profile="lake"))

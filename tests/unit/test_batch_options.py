@@ -81,7 +81,7 @@ def test_ends(text: str, bounds: Bounds) -> None:
 
 RULE = "kinesis-efo option 'startingPosition' must be EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON"
 BOTH = ("startingPosition", "endingPosition")
-TIP = "After the tip there is nothing yet; spark.readStream reads what comes"
+TIP = "there are no records after the tip yet; spark.readStream reads new records"
 
 
 @pytest.mark.parametrize(

@@ -48,4 +48,4 @@ def test_the_distribution_is_read_from_the_summary(summary: dict[str, Any], old:
 
 def test_each_reason_for_leniency_is_named() -> None:
     assert "AUTO" in lenient("orders", Distribution.AUTO)
-    assert "kinesis:DescribeStreamSummary is refused, or botocore is too old" in lenient("orders", Distribution.UNKNOWN)
+    assert "kinesis:DescribeStreamSummary is denied, or botocore is too old" in lenient("orders", Distribution.UNKNOWN)

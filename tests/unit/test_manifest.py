@@ -212,7 +212,7 @@ def test_a_manifest_comes_from_three_places(tmp_path: Path) -> None:
         (".", "manifest . cannot be read: [Errno 21] Is a directory: ..."),
         (
             "gs://bucket/key",
-            "manifest gs://bucket/key: scheme 'gs' is not known; give a path, ssm:///name or s3://bucket/key",
+            "manifest gs://bucket/key: unknown scheme 'gs'; give a path, ssm:///name or s3://bucket/key",
         ),
         ("s3://bucket", "manifest s3://bucket must be s3://bucket/key"),
         ("s3:///key", "manifest s3:///key must be s3://bucket/key"),

@@ -257,7 +257,7 @@ OPTION = "kinesis-efo option"
         )),
         ({"streamArn": f"{STREAM},{STREAM.replace('eu-west-1', 'us-east-1')}", "readMode": "polling"}, (
             f"{OPTION} 'streamArn' must have streams of one region; got eu-west-1, us-east-1",
-            f"{OPTION} 'streamArn' has 2 streams named 'dev-orders', which a checkpoint could not tell apart; give them names of their own in a manifest",
+            f"{OPTION} 'streamArn' has 2 streams named 'dev-orders', which a checkpoint could not distinguish; give them different names in a manifest",
         )),
         ({"streamArn": STREAM, "consumerArn": CONSUMER, "startingPosition": "LEASES", "newStreamPosition": "leases", "deaggregate": "strict",
           "fetchers": "4", SUPERVISOR: "here"}, (

@@ -49,8 +49,8 @@ CASES: dict[str, tuple[str, dict[str, str], str]] = {
     "process fails": ("credential_process = /bin/sh -c 'echo session is over >&2; exit 3'", {}, "/bin/sh ended with exit code 3. session is over"),
     "process fails silently": ("credential_process = /bin/false", {}, "/bin/false ended with exit code 1"),
     "no such process": ("credential_process = /no/such/tool", {}, r"/no/such/tool: No such file or directory \(setting credential_process\)"),
-    "process prints text": ("credential_process = /bin/echo hello", {}, "cannot read what .* credential_process"),
-    "process prints a list": ("credential_process = /bin/echo []", {}, "cannot read what .* credential_process"),
+    "process prints text": ("credential_process = /bin/echo hello", {}, "cannot parse a file .* credential_process"),
+    "process prints a list": ("credential_process = /bin/echo []", {}, "cannot parse a file .* credential_process"),
     "open quotation": ("credential_process = /bin/echo 'hello", {}, "No closing quotation"),
     "token of the profile": (f"{ROLE}\nweb_identity_token_file = /no/token", {}, rf"{FILE} \(setting web_identity_token_file\)"),
     "token of the environment": ("", {"AWS_ROLE_ARN": ROLE.removeprefix("role_arn = "), TOKEN: "/no/token"}, rf"{FILE} \(setting {TOKEN}\)"),
@@ -232,7 +232,7 @@ def test_hanging_helper_of_changed_files_is_killed(home: Home, tool: Tool, caplo
     clock.later = credentials.LOOK_SECONDS + 1
     with pytest.raises(EndpointConnectionError):
         client.list_shards(StreamARN=ARN)
-    assert "credentials cannot be read again, and stay as they are" in caplog.text
+    assert "credentials cannot be reloaded, so the current ones stay in use" in caplog.text
     tool.assert_killed()
 
 

@@ -40,9 +40,9 @@ class Completion:
         if self._quiet.seconds_empty(0.0) >= self._timeout:
             stretch = self._stretch
             raise RetriesExhaustedError(
-                f"shard {stretch.key} does not get to {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where the read "
-                f"of it ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. No record is known to be missing",
-                remedy="read it again, and check whether Kinesis has a problem",
+                f"shard {stretch.key} has not reached {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where its "
+                f"read ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. No record is known to be missing",
+                remedy="repeat the read, and check the AWS Health Dashboard for Kinesis problems",
             )
         return False
 
@@ -88,7 +88,7 @@ def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
     arrived = batch.column("approximateArrivalTimestamp")
     if arrived.null_count:
         raise FrameError(
-            f"a record of shard {stretch.key} does not say when it arrived, so it is not known whether it belongs to the read. "
+            f"a record of shard {stretch.key} has no arrival time, so it is unknown whether it belongs to the read. "
             "Read the shard between sequence numbers instead"
         ).about(*stretch.key)
     since = _LEAST if stretch.since is None else stretch.since * 1000

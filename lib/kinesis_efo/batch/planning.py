@@ -219,8 +219,8 @@ class StretchPlanner:
             for shard_id, position in positions.items():
                 if shard_id in shards and names_another(position, shards[shard_id]):
                     raise ConfigurationError(
-                        f"{self._where}: the position {position} in {option} is of another shard than {shard_id}; give each shard a number "
-                        "of its own records"
+                        f"{self._where}: the position {position} in {option} does not belong to shard {shard_id}; give each shard a "
+                        "sequence number of its own records"
                     )
 
     def _check_order(self) -> None:
@@ -231,8 +231,8 @@ class StretchPlanner:
                 if end == self._tip:
                     raise in_future(self._where, self._start_name, str(start), start.value / 1000, self._now)
                 raise ConfigurationError(
-                    f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} lies before the start "
-                    f"{_shown(start)}: set {self._start_name} and {self._end_name} the other way around"
+                    f"{self._where}: {f'shard {shard_id}, ' if shard_id else ''}the end {_shown(end)} is before the start "
+                    f"{_shown(start)}: swap {self._start_name} and {self._end_name}"
                 )
 
     async def _within_retention(self) -> Position:

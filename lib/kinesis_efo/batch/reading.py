@@ -136,7 +136,7 @@ class _StretchSink:
 
 
 _REMEDY: Final = (
-    "Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+    "Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to continue without them"
 )
 
 
@@ -196,13 +196,13 @@ async def read_stretch(
         if fail_on_data_loss:
             # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
-        logger.warning("%s; going on without it, as option failOnDataLoss=false asks", error.causes[0])
+        logger.warning("%s; continuing without it, as set by option failOnDataLoss=false", error.causes[0])
         # Also read the children that the lost shard's last event would have announced, or descendants if these are lost, too.
         await stream.refresh(patient=True)
         listed = stream.lineage.shards
         parents = {parent for each in listed for parent in each.parents if parent not in stream.lineage}
         if gone := sorted(parent for parent in parents if stretch.newest is not None and parent > stretch.newest):
-            text = "stream %s: shards %s, newer than the plan, are gone, and those before them that are not listed"
+            text = "stream %s: shards %s, which are newer than the plan, are gone, and so are their unlisted ancestors"
             logger.warning(text, stretch.key.stream, ", ".join(gone))
         return unlisted(stretch, announced(listed)) if stretch.last is None else []
     return unlisted(stretch, sink.children)
@@ -237,7 +237,7 @@ async def check_planned(
     if not trimmable or (lost := trimmed(stretch, *horizons, again=again)) is None:
         return
     what = (
-        f"shard {stretch.key}: the read was planned from the trim horizon at {instant(lost.since)}, and begins when that is at "
+        f"shard {stretch.key}: the read was planned when the trim horizon was at {instant(lost.since)}, and begins when it is at "
         f"{instant(lost.horizon)}{', in another attempt of a task' if again else ''}: any records between the two are gone (retention)"
     )
     if lost.tolerated:

@@ -97,8 +97,8 @@ def unlisted(stretch: Stretch, shards: Collection[ChildShard]) -> list[Stretch]:
     """Return the ranges that are read after a shard, of shards that were not listed when the read was planned.
 
     `shards` are the shard's children or, if it was trimmed, all listed shards. The child of a merge is read after the parent that has its
-    first hash key, or after each parent if the read is `partly`. If that parent is not listed, it counts as beginning where the first of
-    its children does, and as a descendant of the shard that has this hash key.
+    first hash key, or after each parent if the read is `partly`. An unlisted parent is assumed to begin where its first child begins, and
+    to descend from the shard that has this hash key.
 
     >>> stretch = Stretch(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]

@@ -36,7 +36,7 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def record_request(self, request: WorkRequest, now: float) -> None:
-        """Record a request. If the fetcher missed a reply or was disconnected and restarts, every `Order` is sent again."""
+        """Record a request. If the fetcher has missed a reply or is starting over, every `Order` is sent again."""
         self.request, self.requested_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()

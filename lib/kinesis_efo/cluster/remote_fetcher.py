@@ -136,7 +136,7 @@ class Assignment:
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard may not be read here. The task then looks for the shard's fetcher."""
-        known = "the run has not answered lately" if shard in self._shards else "another fetcher reads it"
+        known = "the run has not replied recently" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} has not been read here for {seconds:.0f} s: {known}")
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
@@ -235,7 +235,7 @@ class RemoteFetcher:
                 silence = self._clock.monotonic() - heard_at
                 if silence >= self._give_up:
                     raise FetcherUnreachableError(
-                        f"the fetcher on {self._identity.host} has not heard from the run for {silence:.0f} s and gives up: {error}"
+                        f"the fetcher on {self._identity.host} has had no reply from the run for {silence:.0f} s and gives up: {error}"
                     ) from error
                 await self._clock.sleep(_RETRY_SECONDS)
                 continue
@@ -247,7 +247,7 @@ class RemoteFetcher:
                     await self._clock.sleep(_WAIT_SECONDS)
                 case "unknown":
                     logger.warning(
-                        "the run considered this fetcher dead, and others may have its shards; starting over"
+                        "the run considered this fetcher dead and may have reassigned its shards; starting over"
                     )
                     await self._begin_anew()
                     self._name = self._new_name()
@@ -287,9 +287,7 @@ class RemoteFetcher:
             if left > 0:
                 await within(self._clock, min(left, 3600.0), self._following.wait())
             elif expired := self._assignment.expired():
-                logger.warning(
-                    "the planner has not answered for as long as the run's lease lasts: %d shards closed", len(expired)
-                )
+                logger.warning("the run has not replied for the duration of its lease: closed %d shards", len(expired))
                 await self._begin_anew()
             else:
                 await self._following.wait()

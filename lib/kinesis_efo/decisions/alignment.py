@@ -115,8 +115,9 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """Return the arrival time (epoch milliseconds) up to which any shard may be read after these portions. `others` is from
-        `_slowest_but`."""
+        """Return the arrival time (epoch milliseconds) up to which every shard may be read once these portions are read.
+
+        `others` is the result of `_slowest_but`."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 
@@ -145,8 +146,8 @@ class Alignment:
                 slowest = frontier.at
         if new := silent - self._silent:
             logger.warning(
-                "shard %s and %d others have had no event for %.0f s: no shard waits for them any more. Their rows may be older than the "
-                "watermark, and stateful operators drop such rows",
+                "shard %s and %d others have had no event for %.0f s: other shards no longer wait for them. Their rows may be older than "
+                "the watermark, and stateful operators drop such rows",
                 min(new),
                 len(silent) - 1,
                 SILENT_SECONDS,

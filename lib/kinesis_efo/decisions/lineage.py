@@ -295,7 +295,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # Open shards are left out. So are closed shards if only named shards have a start; otherwise, they ended before the start.
+            # The query would miss records of an open shard. A closed one ended before the start, unless only named shards have a start.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

@@ -19,7 +19,7 @@ TOLERATED_SECONDS: Final = 600.0
 """The horizon may move this many seconds before the first records at the horizon are read; beyond that, a loss is an error."""
 
 START_SECONDS: Final = 60.0
-"""Reading starts at the trim horizon when the shard is opened, up to this many seconds after the start was chosen."""
+"""Assumed maximum seconds from choosing the trim horizon as the start until the first read there, when the horizon has moved on."""
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0
@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         accepted = self.accepted
         if accepted is None or accepted.sequence_number is None or position.sequence_number is not None:
             return accepted is not None and accepted.reaches(position)
-        # Any number reaches a time, but the loss after the time may be a later one. A child begins before each number of its own.
+        # A sequence number counts as past any time, so compare the time in the accepted number instead.
         time = position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else self.horizon
         return time is None or (_is_version_2(accepted.value) and accepted.value >> 36 & _36_BITS >= time)
 

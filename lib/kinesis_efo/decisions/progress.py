@@ -41,8 +41,8 @@ class Progress:
         known = self.finished
         if known is not None and offset.mark is not None and _is_before(offset, known):
             raise FetcherError(
-                f"a micro-batch begins at {offset.mark}, but everything up to {known.mark} is processed: the call came late, or the "
-                "checkpoint was replaced while the query ran; start the query again"
+                f"a micro-batch begins at {offset.mark}, but everything up to {known.mark} is processed: the call is outdated, or the "
+                "checkpoint was replaced while the query ran; restart the query"
             )
         ends = any(_is_same(each, offset) for each in self.planned) or (
             known is not None and not _is_same(known, offset)

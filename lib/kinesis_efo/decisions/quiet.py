@@ -40,11 +40,9 @@ class Quiet:
     The reader is at the tip if these report a zero lag, or a lag that does not shrink while the iterator moves. A shrinking lag restarts
     the count: the reader is passing a period without records.
 
-    >>> quiet = Quiet()
-    >>> for second in range(3):
-    ...     quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second)
-    >>> quiet.is_at_tip(), quiet.is_at_tip(asked_at=1), str(quiet)
-    (True, False, '3 answers in 2 s brought no record; the last said that reading is 0 ms behind')
+    >>> quiet = Quiet() >>> for second in range(3): ...     quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second) >>>
+    quiet.is_at_tip(), quiet.is_at_tip(asked_at=1), str(quiet) (True, False, '3 responses in 2 s had no records; the last one reported a lag
+    of 0 ms')
     """
 
     __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "latest_at", "since")
@@ -67,7 +65,7 @@ class Quiet:
             return
         self.answers += 1
         if behind and head.stuck:
-            # The lag of other responses says nothing about an iterator that does not move, or about a new one.
+            # While the iterator does not move, an unchanged lag does not prove that the tip is reached: restart the timing.
             self._counted.clear()
         else:
             if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:
@@ -103,6 +101,6 @@ class Quiet:
 
     def __str__(self) -> str:
         if not self.answers:
-            return "no answer came without records"
+            return "no response without records"
         seconds = self.latest_at - self.since
-        return f"{self.answers} answers in {seconds:.0f} s brought no record; the last said that reading is {self._behind} ms behind"
+        return f"{self.answers} responses in {seconds:.0f} s had no records; the last one reported a lag of {self._behind} ms"

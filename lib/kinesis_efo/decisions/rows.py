@@ -19,7 +19,7 @@ SEPARATE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 # A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# An event without records may report a wrong lag, so the lag of records received up to this long before it counts, too.
+# An event without records may report a wrong lag: also consider the lags of records received up to this many seconds earlier.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this long, the query that retains the most events catches up with GetRecords.
 STARVING_SECONDS: Final = 2.0
@@ -151,7 +151,7 @@ def _restart(
 
 
 def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
-    # Do not use the lag: that of a buffer that has waited for space is old.
+    # Do not use the lag, which is outdated if the buffer has waited for space.
     return row is not None and row.quiet and row.has(demand.reach) and row.events.news_since(demand.reach) is None
 
 

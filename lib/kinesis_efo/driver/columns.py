@@ -60,9 +60,7 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
         raise ConfigurationError(f"from_json: schema must be fields such as 'id string, count int'; got {schema!r}")
     others = [name for name in records.columns if name != "data"]
     if twice := sorted(({malformed} | set(others)) & set(wanted.names)):
-        raise ConfigurationError(
-            f"from_json: {', '.join(map(repr, twice))} would be there twice; rename it in `records`"
-        )
+        raise ConfigurationError(f"from_json: {', '.join(map(repr, twice))} would appear twice; rename it in `records`")
     text = F.col("data").cast("string")
     parsed = records.select("data", *others, _objects(text, wanted).alias("_objects"))
     parts = [(field.name, _exactly(F.get("_objects", F.lit(0))[field.name], field.dataType)) for field in wanted]
@@ -161,7 +159,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     # Also compare the micro-batch's number: the thread of a thread pool may still have the local properties of another query.
     if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
-            "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
+            "write_once: the query is unknown here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
             "txnVersion yourself"
         )
     writer = rows.write.format("delta").mode("append").option("txnAppId", f"{query}-{name}" if name else query)

@@ -80,8 +80,8 @@ def read_stream(
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
         where = "a pipeline" if in_pipeline() else "a client of Spark Connect"
         raise ConfigurationError(
-            f"kinesis_efo.read_stream got fetchers={fetchers} in {where}, and only a program that runs in the driver can start fetchers: "
-            "leave it out, and one fetcher on the driver's host reads all"
+            f"kinesis_efo.read_stream got fetchers={fetchers} in {where}, but only a program in the driver can start fetchers: leave it "
+            "out, and one fetcher on the driver's host reads all streams"
         )
     if not in_pipeline():
         if _is_driver(spark):

@@ -48,7 +48,7 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
         return Java(False, f"{program} does not run: {error}", _FIX)
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     if match is None:
-        return Java(None, f"{program} does not say its version: {text[:80]!r}", _FIX)
+        return Java(None, f"{program} does not report its version: {text[:80]!r}", _FIX)
     version = int(match[1])
     if version >= _TOO_NEW and (spark := spark or _pyspark()).startswith(("4.0.", "4.1.")):
         return Java(

@@ -119,7 +119,7 @@ class _Failures(ProgressListener):
             self.restores.append(_log_level(spark, _LOGGERS, "OFF"))
         # A TypeError is raised if Spark does not log with Log4j.
         except (Py4JError, TypeError) as error:
-            logger.info("Spark's own log says why queries fail: %s", error)
+            logger.info("only Spark's log shows why queries fail: %s", error)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Print why the query failed: this library's message after a delay, or the full text of any other error immediately."""
@@ -191,7 +191,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             while not left.wait(_NEXT_QUERY_SECONDS):
                 stop_queries()
         except Exception as error:
-            logger.info("queries are not stopped any more: %s", error)  # the body has stopped Spark
+            logger.info("queries are no longer stopped: %s", error)  # the body has stopped Spark
 
     thread = threading.Thread(target=stop, name="kinesis-efo job", daemon=True)
     thread.start()
@@ -227,4 +227,4 @@ def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quiet
             restore()
     except (Py4JError, OSError) as error:
         # After a failed job, log this for debugging only, because the job's error is the reason that matters.
-        logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop in good order: %s", error)
+        logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop cleanly: %s", error)

@@ -100,7 +100,7 @@ def _choose_manager(present: str | None, version: str, scheme: str | None, place
     if present not in (None, "", fast):
         done.left[MANAGER] = f"it is {present}"
     elif not scheme:
-        done.left[MANAGER] = f"{place!r} does not say where it is; write file:// in front of it if it is on local disks"
+        done.left[MANAGER] = f"{place!r} has no scheme; prefix it with file:// if it is on local disks"
     elif scheme != _FILE:
         done.left[MANAGER] = f"it is for local disks, and {place!r} is on {scheme}"
     else:

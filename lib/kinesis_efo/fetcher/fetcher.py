@@ -44,7 +44,7 @@ _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries catch up, their separate buffers together get the budget divided by this number."""
 _STALE_SECONDS: Final = 7.0
-"""If an empty buffer has waited for space this many seconds, a buffer that was not read for as many seconds is dropped."""
+"""Once an empty buffer has waited this many seconds for space, a buffer that no task has read for as long is dropped."""
 _PAST_SECONDS: Final = 10.0
 """Maximum wait of a range whose last record is older than the retention, if `failOnDataLoss` is false."""
 
@@ -242,9 +242,7 @@ class Fetcher:
 
     def _waits_for(self, row: RowKey) -> str:
         if not self._coordinator.may_read(row.shard):
-            return (
-                "the shard may not be read here for now: the run's lease is not held, or another fetcher has the shard"
-            )
+            return "this fetcher may not read the shard now: the run does not own the lease, or the shard is assigned to another fetcher"
         return self._subscriptions(row).describe(row.shard.shard)
 
     # -- feeds
@@ -277,7 +275,7 @@ class Fetcher:
 
     async def _lost(self, key: ShardKey, cause: str) -> None:
         losses = self._streams.stream(key.stream).losses
-        losses.add(key.shard, cause, "; going on without it, as options allow")
+        losses.add(key.shard, cause, "; continuing without it, as options allow")
         await losses.write_soon()
 
     def _listed(self, name: str) -> None:

@@ -136,4 +136,4 @@ class _Getting:
                     async for payloads in reader:
                         yield index, payloads
             except NotCovered:
-                raise NotFetchedHereError(f"shard {wanted.key} is not fetched here from {wanted.after} on") from None
+                raise NotFetchedHereError(f"shard {wanted.key} is not buffered here from {wanted.after} on") from None

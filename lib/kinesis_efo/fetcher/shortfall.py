@@ -21,10 +21,9 @@ class Shortfall:
     """Watches one range, and gives it up after a time without progress.
 
     Args:
-        timeout: The time limit in seconds (option `retryTimeout`).
-        waits_for: Describes why the range has to wait, for log messages.
-        fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
-        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds.
+        timeout: The time limit in seconds (option `retryTimeout`). waits_for: Returns the reason for waiting, for log messages. fail:
+        Whether a lost record fails the query. If not, the attribute `lost` describes the loss. beyond_since: When an earlier attempt to
+        read the range found its last record missing, monotonic seconds.
     """
 
     def __init__(
@@ -74,7 +73,9 @@ class Shortfall:
         """
         self._beyond_since = now if self._beyond_since is None else self._beyond_since
         seconds = now - self._beyond_since
-        return seconds >= self._timeout and self._gone(position, seconds, "later records came without it, each time")
+        return seconds >= self._timeout and self._gone(
+            position, seconds, "later records arrived without it at each attempt"
+        )
 
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
         """Check for how many seconds the newest events have been empty.
@@ -90,7 +91,7 @@ class Shortfall:
         raise RetriesExhaustedError(
             f"shard {self._wanted.key} was read up to {position} and does not get to {self._wanted.through}, where the range ends, for "
             f"{seconds:.0f} s: {quiet}. No record is known to be missing",
-            remedy="restart the query, and check whether Kinesis has a problem",
+            remedy="restart the query, and check the AWS Health Dashboard for Kinesis problems",
         ).about(*self._wanted.key)
 
     def _gone(self, position: Position, seconds: float, why: str) -> bool:

@@ -190,9 +190,9 @@ class StatusAccess(msgspec.Struct, frozen=True):
             inflating = zlib.decompressobj()
             packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_ACCESS)
             if not inflating.eof:
-                raise ValueError("not the access to a status: it is cut off, or unpacks to too many bytes")
+                raise ValueError("not a valid status access: it is cut off, or unpacks to too many bytes")
             namespace, port, hosts, der, token = msgspec.msgpack.decode(packed, type=_PackedAccess)
         except (zlib.error, msgspec.MsgspecError) as error:
-            raise ValueError(f"not the access to a status: {error}") from None
+            raise ValueError(f"not a valid status access: {error}") from None
         pem = None if der is None else ssl.DER_cert_to_PEM_cert(der)
         return cls(FetcherAddress(namespace, port, hosts, pem), token)

@@ -44,7 +44,7 @@ class Streams:
             return self.streams[name]
         except KeyError:
             if self._may_grow:
-                raise FetcherUnreachableError(f"stream {name!r} is not listed here yet") from None
+                raise FetcherUnreachableError(f"the shards of stream {name!r} are not listed here yet") from None
             raise FetcherError(
                 f"the checkpoint names stream {name!r}, but the query reads {', '.join(map(repr, sorted(self.streams)))}: "
                 "streams cannot be removed from a query; start it with a new checkpoint"

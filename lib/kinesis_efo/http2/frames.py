@@ -97,7 +97,7 @@ class FrameSplitter:
 
     def _padded(self, stream: int, whole: bytes, *, ends: bool) -> None:
         if len(whole) == HEADER_BYTES:
-            raise MalformedFrame("a frame with padding that has no room for the length of it")
+            raise MalformedFrame("a padded frame that is too short for its padding length")
         padding = whole[HEADER_BYTES] + 1
         if HEADER_BYTES + padding > len(whole):
             raise MalformedFrame(f"a frame of {len(whole) - HEADER_BYTES} bytes with {padding} of padding")

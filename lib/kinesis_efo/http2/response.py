@@ -175,7 +175,7 @@ class Response:
             return
         if fault is None and self._length not in (None, self._received):
             fault = ConnectionError(
-                f"the answer ended after {self._received} bytes, but its content-length is {self._length}"
+                f"the response ended after {self._received} bytes, but its content-length is {self._length}"
             )
         if fault is None:
             self._ended = True

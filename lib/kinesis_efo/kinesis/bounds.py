@@ -46,8 +46,8 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
     """Create the error for an end whose time `when` is after `now` (epoch seconds): a read with an end does not wait for new records."""
     return ConfigurationError(
-        f"{where}: {name} must not lie in the future: {position} is {instant(when)}, and for Kinesis it is {instant(now)}. "
-        "A read that ends does not wait for records; spark.readStream without an end does"
+        f"{where}: {name} must not be in the future: {position} is {instant(when)}, and Kinesis' time is {instant(now)}. A read with an "
+        "end does not wait for records; use spark.readStream without an end to wait"
     )
 
 
@@ -56,8 +56,8 @@ def not_listed(where: str, option: str, shard_id: str, shards: Iterable[str]) ->
     known = sorted(shards)
     few = ", ".join(known[:8]) + (f" and {len(known) - 8} more" if len(known) > 8 else "")
     return ConfigurationError(
-        f"{where}: kinesis-efo option {option!r} names shard {shard_id!r}, which it does not have (any more, or yet: a list may be a minute "
-        f"old); it has {few}"
+        f"{where}: kinesis-efo option {option!r} names shard {shard_id!r}, which is not listed (anymore, or yet: the list may be a minute "
+        f"old); listed are {few}"
     )
 
 

@@ -97,8 +97,8 @@ class KinesisClock:
         if abs(self.skew) > MOST_SKEW_SECONDS and self._warns:
             self._warns = False
             logger.warning(
-                "this machine's clock is about %.0f s %s Kinesis'. Times in streams are measured by Kinesis' clock all the same, but AWS refuses "
-                "the signatures of a machine that is five minutes off: synchronize it (chrony, NTP)",
+                "this machine's clock is about %.0f s %s Kinesis' clock. Times in streams follow Kinesis' clock, but AWS rejects "
+                "requests of a machine that is five minutes off: synchronize the clock (chrony, NTP)",
                 abs(here - (earliest + latest) / 2),
                 "ahead of" if self.skew > 0 else "behind",
             )

@@ -108,7 +108,7 @@ class ShardDelivery:
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
-            logger.info("%s: cannot check now whether the shard is closed: %s", self, describe(error))
+            logger.info("%s: checking whether the shard is closed failed: %s", self, describe(error))
             return False
         self.closing = end or self.closing
         return await self.deliver_known_end()

@@ -19,8 +19,8 @@ _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """The first two searches for the last record begin this many seconds before the given time. The third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
-"""The same for GetRecords searches. There are more because they can follow each other immediately; the first is short because it reads all
-records of a busy shard since then."""
+"""The seconds for GetRecords searches, which can follow each other immediately and are therefore more. The first is short, because the
+search reads all records since then."""
 
 _FAR_MILLIS: Final = 5_000
 
@@ -101,7 +101,7 @@ async def last_before(
                 arrivals = read_arrivals(event.payload, 0)
                 if not arrivals and timed:
                     raise FrameError(
-                        "a record does not say when it arrived, so that the shard cannot be read up to a time. Give kinesis-efo option "
+                        "a record has no arrival time, so the shard cannot be read up to a time. Give kinesis-efo option "
                         "'endingPosition' AFTER:<sequence number> for it"
                     )
                 for group in arrivals:
@@ -119,7 +119,7 @@ async def last_before(
             if gives_up is not None and gives_up(head) and (record is None or head.millis_behind):
                 return LookResult(None, complete=False)
             if quiet.seconds_empty(0.0) >= patience:
-                raise TimeoutError(f"where the shard ends is not known: {quiet}")
+                raise TimeoutError(f"the shard's tip is unknown: {quiet}")
     finally:
         events.close()
     if last is None:

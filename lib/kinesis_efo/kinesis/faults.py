@@ -47,7 +47,7 @@ _MOST_POSITIONS: Final = 50
 """Limits of what a message about many losses lists."""
 
 _LONGEST_TRY: Final = 240.0
-"""Seconds. An attempt that fails later than this after it was due began late (without a lease or buffer space); the timeout restarts."""
+"""Seconds. An attempt that fails later than this had to wait for a lease or buffer space first, so the timeout restarts."""
 
 
 class Verdict(Enum):
@@ -184,7 +184,7 @@ def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: 
         case Verdict.KEY:
             return KeyUnusableError(
                 f"{where} cannot be read: the stream is encrypted with {_key(error)}, which cannot be used: {describe(error)}",
-                remedy=f"To go on, {key_remedy(fault.code, 'Decrypt')}",
+                remedy=f"To continue, {key_remedy(fault.code, 'Decrypt')}",
             )
         case Verdict.TAKEN_OVER | Verdict.TOO_SOON:
             return ConsumerTakenOverError(
@@ -219,23 +219,24 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
     """Create the exception for a checkpoint of an earlier stream with the same name. `what` describes the evidence, for the message."""
     return StreamReplacedError(
-        f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. What was not read of the earlier one is gone",
+        f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. Unread records of the "
+        "earlier stream are gone",
         remedy="stop all queries of this Spark program, then start this one with a new checkpoint, and startingPosition TRIM_HORIZON to read all of the new one",
     ).about(stream.name)
 
 
 def former_position(shard_id: str, position: Position) -> str:
     """Describe a position that belongs to an earlier stream, for the argument `what` of `replaced`."""
-    return f", shard {shard_id}: the checkpoint stands at {position}, which is of an earlier stream"
+    return f", shard {shard_id}: the checkpoint is at {position}, a position of an earlier stream"
 
 
 def report_loss(
-    message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to go on without it"
+    message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to continue without it"
 ) -> None:
     """Report lost records: raise an error with `remedy` if `fail`, otherwise log a warning."""
     if fail:
         raise DataLossError(message, remedy=remedy)
-    logger.warning("%s; going on without it, as options allow", message)
+    logger.warning("%s; continuing without it, as options allow", message)
 
 
 def lost_after(cause: str, stream: str, shard_id: str, position: Position) -> DataLossError:
@@ -251,9 +252,9 @@ def _data_loss(causes: Sequence[str], lost: Mapping[str, Mapping[str, str]]) -> 
     value = msgspec.json.encode(lost).decode() if few else "the value that `kinesis-efo doctor --checkpoint` prints"
     return DataLossError(
         said,
-        remedy=f"To go on without them once, set kinesis-efo option 'acceptDataLoss' to {value}"
-        f"{' (`kinesis-efo doctor --checkpoint` prints it for all shards)' * few}; option 'failOnDataLoss=false' accepts every loss. A longer "
-        "retention period of the stream gives more time",
+        remedy="To continue without them once, set kinesis-efo option 'acceptDataLoss' to "
+        f"{value}{' (`kinesis-efo doctor --checkpoint` prints it for all shards)' * few}; option 'failOnDataLoss=false' accepts every "
+        "loss. A longer retention period of the stream leaves more time to read it",
         causes=causes,
         lost=lost,
     )

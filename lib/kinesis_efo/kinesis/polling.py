@@ -30,7 +30,7 @@ POLLING_CONFIG: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "read_timeout": 20,
 }
-"""Client configuration, except `max_pool_connections`. Retries are up to the subscription."""
+"""Client configuration, except `max_pool_connections`. The client does not retry, because the subscription does."""
 
 CALL_SECONDS: Final = 0.2
 """Minimum number of seconds between two calls for a shard: Kinesis allows five calls per second."""

@@ -84,7 +84,7 @@ class ReadContext:
     presence: Presence = field(init=False)
     stats: dict[str, SubscriptionStats] = field(default_factory=dict, init=False)
     recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
-    # By kind of failure: when it was logged last, monotonic seconds, and how often in each shard it was left out since
+    # By kind of failure: when it was last logged (monotonic seconds), and for each shard, how many were left out since then
     logged: dict[str, float] = field(default_factory=dict, init=False)
     others: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
 
@@ -103,7 +103,7 @@ class ReadContext:
         return self.recoveries[shard_id]
 
     def warn(self, kind: str, shard_id: str, text: str) -> None:
-        """Log a failure of a shard: of each kind at most one per `LOG_SECONDS`, with the number of failures that were left out since.
+        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message contains the number of omitted failures.
 
         `text` begins with the shard's name.
         """
@@ -209,11 +209,11 @@ class Recovery:
             self._takeovers.popleft()
         if len(self._takeovers) >= self._limits.takeovers:
             raise self._fatal(fault) from fault.error
-        self._warn(fault, f"{self._name}: someone else subscribed with consumer {self._stream.consumer_arn}: {fault}")
+        self._warn(fault, f"{self._name}: another program uses consumer {self._stream.consumer_arn}: {fault}")
         return self._jitter(len(self._takeovers))
 
     async def _find_missing(self, fault: Fault, position: Position) -> float:
-        """Find out which is missing, if any: the stream, the shard or the consumer. Return the seconds to wait before the next attempt.
+        """Find out whether the stream, the shard or the consumer is missing. Return the seconds to wait before the next attempt.
 
         Kinesis returns the same error for all three, and also right after a reshard, when all of them exist.
         """
@@ -230,8 +230,8 @@ class Recovery:
                 ) from fault.error
             if found.verdict is Verdict.REFUSED and isinstance(error, ClientError):
                 raise AccessRefusedError(
-                    f"{where}: {fault}. Whether the stream, the shard or {self._stream.reader} is missing "
-                    f"is not known, because kinesis:ListShards was refused: {describe(error)}",
+                    f"{where}: {fault}. It is unknown whether the stream, the shard or {self._stream.reader} is missing, because "
+                    f"kinesis:ListShards was denied: {describe(error)}",
                     remedy="Allow it to the job's role",
                 ) from fault.error
             return self._count(found)

@@ -39,7 +39,7 @@ _CONFIRM_SECONDS: Final = 300.0
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""How long a warning covers losses in the same shard, in seconds. A reader at the trim horizon may lose records with each event."""
+"""For this many seconds after a warning, further losses in the shard are not logged: at the trim horizon, each event may lose records."""
 
 _TOGETHER_SECONDS: Final = 1.0
 """Maximum seconds for which losses are collected into one log line."""
@@ -301,7 +301,7 @@ class Retention:
         elif self._fail:
             raise lost_after(lost, self._stream.name, shard_id, position)
         else:
-            self._warn(shard_id, found, lost, "; going on without it, as option failOnDataLoss=false asks")
+            self._warn(shard_id, found, lost, "; continuing without it, as set by option failOnDataLoss=false")
 
     def _warn(self, shard_id: str, found: Gap | None, cause: str, remark: str) -> None:
         if found is None:
@@ -313,9 +313,11 @@ class Retention:
         since = min(since, found.since) if until >= found.since else found.since
         if not _AGAIN_SECONDS / 2 <= self._covers_until - found.horizon <= _AGAIN_SECONDS:
             self._covers_until = found.horizon + _AGAIN_SECONDS
-        # Let the entries of all shards expire together, so that the next warnings share one log line again.
+        # Let the entries of all shards expire together, so that their next losses are logged in one line.
         self._covered[shard_id] = since, self._covers_until
-        further = "While shards are read at the horizon, further records may go; there is another warning in a minute"
+        further = (
+            "While shards are read at the horizon, further records may be lost; the next warning follows in a minute"
+        )
         self.log.add(shard_id, cause, f"{remark}. {further}", found)
 
     def _covers(self, shard_id: str, found: Gap) -> bool:

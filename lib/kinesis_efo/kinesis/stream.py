@@ -116,7 +116,7 @@ class Stream:
         former = StreamIdentity(self.ref.stream_arn, created)
         if self.identity.differs(former):
             raise replaced(
-                self.ref, f": the checkpoint is of {former}, and the present one is {self.identity}", self._source
+                self.ref, f": the checkpoint belongs to {former}, but the stream is now {self.identity}", self._source
             )
 
     async def distribution(self, *, patient: bool = False) -> Distribution:
@@ -203,7 +203,7 @@ class Stream:
         read.
         """
         if self._created_again:
-            raise replaced(self.ref, ": its shards begin at other sequence numbers than before", self._source)
+            raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - reported:
             await self.refresh()  # a shard may be missing from the last list only because it is too new
             losses = LossErrors()
@@ -225,7 +225,7 @@ class Stream:
         # Check this here: a reader past a closed shard's end does not call Kinesis, which would reject another shard's number.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
-                f"stream {self.ref.name!r}, shard {shard_id}: the position {position} is of another shard",
+                f"stream {self.ref.name!r}, shard {shard_id}: the position {position} belongs to another shard",
                 remedy="give each shard a number of its own records",
             ).about(self.ref.name, shard_id)
 
@@ -257,7 +257,7 @@ class Stream:
         try:
             return await self._retention.is_past(shard_id, number)
         except CALL_ERRORS as error:
-            logger.info("stream %r: its retention is not known for now: %s", self.ref.name, describe(error))
+            logger.info("stream %r: its retention cannot be read now: %s", self.ref.name, describe(error))
             return False
 
     def is_recent(self, shard_id: str, position: Position) -> bool:
@@ -425,7 +425,7 @@ class Stream:
                 if delay is None:
                     raise fatal(fault, by.stream, shard_id, self._source, backoff) from error
                 if (seconds := self._clock.monotonic() - since) >= FIRST_WORD_SECONDS:
-                    text = f"{self.ref.name}:{shard_id}: looking for its end for {seconds:.0f} s: {fault}"
+                    text = f"{self.ref.name}:{shard_id}: still searching for its end after {seconds:.0f} s: {fault}"
                     by.warn(fault.code, shard_id, text)
                 await self._clock.sleep(delay)
 

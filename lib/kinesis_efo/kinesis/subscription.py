@@ -38,7 +38,7 @@ class _Outcome(NamedTuple):
 
 
 _FULL: Final = _Outcome("the buffer was full")
-_STOOD_STILL: Final = _Outcome("the process stood still")
+_STOOD_STILL: Final = _Outcome("the process was suspended")
 _CLOSED: Final = _Outcome("the shard is closed")
 
 
@@ -251,7 +251,7 @@ class OpenSubscription:
 
     @property
     def outdated(self) -> bool:
-        """Whether the timer is so late that the process must have been suspended. The data in the socket may then be old."""
+        """Whether the timer is so late that the process must have been suspended. Data in the socket may then be outdated."""
         return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:

@@ -148,8 +148,8 @@ class Topology:
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(
-                    "%s: EndingSequenceNumber %d lies before StartingSequenceNumber %d, and is ignored: the shard counts as open "
-                    "until its last event says otherwise",
+                    "%s: ignoring EndingSequenceNumber %d, which is lower than StartingSequenceNumber %d: the shard counts as open until "
+                    "its last event",
                     where,
                     last,
                     first,
@@ -178,7 +178,7 @@ async def starting_positions(lister: Topology, stream_arn: str, start: Position)
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
             return {shard.shard_id: start for shard in opened}
     elif start.kind is not PositionKind.TRIM_HORIZON:
-        raise ValueError(f"{start} is not where a whole stream can start")
+        raise ValueError(f"a whole stream cannot be read from {start}")
     return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
 
 
@@ -189,7 +189,7 @@ async def identified(lister: Topology, stream_arn: str, patience: Patience | Non
         summary = await (ask() if patience is None else patience.call(f"DescribeStreamSummary of {stream_arn}", ask))
         return StreamIdentity(stream_arn, summary.created)
     except CALL_ERRORS as error:
-        logger.info("when stream %s was created is not known: %s", stream_arn, describe(error))
+        logger.info("the creation time of stream %s is unknown: %s", stream_arn, describe(error))
         return StreamIdentity(stream_arn)
 
 
@@ -198,7 +198,7 @@ async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
     try:
         return await asking
     except CALL_ERRORS as error:
-        logger.info("stream %s: how its records are distributed is not known: %s", ref.name, describe(error))
+        logger.info("stream %s: the distribution of its records is unknown: %s", ref.name, describe(error))
         return Distribution.UNKNOWN
 
 

@@ -61,7 +61,7 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """No space became free for `Limits.full` seconds, so the subscription must be closed for a while."""
+    """Raised if no space became free for `Limits.full` seconds: the subscription must be closed for a while."""
 
 
 class Quota(Protocol):
@@ -247,7 +247,7 @@ class BotoEventStream:
                 pass
             case "event", kind:
                 # An event whose type is not a string may contain records, which must not be skipped.
-                raise FrameError(f"an event has the :event-type {kind!r}, so its contents are not known")
+                raise FrameError(f"an event has the :event-type {kind!r}, so its contents are unknown")
             case "exception", _:
                 raise _stream_error(str(frame.headers.get(":exception-type")), _message(frame.payload))
             case "error", _:
@@ -285,7 +285,7 @@ def as_time(epoch_ms: int) -> datetime:
     try:
         return datetime.fromtimestamp(epoch_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"AT_TIMESTAMP:{epoch_ms} lies outside of the years that a request can name") from None
+        raise ValueError(f"AT_TIMESTAMP:{epoch_ms} is outside the years that a request can contain") from None
 
 
 def _stream_error(code: str, message: str) -> EventStreamError:

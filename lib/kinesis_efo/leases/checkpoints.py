@@ -93,7 +93,7 @@ class Checkpoints:
         for number, (shard, row) in enumerate(strays):
             self._enqueue(shard)
             if number == 0:
-                logger.warning("checkpoint %s is of another stream, %s: such rows are replaced", row.key, row.stream)
+                logger.warning("checkpoint %s is from another stream, %s: it is replaced", row.key, row.stream)
         if rows:
             self._clean_soon()
 
@@ -252,8 +252,8 @@ class Checkpoints:
         """Raise an error if a shard's row has an owner: a KCL application, which ignores this run's lease, reads the shard."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
-                f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application reads with "
-                f"{self._table.label}, too. Nothing was lost; stop it, or give this query an application of its own"
+                f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application uses {self._table.label}, "
+                "too. Nothing was lost; stop it, or use a separate application for this query"
             )
 
     # -- periodic work

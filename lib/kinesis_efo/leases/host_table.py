@@ -98,13 +98,13 @@ class HostTable(LeaseStore):
                 PrivateDirectory(self._directory),
                 closing(sqlite3.connect(self._directory / FILE, _LOCK_SECONDS, isolation_level=None)) as rows,
             ):
-                # Do not wait for the disk: after a crash of the host, nobody has a lease.
+                # Do not wait for the disk: after a crash of the host, no process has a lease.
                 rows.execute("PRAGMA synchronous = OFF")
                 rows.execute("BEGIN IMMEDIATE")
                 rows.execute("CREATE TABLE IF NOT EXISTS leases (reader, key, item, PRIMARY KEY (reader, key))")
                 yield rows
                 rows.execute("COMMIT")
         except (OSError, sqlite3.OperationalError) as error:
-            raise TableUnavailableError(f"{self.label} cannot be used for now: {error}") from error
+            raise TableUnavailableError(f"{self.label} cannot be used now: {error}") from error
         except sqlite3.DatabaseError as error:
             raise LeaseTableError(f"{self.label} is damaged: {error}; delete it") from error

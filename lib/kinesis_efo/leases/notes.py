@@ -123,10 +123,10 @@ def restored(
         return None
     first = ahead[0]
     return (
-        f"stream {stream}: the lease table is further than the query's checkpoint in {len(ahead)} of {len(known)} shards "
-        f"({first.shard} was read up to {rows[first].reached}, in the checkpoint up to {known[first]}). If the checkpoint was restored "
-        f"from a backup, the records since then are read again; but {LEFT_OUT}: stop this query, and give it a new output directory. If "
-        "another query of this application, with a checkpoint of its own, has read meanwhile, nothing needs to be done"
+        f"stream {stream}: the lease table is further than the query's checkpoint in {len(ahead)} of {len(known)} shards ({first.shard} "
+        f"was read up to {rows[first].reached}, in the checkpoint up to {known[first]}). If the checkpoint was restored from a backup, "
+        f"the records since then are read again; but {LEFT_OUT}: stop this query, and give it a new output directory. If another query of "
+        "this application, with a separate checkpoint, has read meanwhile, nothing needs to be done"
     )
 
 
@@ -142,12 +142,12 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
     if times and len(times) == len(open_until):
         since = f"AT_TIMESTAMP:{datetime.fromtimestamp(floor(min(times)), UTC):%Y-%m-%dT%H:%M:%SZ}"
     return (
-        f"stream {stream}: this query is new, without a checkpoint, but the lease table says that the application has read {len(read)} "
-        f"of the stream's shards before ({key.shard} up to {read[key].reached}). If the checkpoint was deleted or moved, the records "
-        f"between there and this query's start are skipped or repeated, and {LEFT_OUT} (in the _spark_metadata of its output): stop this "
-        f"query, delete its new checkpoint, and start with a new output directory and startingPosition={since}. With "
-        "startingPosition=LEASES, a new query continues there by itself, if no other query has moved the lease table on. If this query "
-        "has an output of its own, nothing needs to be done"
+        f"stream {stream}: this query is new, without a checkpoint, but the lease table says that the application has read {len(read)} of "
+        f"the stream's shards before ({key.shard} up to {read[key].reached}). If the checkpoint was deleted or moved, the records between "
+        f"there and this query's start are skipped or repeated, and {LEFT_OUT} (in the _spark_metadata of its output): stop this query, "
+        f"delete its new checkpoint, and start with a new output directory and startingPosition={since}. With startingPosition=LEASES, a "
+        "new query continues there by itself, if no other query has moved the lease table on. If this query has a separate output, "
+        "nothing needs to be done"
     )
 
 
@@ -163,8 +163,9 @@ def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
     assert first.stream is not None
     created_again = first.stream.arn == present.arn
     return (
-        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is of another stream: {first.stream}. The stream is now {present}: "
-        + ("it was deleted and created again since" if created_again else "the application read another one before")
+        f"checkpoint {first.key}{f' (and {more} more)' if more else ''} is from another stream: {first.stream}. The stream is now "
+        f"{present}: "
+        + ("it was deleted and created again since" if created_again else "the application read another stream before")
     )
 
 

@@ -39,7 +39,7 @@ class RenewalEnd(Enum):
     """Why the renewal of a lease ended."""
 
     LEAVING = "leaving"
-    LOST = "another run took it"
+    LOST = "another run acquired it"
     UNREACHABLE = "not renewed in time"
 
 

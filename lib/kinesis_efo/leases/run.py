@@ -147,7 +147,7 @@ class RunLease:
             if give_up_at is not None and now >= give_up_at:
                 error = self._outage
                 raise TableUnavailableError(
-                    f"{self._search.subject}: the lease on stream {', '.join(missing)} is not held after {at_most:g} s"
+                    f"{self._search.subject}: the lease on stream {', '.join(missing)} was not acquired within {at_most:g} s"
                     + (f": {error}" if error else "")
                 ) from error
             self._news.clear()
@@ -191,7 +191,7 @@ class RunLease:
         while left := [task for task in self._tasks if not task.done()]:
             await asyncio.wait(left)
 
-    # -- taking
+    # -- acquiring
 
     async def _run(self) -> None:
         try:
@@ -235,7 +235,7 @@ class RunLease:
         if seconds >= self._timing.patience:
             raise TableUnavailableError(
                 f"{self._search.subject}: the lease table could not be used for {seconds:.0f} s, given up: {error}. Nothing was "
-                "lost: start the query again; kinesis-efo option 'retryTimeout' lets it wait longer"
+                "lost: restart the query; to wait longer, raise kinesis-efo option 'retryTimeout'"
             ) from error
         return self._timing.renewal / 3 * self._random.uniform(0.5, 1)
 
@@ -251,7 +251,7 @@ class RunLease:
             self.stats.taken += 1
             self.notes.load(stream, outcome)
             self._search.record_acquired(stream, outcome.epoch)
-            logger.debug("lease %s taken by %s, epoch %d", outcome.key, self._owner, outcome.epoch)
+            logger.debug("lease %s acquired by %s, epoch %d", outcome.key, self._owner, outcome.epoch)
             lag, add = partial(self._listener.lag, stream), partial(self.notes.stored_in, stream)
             renewal = Renewal(self._table, outcome, sent_at, self._timing, self._clock, self._random, lag, add)
             self._renewals[stream] = renewal

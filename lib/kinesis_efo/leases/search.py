@@ -113,18 +113,19 @@ class Search:
         epoch = self._epochs.get(stream)
         if epoch is not None and row is not None and row.owner != self._me and row.epoch > epoch:
             raise LeaseLostError(
-                f"{self.subject}: another run held the lease on stream {stream} while this one could not renew it, "
-                "and has ended since. Nothing was lost: start this query again, and run one query per application"
+                f"{self.subject}: another run owned the lease on stream {stream} while this one could not renew it, "
+                "and has ended since. Nothing was lost: restart this query, and run one query per application"
             ).about(stream)
 
     def _already_running(self, stream: str, rival: Heartbeat, now: float) -> AlreadyRunningError:
         owner = rival.lease.owner or ""
-        whose, remedy = readable(owner), "stop that query, or give this one an application of its own"
+        whose, remedy = readable(owner), "stop that query, or use a separate application for this one"
         if self._is_sibling(owner):
             whose = f"this Spark program itself, by another of its sources (process {whose})"
             remedy = (
                 "sources of one program share a run if they can find each other: the driver's log says why these cannot, and sessions of "
-                "Spark Connect never do. Write to several tables from one query, with foreachBatch, or give this source an application of its own"
+                "Spark Connect never do. Write to several tables from one query, with foreachBatch, or use a separate application for "
+                "this source"
             )
         return AlreadyRunningError(
             f"{self.subject}, stream {stream}, is already read by {whose}, "

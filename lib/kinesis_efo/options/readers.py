@@ -258,8 +258,7 @@ def _start(text: str, of_shard: bool) -> Position:
     match text.upper():
         case "LATEST":
             raise UnsupportedValue(
-                "must be where there is something to read: TRIM_HORIZON or AT_TIMESTAMP:<time>. "
-                "After the tip there is nothing yet; spark.readStream reads what comes"
+                "must be TRIM_HORIZON or AT_TIMESTAMP:<time>: there are no records after the tip yet; spark.readStream reads new records"
             )
         case "LEASES":
             raise UnsupportedValue("must be TRIM_HORIZON or AT_TIMESTAMP:<time>: a batch read does not use leases")
@@ -283,7 +282,9 @@ def _end(text: str, of_shard: bool) -> Position | None:
         case "LATEST":
             return None
         case "TRIM_HORIZON" | "EARLIEST":
-            raise UnsupportedValue("must be LATEST or AT_TIMESTAMP:<time>: before the horizon there is nothing")
+            raise UnsupportedValue(
+                "must be LATEST or AT_TIMESTAMP:<time>: there are no records before the trim horizon"
+            )
         case "SHARD_END" if of_shard:
             return SHARD_END
     return _time_or_number(text, of_shard, (PositionKind.AFTER,))

@@ -132,16 +132,16 @@ SOURCE_OPTIONS: Final = (
     Option("readMode", read.one_of("efo", "polling"), "efo or polling", "`efo`",
            "`polling` fetches records with GetRecords, without a consumer, as batch reads always do", "read_mode", of_run=True),
     Option("transport", read.one_of("auto", "http2", "http1"), "auto, http2 or http1", "`auto`",
-           "protocol of subscriptions; `auto`: HTTP/2 if the service speaks it, else HTTP/1.1", "transport", of_run=True),
+           "protocol of subscriptions; `auto`: HTTP/2 if the service supports it, else HTTP/1.1", "transport", of_run=True),
     Option("pollingInterval", read.duration(0.2, 10), "a duration such as 1s, from 200ms to 10s", "`1s`",
            "with `polling`, time between calls to a shard without more records; longer with more than 500 shards", "polling_interval", of_run=True, formerly=("polling.interval",)),
     Option("startingPosition", read.Typed(_query_start, read.MOMENT),
            "LATEST, EARLIEST (TRIM_HORIZON), LEASES or a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
            "`LATEST`", "where a new query starts; a restarted one continues from its checkpoint", "start", also=("startingTimestamp",)),
     Option("newStreamPosition", read.Typed(_start, read.MOMENT), "EARLIEST (TRIM_HORIZON), LATEST, LEASES or a time in ISO 8601 or epoch ms", "`TRIM_HORIZON`",
-           "where a stream starts that is not in the query's checkpoint yet", "new_stream_start"),
+           "where a stream that is not in the query's checkpoint yet starts", "new_stream_start"),
     Option("removedStreams", read.word_for(lambda word: word == "drop", "fail", "drop"), "fail or drop", "`fail`",
-           "what to do if the checkpoint has a stream that is not read any more", "drop_removed_streams"),
+           "what to do if the checkpoint has a stream that is no longer read", "drop_removed_streams"),
     Option("endingPosition", ends, "LATEST, a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard", "`LATEST`",
            "where a batch read ends, or a query with `Trigger.AvailableNow` or `Trigger.Once`; exclusive; `LATEST` is the tip at the start", "ends", also=("endingTimestamp",)),
     Option("maxShardRate", read.bounded(read.size, 64 << 10), "a size such as 1m, at least 64k", "`1m`",
@@ -151,7 +151,7 @@ SOURCE_OPTIONS: Final = (
     Option("maxRecordsPerTrigger", read.bounded(read.integer, 1), "a whole number of records, at least 1", "-",
            "maximum records in one micro-batch; whole events, at least one", "max_records_per_trigger"),
     Option("minBytesPerTrigger", read.bounded(read.size, 1), "a size such as 64m, at least 1 byte", "-",
-           "a micro-batch with less data waits for more, for `maxTriggerDelay` at most", "min_bytes_per_trigger"),
+           "a micro-batch with less data waits for more, at most for `maxTriggerDelay`", "min_bytes_per_trigger"),
     Option("maxTriggerDelay", read.duration(0, 60), "a duration such as 1s, up to 60s", "`1s`",
            "longest wait from one micro-batch to the next, larger one; without `minBytesPerTrigger`, only while all shards with records are "
            "over 1 s behind, with `kinesis_efo.read_stream` and no other source", "max_trigger_delay"),
@@ -160,11 +160,11 @@ SOURCE_OPTIONS: Final = (
     Option("bufferBytes", read.bounded(read.size, 1 << 20), "a size such as 256m", "`256m`",
            "memory of each fetcher for events; at least 1m", "buffer_bytes", of_run=True),
     Option("slowQueries", read.one_of("apart", "hold"), "apart or hold", "`apart`",
-           "if a slow query leaves the others no room in the buffer, it continues alone, with GetRecords; `hold`: all wait for it", "slow_queries", of_run=True),
+           "a slow query that fills the buffer continues alone, with GetRecords; `hold`: the other queries wait for it", "slow_queries", of_run=True),
     Option("failOnDataLoss", read.flag, "true or false", "`true`",
            "fail if records expired before they were read; else log a warning and continue", "fail_on_data_loss", of_run=True),
     Option("acceptDataLoss", read.positions, 'JSON such as {"orders": {"shardId-000000000003": "AFTER:4959..."}}', "-",
-           "the losses to accept, as the error names them; a later loss is an error again", "accepted_losses"),
+           "the losses to accept, copied from the error; a later loss is an error again", "accepted_losses"),
     Option("deaggregate", read.Typed(_deaggregation, _DEAGGREGATION.hint), "true, false or strict", "`true`",
            "unpack KPL aggregates; `strict`: leave out those whose records' hash keys belong to other shards, as the KCL does", "deaggregate"),
     Option("fetchers", read.unless("driver", read.bounded(read.integer, 1, 1_000)), "driver, or a number of tasks from 1 to 1000", "`driver`",
@@ -191,7 +191,7 @@ SOURCE_OPTIONS: Final = (
            "retry.timeout", of_run=True, formerly=("subscribe.retryTimeout",)),
     *METRICS_OPTIONS,
     Option("metricsShards", read.bounded(read.integer, 0, 10_000), "a whole number up to 10000", "`100`",
-           "maximum number of shards with separate metrics, the rest shares `other`; 0: by stream only", "metrics.shards", of_run=True, formerly=("metrics.shards",)),
+           "maximum number of shards with separate metrics, the rest share the label `other`; 0: by stream only", "metrics.shards", of_run=True, formerly=("metrics.shards",)),
 )  # fmt: skip
 STREAMING: Final = {option.name for option in SOURCE_OPTIONS} - {
     "manifest", "streamArn", "streams", "startingPosition", "endingPosition", "maxShardRate", "failOnDataLoss", "deaggregate",
@@ -268,8 +268,8 @@ def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequen
     for name, count in Counter(each["name"] for each in parts).items():
         if count > 1:
             yield (
-                f"kinesis-efo option 'streamArn' has {count} streams named {name!r}, which a checkpoint could not tell apart; give them names "
-                "of their own in a manifest"
+                f"kinesis-efo option 'streamArn' has {count} streams named {name!r}, which a checkpoint could not distinguish; give them "
+                "different names in a manifest"
             )
     found = Counter(each.partition("/consumer/")[0] for each in consumers)
     if foreign := sorted(found.keys() - streams):

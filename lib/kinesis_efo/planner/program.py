@@ -172,8 +172,8 @@ class Program:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             raise FetcherError(
-                f"the processes of this Spark program find each other by files in {directory}, with locks; that fails: {error}. Set TMPDIR "
-                "to a directory on a local disk that this user may write to"
+                f"the processes of this Spark program find each other through locked files in {directory}, which fails: {error}. Set "
+                "TMPDIR to a directory on a local disk that this user may write to"
             ) from error
         return program
 
@@ -222,7 +222,7 @@ class Program:
                 if found.isascii() and found.isprintable():
                     return found
                 raise FetcherError(
-                    f"{self._directory / self._name}.lock has something else than a secret of this library; remove it"
+                    f"{self._directory / self._name}.lock does not contain a secret of this library; remove it"
                 )
             with naming(f"{self._directory / self._name}.lock"):
                 os.pwrite(file, (secret := known or secrets.token_urlsafe(32)).encode(), 0)

@@ -98,7 +98,7 @@ class Silence:
     def check(self) -> None:
         """Raise FetcherError if the silence has lasted too long."""
         if self._awaited is not None and self._seconds >= self._most:
-            raise FetcherError(f"{self}. Nothing was lost: start the query again after that")
+            raise FetcherError(f"{self}. Nothing was lost: restart the query after that")
 
     def __str__(self) -> str:
         pid, seconds = self._awaited, self._seconds

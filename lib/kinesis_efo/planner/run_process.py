@@ -118,8 +118,8 @@ def started() -> subprocess.Popen[bytes]:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
         raise FetcherError(
-            f"the run's process cannot be started with {sys.executable!r}: {error}. The driver's host has to allow one process more, "
-            "with memory for it"
+            f"the run's process cannot be started with {sys.executable!r}: {error}. The driver's host must allow one more process and "
+            "have memory for it"
         ) from error
     assert process.stdin is not None
     with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ class RunProcess:
             with stdin:
                 stdin.write(order)
         except OSError:
-            logger.debug("the process of the run does not listen", exc_info=True)
+            logger.debug("the process of the run does not read its input", exc_info=True)
         try:
             with stdout:
                 while some := os.read(stdout.fileno(), 1 << 16):
@@ -187,7 +187,7 @@ class RunProcess:
         code = self._process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
-        self._ended = f"{how}, its largest memory {largest} MiB"
+        self._ended = f"{how}, with a peak memory of {largest} MiB"
         if code and not self._stopping:
             logger.error("the process of the run has ended: %s", self._ended)
 
@@ -281,7 +281,7 @@ class FetcherJob:
             self._socket.close()
             raise FetcherError(
                 f"the program that called kinesis_efo.read_stream(..., fetchers=...) cannot be asked for fetchers at {path}: {error}. It "
-                "has ended, or this query runs on another host than it: start the query in the program that opened the stream"
+                "has ended, or this query runs on a different host: start the query in the program that opened the stream"
             ) from error
         threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
 

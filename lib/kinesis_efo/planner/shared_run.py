@@ -220,7 +220,7 @@ class SharedRun:
         self._vain_starts = 0 if runs else self._vain_starts + 1
         if self._vain_starts > _MOST_DEATHS:
             raise FetcherError(
-                f"the process of the run ended as it was started, {self._vain_starts} times{self._last_end}"
+                f"the process of the run ended during its start, {self._vain_starts} times{self._last_end}"
             )
         return runs
 
@@ -284,9 +284,9 @@ class SharedRun:
             self._deaths = [*(death for death in self._deaths if now - death < _DEATHS_SECONDS), now]
             if len(self._deaths) > _MOST_DEATHS:
                 raise FetcherError(
-                    f"the process that fetched for this query has died {len(self._deaths)} times within half an hour, before anything was read"
-                    f"{self._last_end}. If the system ended it for its memory, give the driver's container more, or set kinesis-efo "
-                    "option 'bufferBytes' lower. Nothing was lost: start the query again"
+                    f"the process that fetched for this query has died {len(self._deaths)} times within half an hour, before anything was "
+                    f"read{self._last_end}. If the system killed it for using too much memory, give the driver's container more, or lower "
+                    "kinesis-efo option 'bufferBytes'. Nothing was lost: restart the query"
                 )
             # Request all streams of the lost run: if two runs replaced it, a query that reads streams of both could join neither.
             streams = self._streams | lost.file.again().streams

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _SHOWN: Final = 10
 _UNION: Final = "; if it unites several sources, give them in the order that they had"
-_FINISH: Final = "let the query finish its last micro-batch first, which has records of it: run it once with the former streams. Then "
+_FINISH: Final = "let the query first finish its last micro-batch, which has records of it: run it once with the former streams. Then "
 _FIRST: Final = "give the query a new checkpointLocation, or run it once with the former streams as well, then "
 
 
@@ -76,15 +76,15 @@ class StreamSet:
             offset = Offset.from_dict(data)
         except ValueError as error:
             raise ConfigurationError(
-                f"the query cannot continue from its checkpoint: {error}. A checkpoint belongs to one query and its sources: give this query "
-                f"a checkpointLocation of its own{_UNION}"
+                f"the query cannot continue from its checkpoint: {error}. A checkpoint belongs to one query and its sources: give this "
+                f"query a separate checkpointLocation{_UNION}"
             ) from None
         for fault in self.faults(offset, sources_of(data), finished=finished):
             raise fault
         gone = {key.stream for key in offset} - self._streams.keys()
         for name in sorted(gone):
             left = _shown({key: at for key, at in offset.items() if key.stream == name})
-            self._warn("stream %s is not read any more, as option 'removedStreams' asks; it was left at %s", name, left)
+            self._warn("stream %s is no longer read (option 'removedStreams'); it was read up to %s", name, left)
         offset = offset.without(gone) if gone else offset
         self._kept.appendleft((dict(data), offset))
         return offset
@@ -120,12 +120,12 @@ class StreamSet:
                 )
         elif ref.stream_arn != arn:
             return StreamReplacedError(
-                f"stream {name!r} is {ref.stream_arn} in {self._source}, but the query's checkpoint is of {arn}: positions of one stream mean "
-                "nothing in another",
+                f"stream {name!r} is {ref.stream_arn} in {self._source}, but the query's checkpoint belongs to {arn}: positions of one "
+                "stream are meaningless in another",
                 remedy="Give the new stream another logical name, or start the query with a new checkpoint",
             ).about(name)
         elif _read_from(ref) != before:
-            self._warn("stream %s is read as %s now; the runs before read it as %s", name, _read_from(ref), before)
+            self._warn("stream %s is now read as %s; earlier runs read it as %s", name, _read_from(ref), before)
         return None
 
     def _removed(self, gone: Collection[str], *, others: bool, finished: bool) -> str:
@@ -134,8 +134,8 @@ class StreamSet:
         return (
             f"the query's checkpoint names {'stream' if len(gone) == 1 else 'streams'} {names}, but the query reads "
             f"{'only ' if others else ''}{', '.join(map(repr, sorted(self._streams)))} (from {self._source}). Where a stream was renamed, give "
-            f"it its former name{_UNION if others else ''}. To go on without it, {first}set kinesis-efo option "
-            "'removedStreams' to drop: what was not read of it yet is then left in the stream"
+            f"it its former name{_UNION if others else ''}. To continue without it, {first}set kinesis-efo option "
+            "'removedStreams' to drop: its unread records then stay in the stream"
         )
 
     def _warn(self, text: str, name: str, *more: str) -> None:

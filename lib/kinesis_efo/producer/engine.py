@@ -608,7 +608,7 @@ class Engine:
                 self._log_left_out(error)
 
     def _log_left_out(self, error: StreamError) -> None:
-        logger.error("left out of stream %s (fail_on_error is off): %s", self._stream, error)
+        logger.error("not written to stream %s (fail_on_error is off): %s", self._stream, error)
 
     def _log_failure(self, failure: StreamError, records: int) -> None:
         self._stall.stop()

@@ -53,7 +53,7 @@ def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return _fault(cause, code or str(status), text, action)
     if cause in (Cause.UNSENT, Cause.UNKNOWN):
-        remedy = "report it: this is no known fault of Kinesis or of the network"
+        remedy = "report it: this is not a known Kinesis or network error"
         return WriteFault(type(error).__name__, text, Retry.NO, WriteError, remedy)
     if cause is Cause.NO_CREDENTIALS:
         return WriteFault(type(error).__name__, text, Retry.NO, AccessRefusedError, credentials_remedy(error))

@@ -185,7 +185,7 @@ class StallWatch:
         waited = self._clock.monotonic() - self._since
         if waited >= self._seconds and not self._warned:
             self._warned = True
-            cause = f"; the last fault was {self.fault}" if self.fault else "; Kinesis has not answered"
+            cause = f"; the last error was {self.fault}" if self.fault else "; Kinesis has not answered"
             logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
         # Wait at least 0.01 s, to prevent a busy loop if the timer has fired a moment early.

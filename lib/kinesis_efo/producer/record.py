@@ -37,7 +37,7 @@ class SizeLimit:
     """The maximum size of a record, including its partition key."""
 
     bytes: int
-    source: str = "the stream takes"  # Where the limit comes from, for messages
+    source: str = "the stream accepts"  # Where the limit comes from, for messages
     remedy: str = "the stream's maximum record size (at most 10 MiB)"
 
 

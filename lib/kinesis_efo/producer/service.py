@@ -74,7 +74,7 @@ class KinesisService:
         try:
             results = _decoder.decode(answer[RAW_BODY]).records
         except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ResponseParserError(f"the answer of PutRecords cannot be decoded: {error}") from None
+            raise ResponseParserError(f"the PutRecords response cannot be decoded: {error}") from None
         if len(results) != len(parcels):
             raise ResponseParserError(f"PutRecords answered {len(results)} results for {len(parcels)} records")
         if not all(result.shard or result.code for result in results):
@@ -115,7 +115,7 @@ async def connect(
 ) -> AsyncIterator[KinesisService]:
     """Connect to Kinesis for one stream. `connections` is the maximum number of requests in flight."""
     if session is not None and (aws.profile or aws.credential_provider):
-        raise ConfigurationError("give a session, or a profile or credential_provider in AwsSettings, and not both")
+        raise ConfigurationError("give a session, or a profile or credential_provider in AwsSettings, but not both")
     clients = AsyncClients(aws, region_of(stream, aws, session), given=session)
     once = AioConfig(
         retries={"total_max_attempts": 1},

@@ -48,7 +48,7 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
         return Choice(None, f"records are decoded in Python: kinesis-efo-core cannot be loaded: {error}", fix)
     interface = getattr(module, "INTERFACE", None)
     if interface != _INTERFACE:
-        reason = f"kinesis-efo-core has interface {interface}, and this library wants {_INTERFACE}"
+        reason = f"kinesis-efo-core has interface {interface}, but this library needs {_INTERFACE}"
         return Choice(None, f"records are decoded in Python: {reason}", fix)
     return Choice(module, f"records are decoded by kinesis-efo-core {module.__version__}")
 

@@ -264,4 +264,4 @@ def _cut(records: list[KinesisRecord[Any]], floor: int, ceiling: int | None) -> 
 
 
 def _log_left_out(key: ShardKey, aggregates: int) -> None:
-    logger.warning("%s: %d KPL aggregates left out: hash keys of their records belong to other shards", key, aggregates)
+    logger.warning("%s: %d KPL aggregates dropped: hash keys of their records belong to other shards", key, aggregates)

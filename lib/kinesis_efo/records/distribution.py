@@ -45,10 +45,10 @@ def lenient(stream: str, distribution: Distribution) -> str:
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO
-        else "it is not known whether Kinesis distributes its records itself (kinesis:DescribeStreamSummary is refused, or "
+        else "it is unknown whether Kinesis distributes its records itself (kinesis:DescribeStreamSummary is denied, or "
         "botocore is too old)"
     )
     return (
-        f"stream {stream}: option 'deaggregate' is strict, but no KPL aggregate is left out: {why}. After a reshard, records that "
+        f"stream {stream}: option 'deaggregate' is strict, but no KPL aggregate is dropped: {why}. After a reshard, records that "
         "the KPL sends again appear twice"
     )

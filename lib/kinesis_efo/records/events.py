@@ -218,7 +218,7 @@ def read_head(payload: bytes) -> EventHead:
         last = sequence_number("SequenceNumber", digits.decode())
         if number is not None and last > number:
             raise FrameError(
-                f"an event of {len(payload)} bytes with {len(event.records)} records goes on at {number}, before its last record, "
+                f"an event of {len(payload)} bytes with {len(event.records)} records continues at {number}, before its last record, "
                 f"{last}; {_sketch(payload)}"
             )
     children = _children(event.child_shards)
@@ -290,7 +290,7 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     behind, records, following = answer.millis_behind_latest, answer.records, _given(answer.next_shard_iterator)
     if (following is None) != bool(answer.child_shards):
         found = "neither an iterator nor child shards" if not answer.child_shards else "an iterator and child shards"
-        raise FrameError(f"an answer of {len(body)} bytes has {found}; {_sketch(body)}")
+        raise FrameError(f"a response of {len(body)} bytes has {found}; {_sketch(body)}")
     events = []
     if records:
         last = sequence_number(

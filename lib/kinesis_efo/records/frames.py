@@ -159,9 +159,9 @@ def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
     if running != checksum:
         raise FrameError(f"a frame's prelude has checksum {checksum:#010x}, but its bytes give {running:#010x}")
     if not _LEAST <= total <= MAX_FRAME:
-        raise FrameError(f"a frame says it has {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
+        raise FrameError(f"a frame claims to have {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
-        raise FrameError(f"a frame of {total} bytes says that {headers_length} of them are headers")
+        raise FrameError(f"a frame of {total} bytes claims to have {headers_length} bytes of headers")
     # The frame's checksum also covers the prelude's checksum, so include these bytes.
     return total, headers_length, crc32(prelude[8:], running)
 

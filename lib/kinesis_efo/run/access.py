@@ -52,7 +52,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
     fetchers: list[FetcherAddress | None]  # Distinct addresses, and None if some ranges are not assigned yet
     # For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown)
     shards: list[tuple[ShardKey, int, int | None]]
-    # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
+    # The first and last hash key of each shard in which tasks drop aggregated (KPL) records that belong to other shards
     hash_ranges: list[tuple[ShardKey, tuple[int, int]]] = []
 
     @property
@@ -70,7 +70,9 @@ class Step(msgspec.Struct, frozen=True):
     """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run is still waiting for a lease, for records or to find the query's end
+    again: bool = (
+        False  # Call again: the run is still waiting for a lease or records, or is still searching for the query's end
+    )
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Changed lags in milliseconds; None if unknown

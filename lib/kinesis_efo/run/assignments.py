@@ -96,7 +96,7 @@ class Assignments:
         if isinstance(member, Work):
             return member
         if is_new:
-            logger.info("fetcher %s has come", member)
+            logger.info("fetcher %s has joined", member)
             self.distribute()
         elif not request.revision:
             # The fetcher was disconnected and has closed its shards. Restart them where their retained events begin.
@@ -146,7 +146,7 @@ class Assignments:
         if report.failure:
             error = unpack_error(report.failure)
             # Add the fetcher's host to the message, because the error may occur only there.
-            said = type(error)(f"{error} (the fetcher on host {member.request.host} says so)")
+            said = type(error)(f"{error} (reported by the fetcher on host {member.request.host})")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
         for query, packed in report.failures.items():
             self._coordinator.failed(RowKey(query, ShardKey("", "")), unpack_error(packed))

@@ -155,7 +155,7 @@ class Clients:
             await self._run.clock.sleep(_LOOK_SECONDS)
             # Iterate over a copy, because clients may leave while `_drop` waits.
             for name, client in [each for each in self._clients.items() if not each[1].process.lives()]:
-                logger.debug("process %d, which shared this run, is gone", client.process.pid)
+                logger.debug("process %d, which shared this run, has ended", client.process.pid)
                 await self._drop(name)
 
     async def _drop(self, name: str) -> None:
@@ -168,7 +168,7 @@ class Clients:
                     await asyncio.gather(task, return_exceptions=True)
             await client.planner.query.leave()
         except Exception:
-            logger.exception("a query did not leave its run in order")
+            logger.exception("removing a query from its run failed")
         finally:
             # Remove the client last: the run ends with its last client, and must not end while a query is leaving.
             self._clients.pop(name, None)

@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.status import QueryStatus
 logger = logging.getLogger(__name__)
 
 GROWS_SECONDS: Final = 600.0
-"""A warning follows if a query's gap to the tip grows for this many seconds."""
+"""A warning is logged if a query's gap to the tip grows for this many seconds."""
 
 _LOOK_SECONDS: Final = 60.0
 _LEAST_SECONDS: Final = 10.0

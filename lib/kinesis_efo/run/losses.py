@@ -41,9 +41,9 @@ class Losses:
         """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
 
         `rows`: whether the lease rows were read. Only then is each position checked, since a row may show that an idle shard was read
-        further. Returns False if a transient error leaves a position unchecked: a buffer may have skipped what is lost after it, and later
-        positions do not show that. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created again, and
-        AccessRefusedError or StreamNotFoundError if the check is impossible. Transient errors are only logged.
+        further. Returns False if a transient error leaves a position unchecked: check it again before the query advances, because later
+        positions do not reveal the loss. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created
+        again, and AccessRefusedError or StreamNotFoundError if the check is impossible. Transient errors are only logged.
         """
         whole, listings = rows and not self._whole, self._streams.listings
         if (
@@ -92,7 +92,7 @@ class Losses:
         except _FATAL:
             raise
         except StreamError as error:
-            logger.warning("cannot tell for now whether records were lost: %s", error)
+            logger.warning("cannot tell for now whether records were lost, will check again: %s", error)
             return False
         finally:
             for stream in self._streams.streams.values():

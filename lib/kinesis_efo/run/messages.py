@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 2.0
 """After this many seconds without a result, the run replies that the call is still running."""
 
 _KEPT_OFFSETS: Final = 4
-"""A reader uses two offsets at a time: start and end of a micro-batch, whose end is the start of the next."""
+"""How many offsets each process stores. A reader uses two at a time, the start and the end of a micro-batch."""
 
 
 class Join(msgspec.Struct, frozen=True):

@@ -89,7 +89,7 @@ class Query:
         self.number: Final = run.join(self)  # Queries are numbered in the order in which they join the run
 
     def _fail(self, error: KinesisEfoError) -> None:
-        """Make the query's next call raise an error. If this is the run's only query, the run fails."""
+        """Create the query's next call raise an error. If this is the run's only query, the run fails."""
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
@@ -251,7 +251,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position for detecting this query's losses, including the query's start and options."""
+        """Return what is known about a position for detecting lost records, including this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -350,7 +350,7 @@ class Query:
             # Usually the last poll has done this, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
-        # The buffers of an earlier run had the records of its last micro-batch, whose numbers are in the offset, too.
+        # The last micro-batch may be in the buffers of an earlier run only: use the sequence numbers in the offset.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True
@@ -385,7 +385,7 @@ class Query:
         # Wait for the leases and thus the lease rows: a row may show that an idle shard was read further, so that nothing is lost.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
-            # The buffer of another query may have skipped what is lost.
+            # Do not read on unchecked: a buffer shared with another query may already have skipped lost records, without a trace.
             await self._run.clock.sleep(_LIST_SECONDS)
             self._raise_if_failed()
 

@@ -152,10 +152,12 @@ class Ends:
             self._times[key] = min(times, key=lambda time: time.value)
 
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
-        """Return `bound`, or `begin` if that is a time after it: the next run would read what lies between. The two cannot be compared."""
+        """Return `bound`, or `begin` if it is a later time. Ending before `begin` would make the next run read the records in between."""
         written = time_of(key.shard, bound, self._clock.time())
         start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
-        return begin if written is not None and written + 1 <= start else bound  # a number has whole seconds
+        return (
+            begin if written is not None and written + 1 <= start else bound
+        )  # sequence numbers contain whole seconds
 
     async def _at_time(self, key: ShardKey, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)

@@ -145,7 +145,7 @@ class Run(LeaseListener):
         `endpoint` (where tasks read) and `status` (where tools request the run's status) are written to the lease rows.
         """
         self.fetcher.start(self, self.table)
-        self._tasks.append(in_background(self._tick(), "deciding what is kept", self.failure))
+        self._tasks.append(in_background(self._tick(), "updating what is retained", self.failure))
         if self.assignments is not None and (elsewhere := self._elsewhere) is not None:
             self.failure.on_set(self.assignments.changed.notify)
             watching = watch_fetchers(
@@ -286,7 +286,7 @@ class Run(LeaseListener):
             query.lease_taken(stream, rows)
         # A run that is stopping must not read the stream: it stops fetching before it releases the lease.
         if self.failure.error is None:
-            logger.info("this run reads stream %s: it holds the lease", stream)
+            logger.info("this run reads stream %s: it owns the lease", stream)
             self._update_orders(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
@@ -369,7 +369,7 @@ class Run(LeaseListener):
                 "Nothing was lost: Spark retries tasks that it needs"
             )
         return FetcherError(
-            f"the lease on stream {shard.stream} could not be acquired within {seconds:.0f} s: another run holds it, or the lease table "
+            f"the lease on stream {shard.stream} could not be acquired within {seconds:.0f} s: another run owns it, or the lease table "
             "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 

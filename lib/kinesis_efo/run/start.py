@@ -133,8 +133,8 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
         found = await _beginning(stream, Side(next(iter(everywhere.values())), named, everywhere.keys()), clock)
         if found.left_out:
             raise ConfigurationError(
-                f"the start of the query leaves out {', '.join(found.left_out)} of stream {name!r}: if 'startingPosition' names a parent and a "
-                "child of it, name it as well; otherwise Kinesis does not list its parents yet: start the query again"
+                f"the query would never read {', '.join(found.left_out)} of stream {name!r}: if 'startingPosition' names a parent and a "
+                "child of such a shard, name the shard as well; otherwise Kinesis does not list its parents yet: restart the query"
             )
         positions |= {ShardKey(name, shard): begin for shard, begin in found.offset.items()}
     return positions
@@ -185,7 +185,7 @@ async def _from_leases(
             if shard.stream == name
         ]
         logger.warning(
-            "stream %s: shards count as read to their end, although their lease rows are earlier, as their descendants have begun: %s%s",
+            "stream %s: shards with earlier lease rows count as read to their end, because their descendants have begun: %s%s",
             name,
             ", ".join(shown[:_SHOWN]),
             f", and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "",
@@ -198,7 +198,7 @@ async def _from_leases(
     for name, rows in by_stream(positions).items():
         left_out = set((await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)).left_out)
         if (lineage := streams[name].lineage).lost(rows):
-            # The query reports that the shards between the rows and these were trimmed, and begins them after that.
+            # Do not reject shards whose parents were trimmed: the query reports the loss of the parents and then reads these shards.
             left_out -= lineage.with_descendants(
                 shard for shard in left_out if not all(parent in lineage for parent in lineage[shard].parents)
             )
@@ -231,7 +231,7 @@ def _refuse_strays(scan: Scan, table: LeaseStore, streams: Mapping[str, Stream],
         if what := strays((row for shard, row in rows.items() if shard.stream == name), stream.identity):
             raise StreamReplacedError(
                 f"kinesis-efo option 'startingPosition' is LEASES, but in {table.label} {what}",
-                remedy="Start at TRIM_HORIZON to read all that the present stream has; or write its checkpoints anew first, with "
+                remedy="Start at TRIM_HORIZON to read all records of the current stream, or first reset its checkpoints with "
                 "`kinesis-efo leases reset --to TRIM_HORIZON`",
             ).about(name)
 

@@ -33,9 +33,9 @@ class RunStreams:
             known = self._refs.get(name)
             if known not in (None, ref) or self._names.get(name) != ref.stream_name:
                 faults.append(
-                    f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} here, and something else in a query of this Spark program that "
-                    "uses the same lease table, or has none as well: give both queries the same manifest or ARNs, or each a lease table, "
-                    "or stop the program's other queries first"
+                    f"stream {name!r} is {ref.consumer_arn or ref.stream_arn} in this query, but has another ARN or name in another query "
+                    "of this Spark program with the same lease table (or also without one): give both queries the same manifest or ARNs, "
+                    "or separate lease tables, or stop the program's other queries first"
                 )
         return faults
 

@@ -231,7 +231,7 @@ class Table:
         level = logging.WARNING if len(self.queries) > 1 else logging.INFO
         logger.log(
             level,
-            "queries of one program that read the same stream wait for the slowest of them, because none may catch up by itself: %s",
+            "queries of this program that read the same stream wait for the slowest one, because they may not catch up with GetRecords: %s",
             why,
         )
         self.update_orders(self._separate)
@@ -254,7 +254,7 @@ class Table:
         try:
             return self.queries[name]
         except KeyError:
-            raise FetcherUnreachableError("the run does not know the query of this task (any more)") from None
+            raise FetcherUnreachableError("the query of this task has ended, or has not joined this run yet") from None
 
     def suspend(self, shards: Collection[ShardKey]) -> None:
         """Close the buffers of some shards until `resume` is called."""
@@ -341,7 +341,8 @@ class Table:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
         `requested` has positions from which tasks of `query` wait to read, `finished` positions up to which it has finished. Returns the last
-        record up to each of the latter where it is known. (In the same pass, as memory is slower than these decisions.)
+        record up to each of the latter where it is known. A single pass does all this, because loading a row from memory takes longer than
+        deciding.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()
@@ -395,13 +396,13 @@ class Table:
         if (at := found.restart_at) is not None:
             shared = self._restart(RowKey(None, key), at, changed)
             if found.rules[0] != "open":
-                logger.debug("shard %s: the subscription begins again at %s (%s)", key, at, found.rules[0])
+                logger.debug("shard %s: the subscription restarts at %s (%s)", key, at, found.rules[0])
         assert shared is not None
         if "full" in found.rules and now - self._warned_at >= _AGAIN_SECONDS:
             self._warned_at = now
             logger.warning(
-                "shard %s: %d bytes are buffered that one query of this program has not read yet, and another one finds no room: the slow "
-                "one catches up with GetRecords, also in other shards",
+                "shard %s: %d bytes are buffered for a slow query of this program, so that there is no space for another query: the slow "
+                "query catches up with GetRecords, also in other shards",
                 key,
                 shared.index.held,
             )
@@ -584,7 +585,7 @@ class QueryRows:
                 continue
             if at is None:
                 if to is None or not any(each.stream == key.stream for each in finished):
-                    continue  # a stream that the planned micro-batch adds is read from its end on
+                    continue  # the planned micro-batch adds this stream: it is read from the end of that micro-batch on
                 at = TRIM_HORIZON
             if not at.is_end:
                 found[key] = Demand(at, SHARD_END if to is None else to, asked)

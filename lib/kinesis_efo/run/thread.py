@@ -109,10 +109,12 @@ class RunThread:
         try:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
-            logger.warning("the fetcher did not stop within %.0f s; leases it still holds will expire", _STOP_SECONDS)
+            logger.warning(
+                "the fetcher did not stop within %.0f s; leases that it still owns will expire", _STOP_SECONDS
+            )
         except Exception:
             # Stop the other parts in spite of this error, because the process has to end.
-            logger.exception("a part of the fetcher did not stop in order; the rest is stopped all the same")
+            logger.exception("stopping a part of the fetcher failed; the other parts are stopped")
         if self._whole is not None:
             self._end(self._whole)
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -73,13 +73,13 @@ _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items
 # `retryTimeout` rejects numbers up to 999 without a unit. They would be milliseconds, so the first throttled request would fail the task.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
-    Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's, if it has one only",
+    Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's stream, if it has only one",
            "target of rows without a column `stream`, or with null in it", "stream"),
     Option("maxOutstandingRecords", read.bounded(read.integer, *_RANGES["max_outstanding_records"]),
            "a whole number of records, at least 1", "`20000`",
-           "records of a task that may wait for acknowledgement; then the task waits", "producer.max_outstanding_records"),
+           "maximum unacknowledged records of a task, which then waits", "producer.max_outstanding_records"),
     Option("maxOutstandingBytes", read.bounded(read.size, *_RANGES["max_outstanding_bytes"]), "a size such as 64m, at least 1k", "`64m`",
-           "the same in bytes; at least the largest record", "producer.max_outstanding_bytes"),
+           "maximum unacknowledged bytes of a task; at least the largest record", "producer.max_outstanding_bytes"),
     Option("linger", read.duration(*_RANGES["linger"]), "a duration such as 100ms, up to 60s", "`100ms`",
            "how long a record waits for others to fill its request", "producer.linger"),
     Option("maxInFlight", read.bounded(read.integer, *_RANGES["max_in_flight"]), "a whole number of requests, 1 to 256", "`8`",
@@ -213,7 +213,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
         records, size, refused = (sum(getattr(each, name) for each in done) for name in ("records", "bytes", "refused"))
         logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
         if refused:
-            logger.error("%s: left out %d records that can never be written (failOnError is off)", what, refused)
+            logger.error("%s: skipped %d records that can never be written (failOnError is off)", what, refused)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
         """Log how many records were written before the job failed."""
@@ -366,7 +366,7 @@ class Producers:
             if self._options.producer.fail_on_error:
                 raise refused from None
             self._left_out += 1
-            logger.error("left out (failOnError is off): %s", refused)
+            logger.error("skipped (failOnError is off): %s", refused)
             return None
         if target in self._missing:
             self._left_out += 1
@@ -379,7 +379,7 @@ class Producers:
                 raise
             self._missing.add(target)
             self._left_out += 1
-            logger.error("row %d of this task and later ones left out (failOnError is off): %s", self._rows, error)
+            logger.error("row %d of this task and later ones skipped (failOnError is off): %s", self._rows, error)
             return None
         self._by_name[name] = self._in_use[target].producer
         return self._by_name[name]

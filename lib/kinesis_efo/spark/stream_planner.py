@@ -82,8 +82,9 @@ class StreamPlanner:
         if options.max_bytes_per_trigger is not None:
             # For one minor version, announce the changed meaning of the option in the log; see docs/versioning.md.
             logger.warning(
-                "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, and not JSON with base64 any more: with the "
-                "same limit, micro-batches are 1.4 (records of 10 KB) to 11 times (20 B) as large; divide it by that to keep their size"
+                "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, no longer their JSON with base64: with the "
+                "same limit, micro-batches are 1.4 (10 KB records) to 11 times (20-byte records) as large; divide the limit by this "
+                "factor to keep their size"
             )
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class StreamPlanner:
             return
         if asked == 0 and finished:
             logger.warning(
-                "the query ended after one micro-batch, which the run before had begun, and has not looked for more records. With "
+                "the query ended after one micro-batch, which an earlier run had begun, without looking for more records. With "
                 "trigger(once=True), run it again: it continues where it ended"
             )
         unknown = self._has_planned and not options.listens

@@ -105,7 +105,7 @@ class FetcherClient(Connection):
             except (TimeoutError, LostError) as error:
                 if time.monotonic() >= give_up_at:
                     raise FetcherUnreachableError(
-                        f"a call to the fetcher at {self._location} has lasted {self._call_seconds:.0f} s, as long as one may"
+                        f"a call to the fetcher at {self._location} has reached the limit of {self._call_seconds:.0f} s"
                     ) from None
                 if isinstance(error, LostError):
                     raise

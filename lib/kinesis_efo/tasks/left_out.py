@@ -52,9 +52,9 @@ class LeftOut:
             atexit.register(self._start_report(self, settings))
         if number:
             logger.warning(
-                "stream %s: %d KPL aggregates were dropped here within a minute, the last in shard %s, as option 'deaggregate' with value "
-                "'strict' asks: hash keys of their records belong to other shards, to which the KPL sends them again. Another producer may "
-                "not do so: 'true' delivers them",
+                "stream %s: %d KPL aggregates were dropped here within a minute, the last in shard %s, as set by option "
+                "'deaggregate=strict': hash keys of their records belong to other shards, to which the KPL sends them again. Another "
+                "producer may not do so: 'deaggregate=true' delivers them",
                 stream,
                 number,
                 key.shard,

@@ -145,7 +145,7 @@ class RangeReader:
             self._doubts = False
             logger.debug("%s", error)
             return
-        logger.warning("shard %s: %s; asking the planner for its present fetcher", self._left[0].key, error)
+        logger.warning("shard %s: %s; requesting its current fetcher from the planner", self._left[0].key, error)
 
     def _given_up(self, seconds: float) -> FetcherUnreachableError:
         reason = str(self._error) if self._error is not None else "no fetcher reads it"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, or say how to install what it needs.
+    """Run the command line. If a dependency is missing, print how to install it.
 
     `arguments` is without the program's name; None for those of this process.
     """

@@ -62,7 +62,7 @@ _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "
 
 
 _FORMER: Final = {"--app": "--application"}
-"""Options' former names, which go on working, with a warning."""
+"""Former names of options, which keep working, with a warning."""
 _HELP: Final = ["-h", "--help"]
 
 
@@ -119,7 +119,7 @@ def load(name: str, entry: Entry) -> Any:
 
 
 def readable(command: Any) -> Any:
-    """Set missing names of options' values in the help of a command and its subcommands. Returns the command."""
+    """Set missing metavars of options in the help of a command and its subcommands. Returns the command."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     _name_values(command)
@@ -139,7 +139,7 @@ def _name_values(command: Any) -> None:
 
 
 def _type_of(parameter: Any) -> str:
-    # Earlier versions of typer have no such method, and write other names.
+    # Earlier versions of typer lack this attribute, and write other names.
     return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 

@@ -54,7 +54,7 @@ def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def manifest_option(text: str) -> Any:
-    """Make the option for a manifest."""
+    """Create the option for a manifest."""
     return typer.Option(
         "--manifest", "-m",
         envvar=MANIFEST_VARIABLE, metavar="LOCATION", help=text, autocompletion=manifest_files,
@@ -103,7 +103,7 @@ TimeoutOption: TypeAlias = Annotated[
     typer.Option(
         "--lease-timeout",
         metavar="DURATION",
-        help="A worker that renews nothing for this long is dead. The query's leaseTimeout, or KCL's failover time.",
+        help="A worker that has not renewed a lease for this long is dead. The query's leaseTimeout, or KCL's failover time.",
     ),
 ]
 
@@ -123,7 +123,7 @@ def aws_settings(
         _aws_option("--endpoint-url", "URL", "One endpoint for every AWS service, like AWS_ENDPOINT_URL."),
     ] = None,
 ) -> AwsSettings:
-    """Make the AWS settings from the options. `profile` is set for the whole process.
+    """Create the AWS settings from the options. `profile` is set for the whole process.
 
     Raises UsageError if the options contradict each other, or one is not valid.
     """
@@ -135,7 +135,7 @@ def aws_settings(
     if region and not re.fullmatch(r"[a-z]+(-[a-z0-9]+)+", region):
         raise UsageError(f"--region must be a region such as eu-west-1; got {region!r}")
     if profile:
-        # As in the AWS CLI, a profile that is named is preferred to keys in the environment.
+        # As in the AWS CLI, an explicit profile overrides keys in the environment.
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
             os.environ.pop(name, None)
         os.environ["AWS_PROFILE"] = profile
@@ -158,7 +158,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def whole_seconds(name: str, text: str, default: str) -> Any:
-    """Make an option with a duration. A number, as until 0.2, means seconds, with a warning."""
+    """Create an option with a duration. A number, as until 0.2, means seconds, with a warning."""
 
     def parse(value: int | str) -> int:
         if isinstance(value, str) and value.isdecimal() and value != "0":

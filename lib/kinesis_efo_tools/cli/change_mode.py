@@ -15,8 +15,8 @@ from kinesis_efo_tools.cli.declaring import Group
 class ChangeMode:
     """The options for changing leases.
 
-    `lease_timeout` is the seconds after which a silent owner is dead. `force` changes leases even if a live worker
-    holds them; `yes` does not ask for confirmation.
+    `lease_timeout`: seconds without a renewal after which an owner counts as dead. `force`: change leases even if a live worker owns them.
+    `yes`: do not ask for confirmation.
     """
 
     lease_timeout: float
@@ -37,7 +37,7 @@ def change_mode(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
     as_json: output.JsonFlag = False,
 ) -> ChangeMode:
-    """Make the mode from the options."""
+    """Create the `ChangeMode` from the options."""
     return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
 
 

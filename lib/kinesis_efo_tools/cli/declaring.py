@@ -32,7 +32,7 @@ class Group(NamedTuple):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]], type[C]]:
-    """Make a decorator that turns a class into a dataclass and registers it as a command.
+    """Create a decorator that turns a class into a dataclass and registers it as a command.
 
     `register` is Typer's decorator for functions, such as `app.command("list")`.
     """
@@ -46,7 +46,7 @@ def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]
 
 
 def _function(options: type[Command]) -> Callable[..., None]:
-    """Make a function with a parameter for each option, as typer expects."""
+    """Create a function with a parameter for each option, as typer expects."""
     # Groups go last, so that help begins with the command's own options.
     shown = sorted(_options(options), key=lambda each: each[1])
     signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each, _ in shown])

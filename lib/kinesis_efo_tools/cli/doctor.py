@@ -27,7 +27,7 @@ from kinesis_efo_tools.operate.restart import restart
 
 def doctor(given: Doctor) -> None:
     if given.wanted is not None and given.polling:
-        raise UsageError("--subscribe goes without --polling: a polled stream has no consumer to subscribe")
+        raise UsageError("--subscribe cannot be combined with --polling: a polled stream has no consumer")
     findings, details = asyncio.run(_examine(given))
     report(given.as_json, findings, details)
 
@@ -75,7 +75,7 @@ def _read(manifest: Manifest) -> Finding:
 
 
 async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[list[Finding], Details | None]:
-    """Make the findings that need a connection to AWS."""
+    """Create the findings that need a connection to AWS."""
     clock, wanted = SystemClock(), given.wanted
     details: Details | None = None
     findings = [

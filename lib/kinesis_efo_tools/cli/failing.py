@@ -24,14 +24,14 @@ class CommandExit(Exception):
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation before a change.
 
-    `question` has no question mark. `yes` does not ask, because the command line has confirmed the change. Raises
-    CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
+    `question` has no question mark. With `yes`, the change was confirmed on the command line, so this does not ask. Raises CommandExit with
+    `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
         raise CommandExit(
-            ExitCode.REFUSED, f"{question}? Standard input is not a terminal: nothing was changed. Say --yes to do it"
+            ExitCode.REFUSED, f"{question}? Standard input is not a terminal: nothing was changed. Use --yes to confirm"
         )
     if not typer.confirm(f"{visible(question)}?", err=True):
         raise CommandExit(ExitCode.REFUSED, "nothing was changed")
@@ -49,7 +49,7 @@ def fail(error: Exception, *, as_json: bool) -> NoReturn:
     An unexpected error is a bug, and is raised again for its traceback; others become SystemExit with their exit code.
     """
     if isinstance(error, BrokenPipeError) and error.filename == OUTPUT:
-        raise SystemExit(int(ExitCode.FAILED))  # the reader of the pipe has all it wants
+        raise SystemExit(int(ExitCode.FAILED))  # the reader of the pipe has closed it
     kind, code, message = _explained(error)
     document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}
     shown = visible(message, keep="\n")

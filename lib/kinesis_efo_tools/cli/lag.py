@@ -51,7 +51,7 @@ def show_lag(given: Lag) -> None:
     for remark in _remarks(reports):
         output.remark(remark)
     if threshold is not None and not within(reports, threshold):
-        raise CommandExit(output.ExitCode.BEHIND, f"more than {given.above} behind, or not known to be less")
+        raise CommandExit(output.ExitCode.BEHIND, f"more than {given.above} behind, or the lag is unknown")
     if missing := [name for report in reports for name in report.missing]:
         raise CommandExit(output.ExitCode.INCOMPLETE, f"not all is shown: {', '.join(missing)} could not be asked for")
 
@@ -64,14 +64,12 @@ def lag(
     lease_timeout: float = 15.0,
     aws: AwsSettings | None = None,
 ) -> dict[str, Any]:
-    """How far an application is behind, shard by shard: what `kinesis-efo lag --json` prints of it. Not for use in an event loop.
+    """Return how far an application is behind, shard by shard, as `kinesis-efo lag --json` prints it. Not for use in an event loop.
 
     Args:
-        manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line.
-        streams: Logical names of streams; None for all of the manifest.
-        count: Count up to so many unread records per shard with GetRecords; 0 makes no such calls.
-        lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for up to so long.
-        aws: Region, endpoint and role.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line. streams: Logical names of streams; None for
+        all of the manifest. count: Count up to this many unread records per shard with GetRecords; 0 makes no such calls. lease_timeout:
+        The query's `leaseTimeout` in seconds. The call watches the leases for at most this long. aws: Region, endpoint and role.
 
     Raises:
         KinesisEfoError: The manifest, the lease table or all streams cannot be read.
@@ -82,7 +80,7 @@ def lag(
 
 
 class _ApplicationLag:
-    """Measures the lag of one application repeatedly, and remembers how its leases moved."""
+    """Measures the lag of one application repeatedly, and tracks how its leases move."""
 
     def __init__(
         self, aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
@@ -97,8 +95,7 @@ class _ApplicationLag:
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases, then measure the lag.
 
-        It watches `seconds` for owners that renew a lease. `waiting` is called if one scan of the table does not show
-        which owners are alive.
+        Watches for `seconds` which owners renew their leases. `waiting` is called if one scan of the table does not show this.
         """
         async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)

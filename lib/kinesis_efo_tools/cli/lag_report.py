@@ -24,16 +24,10 @@ class LagReport:
     """The lag of one application at one moment.
 
     Attributes:
-        application: Its name.
-        at: The moment, epoch seconds.
-        runs: The runs' rows, by stream.
-        states: Whether their owners are alive, by stream.
-        asked: Streams with a status from the run itself.
-        shards: The shards.
-        reported: CloudWatch's lag by stream, milliseconds.
-        remarks: Remarks.
-        missing: The errors of streams that are not shown.
-        queries: The status of a run's queries, if there are several, by stream.
+        application: Its name. at: The moment, epoch seconds. runs: The runs' rows, by stream. states: Whether their owners are alive, by
+        stream. asked: Streams whose run has reported its status. shards: The shards. reported: CloudWatch's lag by stream, milliseconds.
+        remarks: Remarks. missing: The errors of streams that are not shown. queries: The status of a run's queries, if there are several,
+        by stream.
     """
 
     application: str
@@ -79,7 +73,7 @@ def _title(report: LagReport) -> Text:
 
 
 def _summary(report: LagReport, shape: Shape) -> list[Text]:
-    """Make a line for each stream: its lag, the slowest shard, and the source of the positions."""
+    """Create a line for each stream: its lag, the slowest shard, and the source of the positions."""
     lines = []
     for stream in sorted({row.key.stream for row in report.shards}):
         rows = [row for row in report.shards if row.key.stream == stream]

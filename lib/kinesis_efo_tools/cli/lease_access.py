@@ -72,7 +72,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row, if any, reads a selected shard: the row is selected, or it is a run's lease on its stream."""
+        """Whether the owner of a row, if any, reads a selected shard: the row is selected, or is the run's lease on the shard's stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:
@@ -85,7 +85,8 @@ class Leases:
         return dict(sorted(found.items()))
 
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, this library's form of key wins.
+        """Return the selected shards' rows of a scan, by lease key. Of several rows for a shard, the one whose key has this library's form
+        is returned.
 
         Raises ConfigurationError if a selected shard has no row.
         """
@@ -115,7 +116,7 @@ def start_position(option: str, text: str, *, shards: bool = False) -> Position 
             rule += ", AFTER:<sequence number> or SHARD_END"
         raise UsageError(f"{option} {refusal(error, rule, text)}") from None
     if not shards and position.kind is not PositionKind.TRIM_HORIZON:
-        remedy = ": say which with --shard" if option == "--to" else ", not an application's initial one"
+        remedy = ": select it with --shard" if option == "--to" else ", not an application's initial one"
         raise UsageError(f"{option} {name} is a position inside one shard{remedy}")
     return position
 
@@ -138,7 +139,7 @@ async def opened(
 
 @asynccontextmanager
 async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
-    """Open what shows an application's run: its lease table, as `opened` does.
+    """Open an application's lease table like `opened`, or the lease file of a query without a lease table.
 
     `location` may also be the ARNs with which a query without a lease table reads: of its consumers, or of its streams
     if they are polled. Raises ConfigurationError if no run on this host reads with them.

@@ -1,4 +1,4 @@
-"""Guards every change to leases: refuses if a live worker holds them, shows the change, and asks for confirmation."""
+"""Guards every change to leases: rejects it if a live worker owns them, shows the change, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ async def change(
 ) -> None:
     """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
 
-    `plan` gets a scan of the table and one of `source`, from which leases are copied, both made after the wait for
-    owners: it reads nothing that it acts on earlier. No live worker may hold a lease in `source`, or one of the table
-    that `guarded` selects; if one writes until all is written, the change fails. Raises CommandExit if the change was
-    refused or declined, or not every lease was written.
+    `plan` gets a scan of the table and one of `source`, from which leases are copied. Both scans are made after the wait for owners. No
+    live worker may own a lease in `source`, or a lease of the table that `guarded` selects; if one writes before all changes are written,
+    the change fails. Raises CommandExit if the change was refused or declined, or not every lease was written.
     """
     clock = clock or SystemClock()
     seen = await _watch(table, mode.lease_timeout, guarded, clock)

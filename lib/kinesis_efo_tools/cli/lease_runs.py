@@ -27,7 +27,7 @@ STATE_STYLES = {
 def runs_table(
     runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, ReaderState] | None = None
 ) -> Table:
-    """Make the table of the runs' leases and lags.
+    """Create the table of the runs' leases and lags.
 
     `runs` and `states` are by stream; without `states`, the keys are shown instead. `now` is in epoch seconds.
     """

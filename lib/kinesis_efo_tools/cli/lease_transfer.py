@@ -164,7 +164,7 @@ async def _kcl_rows(
     topology, source = Topology(kinesis), application.manifest.source
     if what := strays(rows.values(), await identified(topology, ref.stream_arn)):
         raise StreamReplacedError(
-            f"{application.table.label}: {what}. A KCL application would begin at a place that means nothing"
+            f"{application.table.label}: {what}. A KCL application would begin at a meaningless position"
         )
     shards = await explained(topology.shards(ref.stream_arn), ref, source)
     naming = Naming(
@@ -186,11 +186,11 @@ def _no_rows(application: Leases, skipped: list[str], source: str) -> str:
     message += f"its keys are such as {skipped[0]!r}, and the application reads {names}; "
     if ":" in skipped[0]:
         return message + "name the table or file of the KCL application that read these streams"
-    return message + "say with --stream to which of them the shards belong"
+    return message + "select with --stream the one to which the shards belong"
 
 
 async def _require_present(application: Leases, rows: Collection[str], keys: LeaseKeys, source: str) -> None:
-    """Refuse rows of another account's stream, or of an earlier one of the same name: their positions mean nothing here."""
+    """Reject rows of another account's stream, or of an earlier stream of the same name: their positions are meaningless here."""
     by_stream = {shard.stream: key for key in sorted(rows) if key.count(":") == 3 and (shard := keys.decode(key))}
     for stream, key in by_stream.items():
         ref = application.manifest.streams[stream]
@@ -206,7 +206,7 @@ async def _require_present(application: Leases, rows: Collection[str], keys: Lea
 def _as_listed(
     rows: Mapping[str, Lease], keys: LeaseKeys, listed: Mapping[ShardKey, Shard], source: str
 ) -> dict[str, Lease]:
-    """Give rows the parents and hash keys of the present shards. Raises ConfigurationError if an open shard counts as read to its end."""
+    """Add the parents and hash keys of the current shards to rows. Raises ConfigurationError if an open shard's row is at SHARD_END."""
     found = dict(rows)
     for key, row in sorted(rows.items()):
         if (at := keys.decode(key)) is None or (shard := listed.get(at)) is None:

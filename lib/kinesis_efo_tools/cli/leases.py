@@ -131,7 +131,7 @@ async def reset_of(application: Leases, given: Reset) -> None:
     target = start_position("--to", given.to, shards=bool(given.shard))
     is_inside = target is not None and (target.is_end or target.sequence_number is not None)
     if is_inside and len(application.manifest.streams) > 1:
-        raise UsageError(f"--to {given.to} is a position inside one shard, of one stream: say which with --stream")
+        raise UsageError(f"--to {given.to} is a position inside one shard, of one stream: select it with --stream")
 
     async def plan(scan: Scan, _: Scan) -> Plan:
         position = target or await application.now()
@@ -161,7 +161,7 @@ def _check_moves(
     to: str,
     listed: Mapping[ShardKey, Shard],
 ) -> None:
-    """Refuse to skip selected shards that are open, and a move that a query would ignore or that would make it skip others.
+    """Reject skipping selected shards that are open, and moves that a query would ignore or that would make it skip other shards.
 
     A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
     """

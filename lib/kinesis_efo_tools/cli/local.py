@@ -90,7 +90,7 @@ def stop(given: Stop) -> None:
     if len(chosen) > 1 and not given.every:
         ports = ", ".join(str(ready.port) for ready in chosen.values())
         raise ConfigurationError(
-            f"several local AWS run in the background: name one with --port ({ports}), or say --all"
+            f"several local AWS run in the background: name one with --port ({ports}), or use --all"
         )
     for path, ready in chosen.items():
         local_process.stop(path, ready)
@@ -134,7 +134,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Path:
 
 
 def _show(ready: Ready, asked: Declaration | None, say: Callable[[str], None]) -> None:
-    """Print lines that a shell can evaluate, and say what to do next."""
+    """Print lines that a shell can evaluate, and the next steps."""
     # SDKs use the port without TLS unless they are told to use the other one.
     typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()

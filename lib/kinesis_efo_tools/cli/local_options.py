@@ -98,8 +98,7 @@ def parse_streams(texts: Sequence[str]) -> dict[str, int]:
 class Declaration:
     """The application to declare, and its manifest.
 
-    `settings` are those of the local AWS that follow from `given`, an existing manifest, which is not changed if its
-    ARNs are right.
+    `given` is an existing manifest, which is not changed if its ARNs are right; `settings` are the local AWS settings that follow from it.
     """
 
     application: LocalApplication
@@ -120,7 +119,7 @@ class Declaration:
 def wanted(
     streams: Sequence[str], app: str | None, manifest: Path | None, manifest_out: Path | None
 ) -> Declaration | None:
-    """Make the declaration from the options; None if there is none.
+    """Create the declaration from the options; None if there is none.
 
     Raises BadParameter if options contradict each other, ConfigurationError if a manifest cannot be read, or would be
     overwritten.

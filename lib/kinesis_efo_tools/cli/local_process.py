@@ -30,8 +30,8 @@ _PATIENCE: Final = 10.0
 class Ready:
     """The contents of a local AWS' ready file.
 
-    `started` is when the process began, to distinguish it from a later one with the same id. `environment` has the
-    variables that point AWS SDKs to it; `manifest` is the path of the declared application's, if there is one.
+    `started` is when the process began, to distinguish it from a later one with the same id. `environment` has the variables that point AWS
+    SDKs to it; `manifest` is the path of the declared application's manifest, if any.
     """
 
     pid: int
@@ -136,7 +136,7 @@ def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
 
 
 class ChildFailed(Exception):
-    """The process in the background has ended before it was ready. `code` is its exit code, `said` its output."""
+    """The process in the background has ended before it was ready. `code` is its exit code, `said` is its output."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(code, said)

@@ -99,7 +99,7 @@ def _file(out: str) -> Path:
 
 
 def _kept(file: Path) -> typer.Exit:
-    output.remark(f"kinesis-efo: {file} exists: nothing was changed. Say --force to overwrite it")
+    output.remark(f"kinesis-efo: {file} exists: nothing was changed. Use --force to overwrite it")
     return output.stop(output.ExitCode.REFUSED)
 
 

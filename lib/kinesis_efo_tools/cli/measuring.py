@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor --subscribe``: the guard of live readers of the consumer, and the output."""
+"""``kinesis-efo doctor --subscribe``: protects live readers of the consumer, and formats the output."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ async def refuse_live_readers(
 ) -> None:
     """Refuse to subscribe if a live run reads with the consumer, because it would be cut off.
 
-    Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if a run is alive, or that
-    cannot be found out.
+    Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if a run is or may be alive.
     """
     if ref.polled:
         raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
     if wanted.take_over:
-        output.remark(f"a reader of {ref.name} with {ref.consumer_arn} is cut off for some seconds: --take-over")
+        output.remark(f"a reader of {ref.name} with {ref.consumer_arn} is disconnected for some seconds: --take-over")
         return
 
     def waiting() -> None:
@@ -49,12 +48,12 @@ async def refuse_live_readers(
     if readers:
         who = "; ".join(f"{readable(owner)} renews {', '.join(keys[:3])}" for owner, keys in readers.items())
         raise _refused(
-            f"{ref.name} is being read: {who}. A subscription with its consumer would cut it off. Stop that query first"
+            f"{ref.name} is being read: {who}. A subscription with its consumer would disconnect it. Stop that query first"
         )
 
 
 def _refused(why: str) -> CommandExit:
-    return CommandExit(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it all the same")
+    return CommandExit(output.ExitCode.REFUSED, f"{why}. Nothing was subscribed; --take-over does it anyway")
 
 
 async def measure(
@@ -115,12 +114,12 @@ def view(found: Measurement) -> RenderableType:
         ("", *(f">{TRANSPORTS[each.transport]}" for each in found.subscriptions)),
         [(title, *map(cell, found.subscriptions)) for title, cell in _ROWS],
     )
-    # A title of the table would be folded to its width.
+    # Do not use the table's title, which would be wrapped to the table's width.
     return Group(output.text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """Make the cells of a row that only HTTP/2 has."""
+    """Create the cells of a row that only HTTP/2 has."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

@@ -16,8 +16,8 @@ from kinesis_efo_tools.cli.declaring import Group
 class Measuring:
     """The options for measuring.
 
-    It reads for `seconds` over each transport. `take_over` subscribes even if a run reads with the consumer: it is cut
-    off. An owner of a lease that is silent for `lease_timeout` seconds is dead.
+    It reads for `seconds` over each transport. `take_over` subscribes even if a run reads with the consumer, which is then disconnected. A
+    lease owner that is silent for `lease_timeout` seconds counts as dead.
     """
 
     seconds: float
@@ -38,11 +38,13 @@ def measuring(
     ] = "10s",
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="With --subscribe: do it even while a run reads the stream: it is cut off."),
+        typer.Option(
+            "--take-over", help="With --subscribe: do it even while a run reads the stream: it is disconnected."
+        ),
     ] = False,
     lease_timeout: arguments.TimeoutOption = "15s",  # A run renews at least every 10 s
 ) -> Measuring | None:
-    """Make the options for measuring; None without `--subscribe`.
+    """Create the options for measuring; None without `--subscribe`.
 
     Raises UsageError if an option is not a duration, or does nothing without `--subscribe`.
     """

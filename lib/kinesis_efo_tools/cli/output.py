@@ -73,8 +73,8 @@ class _Stream(io.FileIO):
 
 
 def name_standard_streams() -> None:
-    """Let errors of this process's standard streams name them, also if they are closed."""
-    # A closed one gets a descriptor that is open in the other direction: it fails likewise, but no file or socket can take its number.
+    """Make errors of this process's standard streams name the stream, even if it is closed."""
+    # Replace a closed stream with a descriptor open in the other direction: it fails, too, but no file or socket can reuse its number.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):
@@ -116,7 +116,7 @@ def remark(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:
-    """Make a table of texts.
+    """Create a table of texts.
 
     `>` before a title in `columns` aligns the column to the right, for numbers; `=` keeps its cells on one line, for
     ids. The cell None prints as `-`.
@@ -138,7 +138,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
 
 
 def text(content: str, style: str = "", *, keep: str = "", one_line: bool = False) -> Text:
-    """Return a text in a style, such as a colour, if the terminal has it. What others wrote in it is made visible.
+    """Return a text in a style, such as a color, if the terminal supports it. Control characters are made visible.
 
     `one_line` cuts it at the terminal's edge.
     """
@@ -155,7 +155,7 @@ def count(number: int, what: str) -> str:
 
 
 def stop(code: ExitCode) -> typer.Exit:
-    """Make the exception that ends a command with an exit code."""
+    """Create the exception that ends a command with an exit code."""
     return typer.Exit(int(code))
 
 

@@ -163,7 +163,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 def _partition_key(key: str | None, field: str | None) -> Callable[[_Piece], str]:
-    """Make the function that returns a record's partition key."""
+    """Create the function that returns a record's partition key."""
     if key is not None:
         return lambda _piece: key
     if field is None:

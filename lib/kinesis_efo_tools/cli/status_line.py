@@ -11,7 +11,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """The status line. Rich's would have to control standard output, which has the records' bytes here."""
+    """The status line. Rich's status line is not used, because it must control standard output, which has the records' bytes here."""
 
     def __init__(self) -> None:
         self._file = sys.stderr

@@ -18,8 +18,8 @@ from kinesis_efo_tools.cli import arguments
 class Choice:
     """The chosen stream, and how to read it.
 
-    `ref` has a consumer if the command line has one, and `application` is that of the manifest if the consumer is its
-    own. `source` says in messages where the ARN came from.
+    `ref` has a consumer if the command line has one. `application` is the manifest's application if the consumer belongs to it. `source`
+    describes, in messages, where the ARN came from.
     """
 
     ref: StreamRef
@@ -75,7 +75,7 @@ def _look_up(aws: AwsSettings, name: str, manifest: Manifest | None) -> str:
             known = f"; the manifest {manifest.source} has {', '.join(sorted(manifest.streams))}" if manifest else ""
             raise StreamNotFoundError(f"there is no stream {name!r} in this account and region{known}") from error
         raise StreamError(
-            f"stream {name!r} cannot be looked up: {describe(error)}. Name its ARN to do without kinesis:DescribeStreamSummary"
+            f"stream {name!r} cannot be looked up: {describe(error)}. Use its ARN if kinesis:DescribeStreamSummary is not allowed"
         ) from error
 
 

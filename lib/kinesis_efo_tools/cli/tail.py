@@ -62,8 +62,8 @@ def tail(given: Given) -> None:
 class _Stretch:
     """The part of the stream to read.
 
-    `last` begins so many records before `start` in each shard. `until` is in epoch seconds, None for never. `shards`
-    has ids, and is empty for all.
+    Reading begins `last` records before `start` in each shard. `until` is in epoch seconds, None for never. `shards` has ids, and is empty
+    for all.
     """
 
     start: Position
@@ -133,7 +133,7 @@ def _descriptor(out: BinaryIO) -> int | None:
 
 
 async def _kinesis_time(aws: AwsSettings, chosen: Choice) -> tuple[float, float]:
-    """Return Kinesis' time, at the earliest and at the latest: all records put so far arrived before the latest."""
+    """Return a lower and an upper bound of Kinesis' time. All records put so far arrived before the upper bound."""
     async with Access(aws, chosen.region) as access:
         return await access.kinesis_time(chosen.ref.stream_arn), access.clock.latest
 
@@ -209,12 +209,13 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
         return
     if chosen.application is not None:
         raise _refused(
-            f"{chosen.ref.consumer_arn} is the consumer of application {chosen.application}: reading with it cuts that off"
+            f"{chosen.ref.consumer_arn} is the consumer of application {chosen.application}: reading with it would disconnect the "
+            "application"
         )
     async with Access(aws, chosen.region) as access:
         found, reasons = await reported(access, {"it": chosen.ref}, SystemClock().time(), _IN_USE)
     for reason in reasons:
-        output.remark(f"whether the consumer is in use is not known: {reason}")
+        output.remark(f"it is unknown whether the consumer is in use: {reason}")
     if found:
         minutes = _IN_USE.total_seconds() / 60
         raise _refused(f"{chosen.ref.consumer_arn} was in use in the last {minutes:.0f} minutes")
@@ -222,7 +223,7 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
 
 def _refused(why: str) -> CommandExit:
     return CommandExit(
-        output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or say --take-over"
+        output.ExitCode.REFUSED, f"{why}. Declare a consumer for this, read without one, or use --take-over"
     )
 
 

@@ -28,12 +28,12 @@ class Artifact:
 
 
 def archive_artifact(archive: Archive) -> Artifact:
-    """Make the artifact of an environment archive."""
+    """Create the artifact of an environment archive."""
     return Artifact(archive.path, f"environments/{archive.digest}/environment{archive.suffix}", archive.digest)
 
 
 def program_artifact(path: Path) -> Artifact:
-    """Make the artifact of a program. Raises PackagingError if it is not a readable Python file."""
+    """Create the artifact of a program. Raises PackagingError if it is not a readable Python file."""
     if path.suffix != ".py":
         raise UsageError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
     try:
@@ -62,7 +62,7 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact if S3 does not have its bytes yet, or has had them for long, because the bucket lets what is old expire.
+        """Upload an artifact if S3 does not have it yet, or if its object is old, because the bucket expires old objects.
 
         Returns whether it was uploaded.
         """

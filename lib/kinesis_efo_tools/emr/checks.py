@@ -57,7 +57,7 @@ async def table_faults(store: LeaseStore) -> list[str]:
 def release_faults(target: Target, site: Site, release_label: str) -> Iterator[str]:
     """Check that the EMR release has Spark 4; yields a sentence if not.
 
-    The job asks for `release_label` only on EKS.
+    `release_label` is the release that the job requests; used only on EKS.
     """
     label = release_label if target.kind is TargetKind.EKS else site.release_label
     # Releases with Spark 4 are named emr-spark-8 and later; EMR 7 stays with Spark 3 (EMR Release Guide).

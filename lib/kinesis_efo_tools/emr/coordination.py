@@ -1,4 +1,4 @@
-"""Finds out which live workers hold an application's leases. Changes nothing.
+"""Finds the live workers that own an application's leases. Changes nothing.
 
 A row names its owner even after the owner has died, so only a changing counter shows a live one (`leases.expiry`).
 """
@@ -19,10 +19,10 @@ _PATIENCE: Final = 3  # lease timeouts; a worker that renews for longer is not a
 async def living_owners(
     store: LeaseStore, clock: Clock, lease_timeout: float, *, every: bool = False
 ) -> Collection[str]:
-    """Return the workers that hold leases and renew them.
+    """Return the workers that own leases and renew them.
 
-    Returns at once if no lease is held; as soon as one worker is seen alive, unless `every` is set; else after the
-    lease timeout. `lease_timeout` is in seconds. `every` watches for the whole timeout, to find every live worker.
+    Returns immediately if no lease has an owner, as soon as one worker is known to be alive, or after `lease_timeout` seconds. With
+    `every`, watches for the whole timeout, to find every live worker.
     """
     observer = Observer(lease_timeout)
     first: float | None = None

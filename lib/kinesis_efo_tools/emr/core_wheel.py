@@ -1,7 +1,7 @@
 """Reads a wheel of kinesis-efo-core, the native core, and checks whether it runs on a cluster.
 
 It reads the metadata, because a file name is easily changed. A core that the cluster cannot load must not be packed: Python would decode
-instead, and only the log would say so.
+instead, which only the log would show.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CoreWheel:
     def check(self, python: str, machine: str, glibc: tuple[int, int]) -> None:
         """Check that a cluster can load it.
 
-        `machine` is in Linux' terms: `x86_64` or `aarch64`. Raises PackagingError if it cannot.
+        `machine` is Linux' name of the architecture: `x86_64` or `aarch64`. Raises PackagingError if it cannot be loaded.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
         # Names have numbers since PEP 600; the old names mean glibc 2.5 to 2.17.
@@ -67,12 +67,12 @@ def read_core_wheel(path: Path) -> CoreWheel:
         tags = [tag for tag in about.get_all("Tag", []) if tag.count("-") == 2]
     except (OSError, BadZipFile, KeyError, ValueError) as error:
         raise PackagingError(
-            f"--core: {path} is no wheel of {DISTRIBUTION}: {type(error).__name__}: {error}"
+            f"--core: {path} is not a wheel of {DISTRIBUTION}: {type(error).__name__}: {error}"
         ) from error
     if canonicalize_name(str(name)) != DISTRIBUTION:
-        raise PackagingError(f"--core: {path} is no wheel of {DISTRIBUTION}: it is one of {name}")
+        raise PackagingError(f"--core: {path} is not a wheel of {DISTRIBUTION}: it is one of {name}")
     if not version or not tags:
-        raise PackagingError(f"--core: {path} is no wheel of {DISTRIBUTION}: it names no version, or no platform")
+        raise PackagingError(f"--core: {path} is not a wheel of {DISTRIBUTION}: it names no version, or no platform")
     return CoreWheel(path, version, tags)
 
 

@@ -28,8 +28,8 @@ class StopResult:
 async def until_running(platform: Platform, identifier: str, clock: Clock, report: Report, patience: float) -> JobRun:
     """Wait until a run has started.
 
-    After `patience` seconds, returns the run although it still waits. Raises RunFailedError if it failed or was
-    stopped; the message says where the logs are.
+    After `patience` seconds, returns the run even if it has not started. Raises RunFailedError if it failed or was stopped; the message
+    contains the location of its logs.
     """
     run = await _until(platform, identifier, clock, report, patience, lambda run: run.state is not JobRunState.WAITING)
     if run.state in (JobRunState.FAILED, JobRunState.STOPPED):
@@ -43,9 +43,9 @@ async def stop(
 ) -> StopResult:
     """Stop a run: it finishes its micro-batch and releases its leases. EMR ends it if that takes longer than `grace`.
 
-    With `grace` 0 (seconds), EMR ends it at once. `mark` writes the stop marker at an S3 URI; it returns False if it
-    may not be written there (the run of another tool may name any URI), and EMR then ends the run at once. Raises
-    StillRunningError if EMR did not end it.
+    With `grace` 0 (seconds), EMR ends it immediately. `mark` writes the stop marker at an S3 URI. It returns False if the marker must not
+    be written there (a run of another tool may name any URI); EMR then ends the run immediately. Raises StillRunningError if EMR did not
+    end it.
     """
     if grace and run.state is not JobRunState.WAITING and (not run.marker or mark(run.marker)):
         began = clock.monotonic()

@@ -57,7 +57,7 @@ class GlueJobs(Platform):
                 return str(self._client.start_job_run(**self.request(job))["JobRunId"])
             except self._client.exceptions.ConcurrentRunsExceededException:
                 raise SubmissionRefusedError(
-                    f"not submitted:\n  Glue job {self.target.id} runs already; stop it, or say --replace"
+                    f"not submitted:\n  Glue job {self.target.id} runs already; stop it, or use --replace"
                 ) from None
 
     def run(self, identifier: str) -> JobRun:
@@ -90,7 +90,7 @@ class GlueJobs(Platform):
 
 
 def _pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the arguments of a program as Glue takes them: names with values.
+    """Return the arguments of a program in Glue's form: names with values.
 
     >>> _pairs(["--output", "s3://lake", "--trigger=1 minute", "--available-now"])
     {'--output': 's3://lake', '--trigger': '1 minute', '--available-now': ''}

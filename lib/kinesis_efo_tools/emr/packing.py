@@ -202,7 +202,7 @@ def read_archive(path: Path) -> Archive:
         return Archive(path, digest, platform, described["packages"])
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, BadZipFile) as error:
         raise PackagingError(
-            f"{path} is no archive of `kinesis-efo emr package`: {type(error).__name__}: {error}"
+            f"{path} is not an archive of `kinesis-efo emr package`: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -358,8 +358,7 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # The project's build backend is not locked, so it must not see credentials. And uv would warn about an active virtual environment,
-    # which it does not use here.
+    # The project's build backend is not locked, so it must not see credentials. VIRTUAL_ENV would only cause a warning of uv.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,

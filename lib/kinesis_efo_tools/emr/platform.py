@@ -36,10 +36,10 @@ class Platform(ABC):
 
     @abstractmethod
     def request(self, job: Job) -> dict[str, Any]:
-        """Make the request that submits a job."""
+        """Create the request that submits a job."""
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Make the same request as Step Functions and EventBridge Scheduler write it: names of parameters begin with a capital."""
+        """Create the same request as Step Functions and EventBridge Scheduler write it: names of parameters begin with a capital."""
         shape = self._client.meta.service_model.operation_model(self.operation).input_shape
         capitalized: dict[str, Any] = _capitalized(self.request(job), shape)
         return capitalized

@@ -38,7 +38,7 @@ class Schedule:
     role_arn: str
 
     def request(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the request that creates or updates the schedule.
+        """Create the request that creates or updates the schedule.
 
         `start` is the input of the call that starts the job.
         """

@@ -58,7 +58,7 @@ class Serverless(Platform):
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:
-        """Make the same request for EventBridge Scheduler: each run has its own token."""
+        """Create the same request for EventBridge Scheduler: each run has its own token."""
         return {**self.parameters(job), "ClientToken": EXECUTION_ID}
 
     def submit(self, job: Job) -> str:

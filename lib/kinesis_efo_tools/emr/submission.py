@@ -58,8 +58,7 @@ class JobRequest:
 class Situation:
     """EMR's state before a job is submitted.
 
-    `site` is None if EMR's description could not be read. `unknown` has a sentence for each part that could not be
-    read.
+    `site` is None if EMR's description could not be read. `unknown` has a sentence for each part that could not be read.
     """
 
     site: Site | None
@@ -93,11 +92,10 @@ def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
 
 
 def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence[JobRun]) -> Job:
-    """Make a job from a request.
+    """Create a job from a request.
 
-    `previous` has earlier runs, newest first. The token depends on the last one: submitting the job twice makes one
-    run, and submitting it after the end of that run makes another. Raises UsageError if a setting cannot be passed to
-    EMR, or the role is missing.
+    `previous` has earlier runs, newest first. The token depends on the last one: submitting the job twice starts one run, and submitting it
+    after the end of that run starts another. Raises UsageError if a setting cannot be passed to EMR, or the role is missing.
     """
     if kind not in (TargetKind.CLUSTER, TargetKind.GLUE) and not request.role_arn:
         raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
@@ -153,7 +151,7 @@ async def refusals(
 ) -> list[str]:
     """Check a job before it is submitted; returns a sentence for each reason why it would not work.
 
-    `site` is None if not known; `live` has runs that have not ended, and `replacing` says whether they will be stopped
+    `site` is None if unknown; `live` has runs that have not ended, and `replacing` says whether they will be stopped
     first.
     """
     reasons: list[str] = []
@@ -170,12 +168,12 @@ async def refusals(
         described = ", ".join(f"{run.id} ({run.told})" for run in live)
         if live:
             reasons.append(
-                f"application {request.manifest.application!r} runs already on {platform.target}: {described}; stop it, or say --replace"
+                f"application {request.manifest.application!r} runs already on {platform.target}: {described}; stop it, or use --replace"
             )
         elif not table and (owners := await living_owners(leases, clock, lease_timeout(request.arguments))):
             reasons.append(
                 f"application {request.manifest.application!r} is read by {', '.join(map(readable, sorted(owners)))}, which renews its leases in "
-                f"{leases.label} and is no run on {platform.target}: stop it where it runs"
+                f"{leases.label} and is not a run on {platform.target}: stop it where it runs"
             )
     return reasons
 

@@ -104,8 +104,8 @@ class Site:
 
     Attributes:
         release_label: Its release; empty if the job chooses it (EKS).
-        spark: Version of Spark; empty if not known.
-        architecture: `x86_64` or `arm64`; empty if not known.
+        spark: Version of Spark; empty if unknown.
+        architecture: `x86_64` or `arm64`; empty if unknown.
         logs: S3 location of its logs; empty if the job chooses it.
         faults: Reasons why no job can be submitted now, as sentences.
     """

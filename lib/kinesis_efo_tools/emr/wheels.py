@@ -23,9 +23,9 @@ _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def pack_wheels(tree: Path, file: Path, left_out: tuple[str, ...], described: Mapping[str, Any]) -> str:
-    """Write the packages that are installed in a directory, but for modules that are left out.
+    """Write the packages that are installed in a directory, without the modules in `left_out`.
 
-    `described` is kept in the zip file's comment, with the digest. Returns the digest: a SHA-256 of all contents, in hex.
+    `described` is stored in the zip file's comment, with the digest. Returns the digest: a SHA-256 of all contents, in hex.
     """
     digest, requirements = hashlib.sha256(), []
     with ZipFile(file, "w", ZIP_STORED) as outer:
@@ -40,7 +40,7 @@ def pack_wheels(tree: Path, file: Path, left_out: tuple[str, ...], described: Ma
 
 
 def read_wheels(file: Path) -> dict[str, Any]:
-    """Return what `pack_wheels` kept in the comment."""
+    """Return the data that `pack_wheels` stored in the comment."""
     with ZipFile(file) as outer:
         found: dict[str, Any] = json.loads(outer.comment)
     return found

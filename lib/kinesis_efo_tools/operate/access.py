@@ -32,8 +32,8 @@ class Clients(Protocol):
 class Access:
     """Clients with the same region, endpoint and role. An async context manager.
 
-    `region` counts if `aws` names none. The argument `clock` is this machine's. The attribute `clock` is Kinesis', and
-    `table_clock` is DynamoDB's, for the age of a lease table's rows; both come from the responses to these clients.
+    `region` is used if `aws` has none. The argument `clock` is this machine's clock. The attribute `clock` is Kinesis' clock, and
+    `table_clock` is DynamoDB's, for the age of a lease table's rows; both are set by the clients' responses.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
@@ -64,14 +64,14 @@ class Access:
             except NoAnswerError:
                 raise  # waiting for the next call as well would take too long
             except CALL_ERRORS:
-                pass  # a refusal has the time, too; the next call raises the error
+                pass  # an error response has the time, too; the next call raises the error
         return self.clock.time()
 
     async def credentials(self) -> Any:
         return await self._clients.credentials()
 
     async def open(self, service: str, config: AioConfig) -> AbstractAsyncContextManager[Any]:
-        """Make a separate client with its own connections, as an async context manager."""
+        """Create a separate client with its own connections, as an async context manager."""
         return await self._clients.open(service, config)
 
     async def __aenter__(self) -> Self:

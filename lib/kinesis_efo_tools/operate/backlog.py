@@ -18,7 +18,7 @@ CALL_SECONDS: Final = 0.25
 """Seconds between two calls to a shard: four per second, of the five that all readers share."""
 
 MOST_CALLS: Final = 20
-"""Most calls per shard. If records are far apart, Kinesis returns empty pages between them."""
+"""Maximum calls per shard. If records are far apart, Kinesis returns empty pages between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ async def backlog(
 ) -> Backlog:
     """Count the unread records of a shard.
 
-    `position` is where reading of the shard has come to, not `SHARD_END`. Counting stops after `most_records`, at least
-    1. Raises botocore's ClientError if Kinesis refuses.
+    `position` is how far the shard was read, not `SHARD_END`. Counting stops after `most_records`, at least 1. Raises botocore's
+    ClientError if Kinesis rejects a call.
     """
     iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
     records, oldest, behind, quiet = 0, None, 0, Quiet()

@@ -16,7 +16,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Findin
 CONSUMER_QUOTA: Final = 20
 """Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
 ADVANTAGE_QUOTA: Final = 50
-"""The same of an on-demand stream, in an account with On-demand Advantage."""
+"""Consumers per on-demand stream in an account with On-demand Advantage."""
 
 _DISTRIBUTIONS: Final = {
     Distribution.KEYED: "distributed by partition key",
@@ -110,7 +110,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Get an on-demand stream's quota of consumers from the account's settings, and when it is another one."""
+    """Return an on-demand stream's quota of consumers from the account's settings, and the case in which another quota applies."""
     try:
         answer = await kinesis.describe_account_settings()
     # AttributeError: this botocore does not have the operation.
@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check that Kinesis refused no subscription lately, as it does for a second reader, or above one call per second and shard."""
+    """Check for recently rejected subscriptions, which a second reader causes, or more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")

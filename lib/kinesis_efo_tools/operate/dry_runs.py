@@ -1,7 +1,7 @@
 """Checks the calls of a query with dry runs, one at a time, since AWS allows one a second for each stream.
 
-A dry run checks permissions and parameters, but not the KMS key, which has its own check. Its limit is not that of live readers.
-https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
+A dry run checks permissions and parameters, but not the KMS key, which has a separate check. It does not count against the limit of live
+readers. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that hold leases of the stream; `anyway` tries even if there are some, with any endpoint.
+    `owners` are the workers that own leases of the stream; `anyway` tries even if there are any, and with any endpoint.
     """
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
         if not _has_dry_run(kinesis, "SubscribeToShard"):
-            raise CheckUnknown("this botocore knows no dry run of SubscribeToShard", "upgrade boto3 and aiobotocore")
+            raise CheckUnknown(
+                "this botocore does not support dry runs of SubscribeToShard", "upgrade boto3 and aiobotocore"
+            )
         if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
             # An endpoint without dry runs would subscribe, and cut off the reader.
             raise CheckUnknown(
-                f"not tried: {readable(min(owners))} reads the stream, which proves as much, and {kinesis.meta.endpoint_url} may not "
+                f"not tried: {readable(min(owners))} reads the stream, which proves the same, and {kinesis.meta.endpoint_url} may not "
                 "know dry runs, and subscribe in earnest",
-                "to try all the same, say --subscribe-anyway",
+                "to try anyway, use --subscribe-anyway",
             )
         listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
         try:
@@ -63,7 +65,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
             )
         answer["EventStream"].close()
         raise CheckUnknown(
-            "the endpoint knows no dry run: a subscription was opened, and closed at once", "use AWS' endpoint"
+            "the endpoint does not support dry runs: a subscription was opened and closed", "use AWS' endpoint"
         )
 
     return await finding(f"subscribing to {ref.name}", look(), action="kinesis:SubscribeToShard")
@@ -95,8 +97,8 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
     """Check that a query that is behind another one of the same program may catch up with GetRecords.
 
-    GetRecords itself is not called: the dry run of this stream was used for a subscription. Policies allow it together with
-    GetShardIterator, which is called instead, and reads no records.
+    GetRecords itself is not called: the stream's only dry run was used for the subscription. Policies allow GetRecords together with
+    GetShardIterator, which is called instead and does not read records.
     """
 
     async def look() -> str:
@@ -139,15 +141,17 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         kms = await clients.client("kms")
         if "DryRunModifiers" not in _members(kms, "Decrypt"):
             raise CheckUnknown(
-                f"this botocore knows no dry run of kms:Decrypt on {key_id} without a ciphertext",
+                f"this botocore does not support dry runs of kms:Decrypt on {key_id} without a ciphertext",
                 "upgrade boto3 and aiobotocore",
             )
         try:
             await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
         except ClientError as error:
-            if code_of(error) != "InvalidCiphertextException":  # which is an answer to more than a dry run
+            if (
+                code_of(error) != "InvalidCiphertextException"
+            ):  # the expected error if the call was executed instead of a dry run
                 return _key_outcome(error, key_id)
-        raise CheckUnknown("the endpoint knows no dry run of kms:Decrypt", "use AWS' endpoint")
+        raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 
     return await finding(f"key of {ref.name}", look(), action=f"kms:Decrypt on {key_id}", needed=False)
 

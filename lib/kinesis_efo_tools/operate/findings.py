@@ -28,7 +28,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check. `fix` says what to do; empty if nothing."""
+    """The outcome of one check. `fix` is what to do; empty if nothing."""
 
     subject: str
     status: Status
@@ -37,7 +37,7 @@ class Finding:
 
 
 class NotPassed(Exception):
-    """A check did not pass. `fix` says what to do."""
+    """A check did not pass. `fix` is what to do."""
 
     status: Status
 
@@ -62,9 +62,9 @@ class CheckUnknown(NotPassed):
 async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bool = True) -> Finding:
     """Run a check, and turn its result or error into a finding.
 
-    `work` returns the details, or raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors. `action` is the
-    permission that it needs, such as `kinesis:ListShards`. If a query does not need it (`needed`), a refusal makes the
-    outcome unknown.
+    `work` returns the details, or raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors. `action` is the permission that it
+    needs, such as `kinesis:ListShards`. If queries do not need this permission (`needed` is false), a denied call makes the outcome
+    unknown.
     """
     try:
         return Finding(subject, Status.PASSED, await work)
@@ -100,14 +100,13 @@ _LOCAL_FIXES: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), "free space there, or write to another disk"),
 }
-"""Remedies of errors that are neither the network's nor those of AWS."""
+"""Remedies for errors of this machine, not of the network or AWS."""
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
-    """Make the finding of a check with a failed call to AWS.
+    """Create the finding of a check with a failed call to AWS.
 
-    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed` says whether a query needs
-    it, too.
+    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed`: whether a query needs it, too.
 
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
     'UNKNOWN'

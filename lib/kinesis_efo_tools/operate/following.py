@@ -24,9 +24,9 @@ READ_AGAIN_SECONDS: Final = 10.0
 class Observation:
     """The state of an application's runs at one moment.
 
-    `at` and `said`, the time of the runs' last reply, are epoch seconds by this machine's clock. `view` has the figures
-    of that reply, None before the first; `trouble` is the error that keeps it from being new, else empty. `events` has
-    recent events with their times, the newest last.
+    `at` and `said` (the time of the runs' last reply) are epoch seconds by this machine's clock. `view` has the figures of that reply, None
+    before the first; `trouble` is the error that prevents newer figures, else empty. `events` has recent events with their times, the
+    newest last.
     """
 
     at: float
@@ -38,14 +38,14 @@ class Observation:
 
     @property
     def owners(self) -> list[str]:
-        """The holders of the leases."""
+        """The owners of the leases."""
         return sorted({readable(row.owner) for row in self.runs.values() if row.owner is not None})
 
 
 class Following:
     """Follows the runs of one application.
 
-    `find` reads the runs' rows, by stream; `question` gets the status of the holders of their leases.
+    `find` reads the runs' rows, by stream; `question` requests the status from the owners of their leases.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Following:
         trouble = await self._read()
         cause = LagCause.NO_RUN if self._unowned else None
         if not self._unowned:
-            # Also if the table cannot be read: what it said last still leads to the run.
+            # Do this even if the table cannot be read: its last known rows still have the run's address.
             trouble = "; ".join(filter(None, (trouble, await self._ask())))
             cause = LagCause.NO_REPLY if self._unanswered else LagCause.PAUSED if self._paused else None
         now = self._clock.time()
@@ -113,7 +113,7 @@ class Following:
         self._unanswered = not asked.answers
         if asked.answers:
             status = _together(list(asked.answers.values()))
-            # Without its lease, a run has no shards: keep the last figures, which age.
+            # Without its lease, a run does not report shards: show the last figures, with their age.
             self._paused = not status.shards and self._view is not None
             if not self._paused:
                 self._view, self._said = self._pulse.add(status), self._clock.time()

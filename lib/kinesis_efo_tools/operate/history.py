@@ -19,8 +19,8 @@ ALL: Final = ""
 class Point(NamedTuple):
     """The figures of a run in one interval.
 
-    `at` is when the interval begins, epoch seconds. `sums` has the longest lag in the interval and the last rates, by
-    stream; `ALL` stands for all together.
+    `at` is when the interval begins, epoch seconds. `sums` has the longest lag in the interval and the last rates, by stream; `ALL` is the
+    key of the total.
     """
 
     at: float

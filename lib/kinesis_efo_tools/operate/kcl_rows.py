@@ -1,4 +1,4 @@
-"""Makes the rows of a KCL's lease table with which a KCL application continues exactly where a query stopped.
+"""Creates lease table rows with which a KCL application continues exactly where a query stopped.
 
 KCL 2.7 and 3.5 were tested to accept this form: a record's number, the last index within its aggregate, parents and children.
 """
@@ -63,7 +63,7 @@ def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequ
 async def kcl_rows(
     kinesis: Any, stream_arn: str, rows: Mapping[str, Lease], shards: Mapping[str, Shard], naming: Naming
 ) -> tuple[list[Lease], list[str]]:
-    """Make the rows of one stream, without owners, and remarks for the person who starts the KCL application.
+    """Create the rows of one stream, without owners, and remarks for the person who starts the KCL application.
 
     `kinesis` reads each shard's last record, to find out whether that is an aggregate. Raises ConfigurationError if a
     shard is not listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis
@@ -135,7 +135,7 @@ async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int)
         StartingSequenceNumber=str(number),
     )
     iterator, empty = answer["ShardIterator"], 0
-    # One empty answer does not show that the record is gone.
+    # A single empty response does not prove that the record is gone.
     while iterator and empty < _ANSWERS:
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator, Limit=1)
         for record in page["Records"]:

@@ -36,11 +36,11 @@ class ReaderState(Enum):
     """The state of a shard's reader."""
 
     READING = "reading"
-    """Its owner renews the lease."""
+    """The owner renews the lease."""
     SILENT = "silent"
     """Its owner has not renewed the lease for the lease timeout."""
     HELD = "held"
-    """It has an owner that was not watched for long enough."""
+    """The owner was not watched long enough to know whether it is alive."""
     FREE = "free"
     """It has no owner."""
     ENDED = "ended"
@@ -54,8 +54,7 @@ class ReaderState(Enum):
 class Movement(NamedTuple):
     """The movement of a position while it was watched.
 
-    `still_for` is seconds since it last moved, None if it was seen only once. If not `seen` to move, that is a lower
-    bound.
+    `still_for` is the seconds since it last moved; None if it was scanned only once. Unless it was `seen` to move, this is a lower bound.
     """
 
     still_for: float | None = None
@@ -70,14 +69,14 @@ class ShardLag:
         key: The shard.
         state: The state of its reader.
         position: How far it was read, according to its lease.
-        read_until: Records that arrived before this time were read, epoch seconds; None if not known.
+        read_until: Records that arrived before this time were read, epoch seconds; None if unknown.
         owner: The worker that reads it.
         records: Number of unread records, as far as counted.
         records_exact: Whether all were counted.
         seconds: Age of the oldest unread record, seconds; 0 if there is none.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
         movement: The movement of the position.
-        age: Age of the position, seconds; 0 if it comes from the run itself; None if not known.
+        age: Age of the position, seconds; 0 if it comes from the run itself; None if unknown.
         query: The number of the slowest query of this shard if there are several; else None.
     """
 
@@ -96,7 +95,7 @@ class ShardLag:
 
 
 class Sightings:
-    """Remembers which owners renewed their leases, and when positions last moved.
+    """Tracks which owners renewed their leases, and when positions last moved.
 
     An owner counts as dead after `lease_timeout` seconds without a renewal.
     """
@@ -193,8 +192,7 @@ async def measured(
 ) -> tuple[list[ShardLag], list[str]]:
     """Add the unread records to shards.
 
-    Also returns the reasons why some could not be measured. With `count` 0, it makes no calls to Kinesis; else it
-    counts at most so many unread records per shard.
+    Also returns the reasons why some could not be measured. Counts at most `count` unread records per shard; with 0, does not call Kinesis.
     """
     kinesis = await clients.client("kinesis")
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
@@ -232,7 +230,7 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """Get CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
+    """Return CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
 
     Returns milliseconds by logical name, for streams with figures, and the reasons if CloudWatch could not be read.
     `now` is in epoch seconds.

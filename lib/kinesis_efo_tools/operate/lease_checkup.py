@@ -1,4 +1,4 @@
-"""Checks of an application's lease table. They change nothing: their writes have the condition that a missing row exists."""
+"""Checks of an application's lease table. Their test writes never take effect: their condition is that a nonexistent row exists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
 
 
 async def owners(clients: Clients, manifest: Manifest) -> dict[str, set[str]]:
-    """Return the workers that hold leases of each stream, by the stream's logical name.
+    """Return the workers that own leases of each stream, by the stream's logical name.
 
     Raises LeaseError if the table cannot be read.
     """
@@ -52,9 +52,9 @@ async def live_readers(
     clock: Clock,
     waiting: Callable[[], None] = lambda: None,
 ) -> dict[str, list[str]]:
-    """Return the live workers that hold leases of a stream, each with the keys of these leases.
+    """Return the live workers that own leases of a stream, each with the keys of these leases.
 
-    An owner is dead if silent for `lease_timeout` seconds. `waiting` is called once, if one scan of the table is not
+    An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called once, if one scan of the table is not
     enough.
     """
     keys = LeaseKeys(manifest.stream_names)

@@ -65,7 +65,7 @@ def moved(row: Lease, position: Position) -> Lease:
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
     """Plan to replace the rows of streams by other rows, without owners.
 
-    All others are deleted: a child of a shard must start only after that shard has ended.
+    All other rows are deleted: otherwise, a child with a row could start before its parent has ended.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -75,7 +75,7 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
         elif before is None:
             edits.append(Edit(key, None, Lease.new(key, info)))
         else:
-            # Nothing of the row is kept, because it may be of an earlier stream.
+            # Do not copy values of the old row, which may belong to an earlier stream.
             after = replace(Lease.new(key, info), counter=before.counter + 1, epoch=before.epoch)
             if replace(before, counter=after.counter, owner_switches=0) != after:
                 edits.append(Edit(key, before, after))

@@ -48,7 +48,7 @@ def read_file(path: Path) -> dict[str, Lease]:
 
 
 def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
-    """Make the converter for the keys of imported rows.
+    """Create the converter for the keys of imported rows.
 
     `stream` is a logical name if keys have only a shard id, like those of a KCL application with one stream; None if
     they have the stream. Raises ManifestError if the application has no such stream.
@@ -62,10 +62,9 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
 def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str, remedy: str = _IMPORTED) -> None:
     """Refuse rows of a KCL application with different forms of keys for one stream.
 
-    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream
-    that was created again. It cannot be found out which of two rows of a shard has its position. `rows` are lease keys;
-    `source` says in messages where they are, `remedy` what else than deleting them helps. The ConfigurationError names a
-    row of each form.
+    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream that was created
+    again. It is unknown which of two rows of a shard has its position. `rows` are lease keys. In messages, `source` describes where they
+    are, and `remedy` an alternative to deleting them. The ConfigurationError names a row of each form.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):

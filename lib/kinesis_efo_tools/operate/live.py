@@ -1,4 +1,5 @@
-"""Gets the status of live runs from the runs themselves: their rows in the lease table are some seconds old, but have the address."""
+"""Requests the status of live runs from the runs themselves, whose addresses are in the lease table. The table's own data is some seconds
+old."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ class RunReplies:
     reasons: Mapping[str, str]
 
     def shards(self, run: Lease | None, stream: str) -> dict[str, ShardStatus]:
-        """Return the status of a stream's shards from the holder of the lease, by shard id."""
+        """Return the status of a stream's shards from the owner of the lease, by shard id."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
 
     def lags(self, run: Lease | None, stream: str, now: float) -> dict[str, float]:
-        """Return the lag of a stream's shards at `now`, epoch seconds, from the holder of the lease, by shard id, if known."""
+        """Return the lag of a stream's shards at `now` (epoch seconds), from the owner of the lease, by shard id, if known."""
         shards = self.shards(run, stream)
         since = max(0.0, now - self.answers[run.owner or ""].at) if run is not None and shards else 0.0
         return {shard: each.millis / 1000 + since for shard, each in shards.items() if each.millis is not None}
@@ -54,13 +55,13 @@ class RunReplies:
         return replace(run, lag=lag_of(shards.values(), at))
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
-        """Return the status of the queries that read a stream from the holder of the lease, if there are several."""
+        """Return the status of the queries that read a stream, from the owner of the lease, if there are several."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
 async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS) -> RunReplies:
-    """Get the status of the holders of runs' leases, with one call each of at most `seconds`.
+    """Request the status from the owners of runs' leases, with one call each of at most `seconds`.
 
     `query_shards` includes each shard of each query, if there are several queries.
     """
@@ -97,7 +98,7 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
         Position.parse(each.fetched if each.done is None else each.done)
     lags = [*(each.millis for each in status.shards), *(each.millis for each in status.queries)]
     if not 0 <= status.at < _MOST_TIME or any(abs(each or 0) >= _MOST_MILLIS for each in lags):
-        raise ValueError("its reply has times that cannot be")
+        raise ValueError("its reply has impossible times")
     return status
 
 

@@ -26,7 +26,7 @@ from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
 MOST_SKEW: Final = 1.0
-"""Most seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
+"""Maximum seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
 
 CREDENTIALS: Final = "credentials"
 """Subject of the finding about the credentials."""
@@ -75,7 +75,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
             try:
                 answer = await kinesis.list_streams(Limit=1)
             except ClientError as error:
-                # A refusal is a response, too, so the connection works.
+                # An error is a response, too, so the connection works.
                 answer = error.response
             times.append(clock.monotonic() - began)
         headers.update(answer["ResponseMetadata"]["HTTPHeaders"])
@@ -83,7 +83,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
     async def compare() -> str:
         if "date" not in headers:
-            raise CheckUnknown("AWS did not tell the time", "fix the path to the endpoint first")
+            raise CheckUnknown("AWS did not return the time", "fix the path to the endpoint first")
         skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
         # The header has whole seconds, rounded down.
         off = max(0.0, -skew, skew - 1)
@@ -104,7 +104,7 @@ def no_path(detail: str) -> Finding:
     """Report a connection that failed."""
     fix = "check region, DNS, proxy and firewall on the way to the endpoint, and AWS_ENDPOINT_URL or --endpoint-url if you gave one"
     if "CERTIFICATE_VERIFY_FAILED" in detail:
-        fix = "add the issuer's certificate to the file of authorities: the server's issuer, or that of a proxy which opens TLS"
+        fix = "add the issuer's certificate to the file of CA certificates: the server's issuer, or that of a proxy that intercepts TLS"
     return Finding(PATH, Status.FAILED, detail, fix)
 
 
@@ -165,14 +165,14 @@ def _python(program: str, environment: Mapping[str, str], here: tuple[str, str])
     """Check whether a Python can run tasks of a driver with the given versions; returns that and the details."""
     path = shutil.which(program, path=environment.get("PATH", ""))
     if path is None:
-        return False, f"{program!r}, which Spark would start, is not there"
+        return False, f"{program!r}, which Spark would start, does not exist"
     try:
         ran = subprocess.run(
             [path, "-c", _PROBE], env=dict(environment), capture_output=True, text=True, timeout=30, check=True
         )
         minor, library = ran.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return False, f"{path}, which Spark would start, is no Python that runs: {error}"
+        return False, f"{path}, which Spark would start, is not a working Python: {error}"
     if library == "-":
         return False, f"{path}, which Spark would start, has no kinesis_efo: load() ends with DATA_SOURCE_NOT_FOUND"
     if (minor, library) != here:

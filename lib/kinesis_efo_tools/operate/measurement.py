@@ -59,7 +59,7 @@ class SubscriptionResult:
 
     @property
     def works(self) -> bool:
-        """Whether events came until the end, or until another reader took the shard over, which is not a fault of the transport."""
+        """Whether events arrived until the end, or until another reader took over the shard, which is not a fault of the transport."""
         if self.error is None:
             return True
         return self.events > 0 and classify(self.error).verdict is Verdict.TAKEN_OVER

@@ -1,4 +1,4 @@
-"""Quickly checks for faults with which all other checks fail: no region, no credentials, no connection to Kinesis."""
+"""Quickly checks for faults that would make all other checks fail: no region, no credentials, no connection to Kinesis."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONCE: Final = AioConfig(
 
 
 def no_region(location: str) -> Finding:
-    """Make the finding that the region of a manifest is not known."""
+    """Create the finding that the region of a manifest is unknown."""
     return Finding(
         "region",
         Status.FAILED,
@@ -39,7 +39,7 @@ def no_region(location: str) -> Finding:
 
 
 async def obstacles(access: Access) -> list[Finding]:
-    """Find the faults with which all other checks fail; empty if there are none."""
+    """Return the faults that would make all other checks fail; empty if there are none."""
     looks = (_credentials(access), _path(access))
     return [found for found in await asyncio.gather(*looks) if found is not None]
 
@@ -54,7 +54,9 @@ async def _credentials(access: Access) -> Finding | None:
         return Finding(CREDENTIALS, Status.FAILED, *what_and_fix(error))
     except CALL_ERRORS as error:
         outcome = failed_call(CREDENTIALS, error, "sts:AssumeRole")
-        fails = outcome.status is Status.FAILED or is_foreign(error)  # the latter does not pass, either
+        fails = outcome.status is Status.FAILED or is_foreign(
+            error
+        )  # a response that is not from AWS does not pass, either
         return replace(outcome, status=Status.FAILED) if fails else None
     if found is not None:
         return None

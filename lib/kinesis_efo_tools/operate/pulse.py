@@ -1,4 +1,4 @@
-"""Computes the figures of a run over time: rates, trends, causes of lag, and which shards came and went. Pure.
+"""Computes the figures of a run over time: rates, trends, causes of lag, and which shards were added and removed. Pure.
 
 It compares successive status replies of the run (`kinesis_efo.fetcher.status`).
 """
@@ -21,17 +21,16 @@ WINDOW_SECONDS: Final = 20.0
 """The period of rates and trends. It covers several micro-batches, because each moves megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""The lag from which the cause is determined."""
+"""Minimum lag for which the cause is determined."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0
-"""The time for which a record waits while nothing is processed, from which a micro-batch counts as stuck."""
+"""A micro-batch counts as stuck if a record has waited this long while nothing was processed."""
 SILENT_SECONDS: Final = 30.0
 """Six times the time between two events of an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
-"""Bytes a second from which a shard is at the limit: Kinesis sends at most 2 MB (MiB on the wire, less what JSON adds) for each shard
-and consumer."""
+"""From this many bytes per second on, a shard is at Kinesis' limit of 2 MB per second, shard and consumer, which includes JSON overhead."""
 _BUSY: Final = 0.9
 _EVENTS: Final = 20
 
@@ -98,16 +97,12 @@ class LagCause(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShardPulse:
-    """The figures of one shard. Rates are None while they are not known.
+    """The figures of one shard. Rates are None while unknown.
 
     Attributes:
-        status: The last status.
-        incoming: Bytes a second that arrive.
-        processed: Bytes a second that are processed.
-        records_in: Kinesis records a second that arrive; also None if the run's version does not report them.
-        records_out: Kinesis records a second that are processed; None likewise.
-        trend: Seconds of lag added each second.
-        failures: Failures of its subscriptions within the window.
+        status: The last status. incoming: Bytes a second that arrive. processed: Bytes a second that are processed. records_in: Kinesis
+        records per second that arrive; also None if the run's version does not report them. records_out: Kinesis records per second that
+        are processed; None likewise. trend: Seconds of lag added each second. failures: Failures of its subscriptions within the window.
         cause: The cause of its lag; None if it is not behind.
     """
 
@@ -135,13 +130,13 @@ class ShardPulse:
 
 @dataclass(frozen=True, slots=True)
 class QueryPulse:
-    """The figures of one of several queries of a run. Rates are None while they are not known.
+    """The figures of one of several queries of a run. Rates are None while unknown.
 
     Attributes:
         status: The last status.
         processed: Bytes a second that it processes.
-        records_out: Kinesis records a second that it processes.
-        calls: GetRecords responses a second while it catches up.
+        records_out: Kinesis records per second that it processes.
+        calls: GetRecords responses per second while it catches up.
         apart: Bytes a second of these responses.
         trend: Seconds of lag added each second.
     """
@@ -160,10 +155,10 @@ class QueryPulse:
 
 
 class Sum(NamedTuple):
-    """The figures of several shards together. Rates are None while they are not known.
+    """The figures of several shards together. Rates are None while unknown.
 
-    `seconds` is the lag of the slowest shard. `incoming` and `processed` are bytes a second, `records_in` and
-    `records_out` Kinesis records a second.
+    `seconds` is the lag of the slowest shard. `incoming` and `processed` are bytes per second, `records_in` and
+    `records_out` Kinesis records per second.
     """
 
     shards: int
@@ -183,7 +178,7 @@ class View:
         shards: Its shards, the slowest first; those with a cause before all others.
         buffered: Bytes fetched and not processed.
         room: Bytes that may be buffered.
-        cpu: Share of a core that the planner's process uses; None while not known.
+        cpu: Share of a core that the planner's process uses; None while unknown.
         queries: Its queries, if there are several, in the order in which they joined.
     """
 
@@ -207,7 +202,7 @@ class View:
         )
 
     def aged(self, seconds: float, cause: LagCause | None = None) -> View:
-        """Return what is known `seconds` later without a new status: the lag has grown, and rates are unknown. All shards get the cause."""
+        """Return the view `seconds` later without a new status: the lag has grown, and rates are unknown. All shards get the `cause`."""
         millis = round(1000 * seconds)
         shards = tuple(
             ShardPulse(
@@ -379,7 +374,7 @@ def cause_of(
         busy: The process that fetches is out of CPU.
         incoming: Bytes a second that arrive; None if unknown.
     """
-    # A failing subscription comes first: records wait in the buffer also because the run pauses without AWS.
+    # Check for a failing subscription first: without AWS, the run pauses, so that records also wait in the buffer.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

@@ -22,7 +22,7 @@ _HIDDEN: Final = re.compile(r"[^\x00-\x7e]")
 class TailRecord(NamedTuple):
     """One record, or one user record of an aggregate.
 
-    `sequence` is that of its aggregate if it is in one, `sub` its place there, else 0.
+    For a user record, `sequence` is the sequence number of its aggregate, and `sub` its index there; otherwise `sub` is 0.
     """
 
     shard: str
@@ -123,7 +123,7 @@ class Format(Enum):
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # Within JSON, only texts have such characters, so that the escape means the same.
+    # Within JSON, only strings contain such characters, so escaping them does not change the meaning.
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 

@@ -71,7 +71,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
         transport = PollingTransport(unused, clock, CALL_SECONDS)
         for name, ref in manifest.streams.items():
             if _replaced(ref, end) or _renamed(ref, end, manifest):
-                continue  # one of the faults
+                continue  # already among the faults
             rows = {key.shard: row for key, row in leases.items() if key.stream == name}
             stream = Stream(ref, transport, Topology(kinesis, clock), RetrySettings(), manifest.source, clock)
             work = _goes_on(stream, name, end, rows, clock) if name in end.streams else _begins(stream)
@@ -136,7 +136,7 @@ async def _check_losses(
     rows: Mapping[str, Lease],
     horizon: float | None,
 ) -> None:
-    """Check what a start checks. Raises CheckFailed with the value of 'acceptDataLoss' that covers the losses of all shards."""
+    """Check for lost records like a start of the query. Raises CheckFailed with the value of 'acceptDataLoss' that covers all losses."""
 
     def known(shard: str, position: Position) -> Facts:
         if (row := rows.get(shard)) is None:
@@ -156,7 +156,7 @@ async def _check_losses(
         lost = error.lost[stream.ref.name]
         raise CheckFailed(
             f"the next start fails for {len(lost)} shards; {error.causes[0]}",
-            "to go on without these records once, give the query the option 'acceptDataLoss' with the value "
+            "to continue without these records once, give the query the option 'acceptDataLoss' with the value "
             f"{msgspec.json.encode(error.lost, order='sorted').decode()}",
         ) from error
 
@@ -182,13 +182,13 @@ def _of_manifest(last: PlannedBatch, manifest: Manifest, location: str) -> Sourc
     theirs = "; ".join(", ".join(sorted(end.streams)) for end in last.ends)
     raise CheckFailed(
         f"the query of {location} has {len(last.ends)} kinesis-efo sources, which read {theirs}",
-        "say with --stream which streams to look at, those of one source at a time",
+        "select the streams of one source with --stream",
     )
 
 
 def _said(last: PlannedBatch) -> str:
     if last.finished:
-        return f"micro-batch {last.batch} is finished, and the next start goes on behind it"
+        return f"micro-batch {last.batch} is finished, and the next start continues after it"
     if last.batch == 0:
         return "micro-batch 0 is not finished: the next start repeats it, from where the query began, up to the end that was planned"
     return f"micro-batch {last.batch} is not finished: the next start repeats it, up to the same end"

@@ -29,8 +29,8 @@ _KNOWN_VERSIONS: Final = ("v1", "v2")
 class PlannedBatch:
     """The last micro-batch that Spark planned.
 
-    If not `finished`, Spark has not noted that it is done, and the next start repeats it. `ends` has one entry for each
-    kinesis-efo source of the query.
+    If not `finished`, it is not in Spark's commit log, and the next start repeats it. `ends` has one entry for each kinesis-efo source of
+    the query.
     """
 
     batch: int
@@ -42,8 +42,8 @@ class PlannedBatch:
 class SourceEnd:
     """The start and the end of a micro-batch for one source.
 
-    The next start reads from `begin`: the end if the micro-batch is finished; None if it is the query's first and does not
-    have its start, so the query starts again. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
+    The next start reads from `begin`: the end if the micro-batch is finished; None if it is the first micro-batch and its start is not in
+    the log, so that the query starts anew. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
     """
 
     begin: Offset | None
@@ -75,8 +75,8 @@ class Folder(Protocol):
 async def planned(folder: Folder) -> PlannedBatch | None:
     """Read the last micro-batch that a query planned; None if there is none.
 
-    Raises CheckFailed if the checkpoint does not exist, or Spark or this library refuses it, CheckUnknown if Spark may
-    refuse it or skips a micro-batch that is not finished.
+    Raises CheckFailed if the checkpoint does not exist, or Spark or this library rejects it. Raises CheckUnknown if Spark may reject it or
+    skip an unfinished micro-batch.
     """
     if not await folder.exists():
         raise CheckFailed(
@@ -146,7 +146,7 @@ async def _check_metadata(folder: Folder) -> None:
             "restore the file: a sink that identifies a query by its id, such as Delta Lake, would write its micro-batches again",
         )
     if not isinstance(_plain(await folder.read("metadata")), dict):
-        raise _refused(folder, "the file metadata is no JSON")
+        raise _refused(folder, "the file metadata is not JSON")
 
 
 def _follow(numbers: set[int]) -> bool:

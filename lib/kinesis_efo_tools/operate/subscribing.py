@@ -28,11 +28,11 @@ SILENT_SECONDS: Final = 12.0
 
 
 class CarriedEvents(EventStream, Protocol):
-    """The events of a subscription, with facts about its connection."""
+    """The events of a subscription, with the properties of its connection."""
 
     @property
     def http(self) -> HttpFacts:
-        """Facts about the connection."""
+        """Properties of the connection."""
         ...
 
 
@@ -51,7 +51,7 @@ Opens = Callable[[str], AbstractAsyncContextManager[Subscriber]]
 
 
 def over_aws(access: Access) -> Opens:
-    """Make the function that opens subscribers with a command's region, endpoint and role, each with its own connection."""
+    """Create the function that opens subscribers with a command's region, endpoint and role, each with its own connection."""
 
     @asynccontextmanager
     async def opened(transport: str) -> AsyncIterator[Subscriber]:
@@ -74,9 +74,9 @@ async def measured(
 ) -> Measurement:
     """Subscribe to the first open shard of a stream over each transport.
 
-    It reads for `seconds` over each, longer if the first event takes longer. Another reader of the shard with the same
-    consumer is cut off. `limits` are Kinesis' time limits, which tests shorten; `tell` receives progress texts. Raises
-    CheckFailed if the stream has no open shard, and the AWS clients' errors if shards cannot be listed.
+    It reads for `seconds` over each, longer if the first event takes longer. Another reader of the shard with the same consumer is
+    disconnected. `limits` are Kinesis' time limits, which tests shorten; `tell` receives progress texts. Raises CheckFailed if the stream
+    has no open shard, and the AWS clients' errors if shards cannot be listed.
     """
     kinesis = await clients.client("kinesis")
     answer = await kinesis.list_shards(StreamARN=ref.stream_arn, ShardFilter={"Type": "AT_LATEST"}, MaxResults=1)
@@ -163,7 +163,7 @@ class _Meter:
         self._next_call = self._clock.monotonic() + seconds
 
     async def _take(self, events: CarriedEvents, found: SubscriptionResult, called: float, end: float) -> None:
-        """Count events until the time is over and at least one came."""
+        """Count events until the time is over and at least one has arrived."""
         label = TRANSPORTS[found.transport]
         arriving = aiter(events)
         while True:

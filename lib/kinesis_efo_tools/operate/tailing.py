@@ -1,6 +1,6 @@
 """Reads all shards of a stream, across reshards, until cancelled; for people to look at records.
 
-It stores no position, and takes no lease.
+It does not store positions or acquire leases.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Until:
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader with this lag has passed the time, and whatever arrived before it can be read."""
+        """Whether a reader with this lag has passed the time, and all records that arrived before it can be read."""
         return self.clock.time() - millis_behind / 1000 >= self.time + SETTLED_SECONDS
 
 
@@ -133,18 +133,18 @@ class Tail:
         self._finish(shard)
 
     def _finish(self, shard: str) -> None:
-        """Note that a shard is done. For an ended shard, this is called after its children have begun."""
+        """Record that a shard is done. For an ended shard, this is called after its children have begun."""
         self._finished.add(shard)
         if self._until is not None and self._finished.issuperset(self._positions):
             self._until.reached()
 
     def take(self, shard: str, event: Event, after: Position) -> None:
-        """Take the next event of a shard. `after` is the position up to which the shard was read before."""
+        """Process the next event of a shard. `after` is the position up to which the shard was read before."""
         self._behind[shard] = event.head.millis_behind
         if event.head.children:
             self._stream.learn(shard, event.head.children)
         until = self._until
-        # The tip of a closed shard may be long before the time; its children continue from there.
+        # The end of a closed shard may be long before the time; its children continue from there.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
@@ -180,7 +180,7 @@ class Tail:
 
 
 class _TailSink:
-    """Takes the events of one shard; implements `EventSink`."""
+    """Receives the events of one shard; implements `EventSink`."""
 
     room: Final = Unlimited()
     committed: Final = None
@@ -202,7 +202,7 @@ async def stream_access(
 ) -> AsyncIterator[Stream]:
     """Open a stream for reading: with its consumer, or with GetRecords if it has none.
 
-    `region` counts if the settings name none; `source` says in messages where the ARNs came from.
+    `region` counts if the settings name none; `source` describes, in messages, where the ARNs came from.
     """
     clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
@@ -227,8 +227,8 @@ async def stream_access(
 async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
     """Return the position after which a shard has its last `count` records.
 
-    Kinesis reads only forwards, so this searches from further and further back. `count` is at least 1 and an aggregate
-    counts once; the shard may have fewer. Raises botocore's ClientError if Kinesis refuses.
+    Kinesis can only be read forwards, so the search begins further and further back. `count` is at least 1; an aggregate counts once. The
+    shard may have fewer records. Raises botocore's ClientError if Kinesis refuses.
     """
     now = clock.time()
     for seconds in _LOOK_BACK:

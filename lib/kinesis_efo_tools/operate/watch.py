@@ -15,7 +15,7 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The changes of the table while it was watched."""
+    """The changes in the table while it was watched."""
 
     scan: Scan  # The last one
     live: frozenset[str]  # Keys of the leases that were renewed

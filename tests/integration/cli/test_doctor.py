@@ -260,7 +260,7 @@ def test_unknown_issuer_names_authorities_instead_of_network(
         url = f"https://127.0.0.1:{serving.getsockname()[1]}"
         found = here.run("doctor", "--endpoint-url", url, "--json")
     assert "nobody.pem, from AWS_CA_BUNDLE)" in _obstacle(found)["detail"]
-    assert _obstacle(found)["fix"].startswith("add the issuer's certificate to the file of authorities")
+    assert _obstacle(found)["fix"].startswith("add the issuer's certificate to the file of CA certificates")
 
 
 def _shake_hands(serving: ssl.SSLSocket) -> None:
@@ -288,7 +288,7 @@ def test_endpoint_without_dry_runs_is_named(cli: Cli) -> None:
     cli.switch.faults = Deaf()
     line = findings(here)["subscribing to orders"]
     assert line["status"] == "unknown"
-    assert "the endpoint knows no dry run" in line["detail"]
+    assert "the endpoint does not support dry runs" in line["detail"]
 
 
 OWNED = Lease(run_key("orders"), checkpoint=None).taken("host:1:a", "", 1)
@@ -350,7 +350,7 @@ def test_throttled_dry_run_is_unknown(cli: Cli, here: Here, polling: bool) -> No
         ("KMSInvalidStateException", "failed", "alias/ours: KMSInvalidStateException"),
         ("NotFoundException", "failed", "alias/ours: NotFoundException"),
         ("ThrottlingException", "unknown", "ThrottlingException"),
-        ("InvalidCiphertextException", "unknown", "the endpoint knows no dry run of kms:Decrypt"),
+        ("InvalidCiphertextException", "unknown", "the endpoint does not support dry runs of kms:Decrypt"),
     ],
 )
 def test_key_of_a_stream_is_checked(cli: Cli, code: str, status: str, said: str) -> None:
@@ -407,13 +407,13 @@ def test_live_run_is_not_cut_off_without_take_over(cli: Cli, here: Here) -> None
         here.run("doctor", *SUBSCRIBE, *QUICKLY).ends(
             3,
             "orders is being read: host:1:a renews #run:orders",
-            "Nothing was subscribed; --take-over does it all the same",
+            "Nothing was subscribed; --take-over does it anyway",
             out="",
         )
         assert subscribed(here) == []
         cli.refuse("SubscribeToShard")
         forced = here.run("doctor", *SUBSCRIBE, *QUICKLY, "--take-over")
-        assert "is cut off for some seconds" in forced.err
+        assert "is disconnected for some seconds" in forced.err
     assert {each["error"] is None for each in forced.data["subscription"]["transports"]} == {False}
     assert _lines(forced)["orders over HTTP/1.1"]["fix"].startswith("allow kinesis:SubscribeToShard to the role")
 
@@ -447,4 +447,4 @@ def test_subscribing_needs_to_list_shards(cli: Cli, here: Here) -> None:
 
 def test_contradicting_options_are_refused(cli: Cli) -> None:
     found = cli.world().run("doctor", "--subscribe", "--polling")
-    found.ends(2, "--subscribe goes without --polling", out="")
+    found.ends(2, "--subscribe cannot be combined with --polling", out="")

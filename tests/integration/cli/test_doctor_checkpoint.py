@@ -79,7 +79,7 @@ def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
     assert {name: status for name, (status, _, _) in found.items()} == dict.fromkeys(
         ("checkpoint", "restart of orders", "restart of clicks"), "passed"
     )
-    assert found["checkpoint"][1] == f"{here}: micro-batch 0 is finished, and the next start goes on behind it"
+    assert found["checkpoint"][1] == f"{here}: micro-batch 0 is finished, and the next start continues after it"
     assert found["restart of orders"][1].startswith("goes on with 2 shards, read up to 20")
     assert found["restart of clicks"][1].startswith(
         "is new to the checkpoint: its 1 shards begin at 'newStreamPosition'"
@@ -142,7 +142,7 @@ def test_stream_that_was_created_again_fails(cli: Cli, tmp_path: Path) -> None:
     w.rows(row)
     status, detail, fix = said(w, here)["restart of orders"]
     assert status == "failed"
-    assert f"checkpoint orders:{FIRST} is of another stream: {arn}, created 2020-09-13T12:26:40+00:00" in detail
+    assert f"checkpoint orders:{FIRST} is from another stream: {arn}, created 2020-09-13T12:26:40+00:00" in detail
     assert "start the query with a new one, at TRIM_HORIZON" in fix
 
 

@@ -85,7 +85,7 @@ def test_run_that_does_not_answer_is_named(cli: Cli) -> None:
     for status, reason in (
         (closed, "no fetcher answers at tcp://127.0.0.1:"),
         ("{", "Only base64 data is allowed"),
-        (base64.b64encode(b"cut off").decode(), "not the access to a status: "),
+        (base64.b64encode(b"cut off").decode(), "not a valid status access: "),
         (None, "its row has no address for a status call"),
     ):
         row = Lease(run_key("orders"), checkpoint=None).taken("host", "grpc://127.0.0.1:1", 1, status)
@@ -157,7 +157,7 @@ def test_threshold_sets_the_exit_code(here: Here) -> None:
     here.aws.backdate(here.streams["orders"], 10)  # Kinesis' clock tells whole seconds
     here.put([("k", b"x")])
     shard = here.shards()[0]["ShardId"]
-    here.run("lag", "--fail-above", "1h").ends(4, "not known to be less", "no leases: lake has never read it")
+    here.run("lag", "--fail-above", "1h").ends(4, "the lag is unknown", "no leases: lake has never read it")
     here.rows(Lease(shard, checkpoint=TRIM_HORIZON))
     assert here.run("lag", "--fail-above", "1h").code == 0
     assert here.run("lag", "--fail-above", "1ms").code == 4

@@ -78,7 +78,7 @@ def test_nothing_is_taken_from_a_live_worker(cli: Cli, command: str) -> None:
 def test_nothing_is_changed_without_consent(here: Here) -> None:
     here.rows(OWNED)
     before = here.leases()
-    here.run("leases release", *AT_ONCE).ends(3, "Standard input is not a terminal: nothing was changed. Say --yes")
+    here.run("leases release", *AT_ONCE).ends(3, "Standard input is not a terminal: nothing was changed. Use --yes")
     tried = here.run("leases release", *AT_ONCE, "--dry-run", "--json")
     assert (tried.code, tried.data["written"], len(tried.data["changes"])) == (0, False, 1)
     here.run("leases release", *AT_ONCE, stdin="n\n", typed=True).ends(3, "nothing was changed")
@@ -167,7 +167,7 @@ def test_positions_of_kcl_are_imported(cli: Cli) -> None:
     cli.run(*command).ends(
         1,
         "its keys are such as 'shardId-000000000000', and the application reads clicks, orders",
-        "say with --stream to which of them",
+        "select with --stream the one to which",
     )
     with renewing(here, one, table):
         alive = cli.run(*command, "--stream", "orders", "--initial-position", "LATEST")

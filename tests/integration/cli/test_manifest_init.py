@@ -148,7 +148,7 @@ def test_file_is_never_overwritten_without_force(cli: Cli, tmp_path: Path) -> No
     file.write_text("mine")
     kept = cli.run(*asked)
     assert (kept.code, kept.out, file.read_text()) == (3, "", "mine")
-    assert "Say --force to overwrite it" in kept.err
+    assert "Use --force to overwrite it" in kept.err
     assert cli.run(*asked, "--force").code == 0
     assert parse_manifest(file.read_bytes(), "").application == "lake"
 

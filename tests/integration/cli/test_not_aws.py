@@ -127,7 +127,7 @@ def test_endpoint_of_kinesis_alone_is_named(cli: Cli, alone: tuple[Here, str]) -
     found = here.run("doctor", "--endpoint-url", url, "--json")
     lines = {each["subject"]: each for each in found.data["findings"]}
     assert lines["HTTP path"]["status"] == "passed"
-    assert "the endpoint may be another service's (AWS_ENDPOINT_URL_KINESIS" in lines["credentials"]["detail"]
+    assert "the endpoint may belong to another service (AWS_ENDPOINT_URL_KINESIS" in lines["credentials"]["detail"]
     assert "set AWS_ENDPOINT_URL_KINESIS in its place" in lines["lease table"]["fix"]
     assert "correct the endpoint" in lines["lease writes"]["fix"]
     assert all(not each["detail"].endswith(":") for each in lines.values())
@@ -137,7 +137,7 @@ def test_role_at_endpoint_of_kinesis_fails(cli: Cli, alone: tuple[Here, str]) ->
     here, url = alone
     words = ["--manifest", here.manifest, "--endpoint-url", url, "--role-arn", "arn:aws:iam::123456789012:role/lake"]
     first = cli.run("doctor", *words, "--json").data["findings"][0]
-    said = "AssumeRole was answered with HTTP status 404 without a code of AWS: "
+    said = "AssumeRole returned HTTP status 404 without an AWS error code: "
     assert (first["subject"], first["status"], first["detail"].startswith(said)) == ("credentials", "failed", True)
     assert first["detail"] in cli.run("leases", "list", *words).err
 
@@ -152,10 +152,10 @@ def test_endpoint_with_a_name_of_kinesis_is_named(
     for more in ([], ["--role-arn", "arn:aws:iam::123456789012:role/lake"]):
         lines = {each["subject"]: each for each in cli.run("doctor", *words, *more).data["findings"]}
         assert (
-            "is Kinesis' alone, and was given as the endpoint of every service, sts as well"
+            "is an endpoint of Kinesis only, but was given for every service, including sts"
             in lines["credentials"]["detail"]
         )
-        assert lines["credentials"]["fix"].startswith("set AWS_ENDPOINT_URL_KINESIS in place of")
+        assert lines["credentials"]["fix"].startswith("set AWS_ENDPOINT_URL_KINESIS instead of")
         assert more or lines["lease table"]["fix"] == lines["credentials"]["fix"]
 
 

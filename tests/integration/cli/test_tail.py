@@ -132,7 +132,7 @@ def test_consumer_in_use_is_refused(cli: Cli, here: Here) -> None:
     cli.run(*command).ends(3, "was in use in the last")
     assert cli.run(*command, "--take-over").code == 0
     cli.refuse("GetMetricData")
-    cli.run(*command).ends(0, "whether the consumer is in use is not known", out="x\n")
+    cli.run(*command).ends(0, "it is unknown whether the consumer is in use", out="x\n")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_what_glue_refuses_is_a_refusal() -> None:
         stub.add_client_error("start_job_run", "ConcurrentRunsExceededException", "one runs")
         with raises(
             SubmissionRefusedError,
-            "not submitted:\n  Glue job my lake runs already; stop it, or say --replace",
+            "not submitted:\n  Glue job my lake runs already; stop it, or use --replace",
         ):
             platform.submit(JOB)
         answer = {"Id": "jr_1", "JobName": "my lake", "JobRunState": "STOPPED", "StartedOn": datetime.now(UTC)}

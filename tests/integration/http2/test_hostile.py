@@ -121,7 +121,7 @@ LONG = answered((":status", "200"), *((f"x-{count}", "y" * 1000) for count in ra
         ),
         pytest.param(frame(DATA, 0, 3, b"abc"), "data of stream 3 before its headers", id="data before headers"),
         pytest.param(frame(DATA, END_STREAM, 3), "violates HTTP/2", id="end before headers"),
-        pytest.param(frame(DATA, 8, 1), "no room for the length", id="padding without length"),
+        pytest.param(frame(DATA, 8, 1), "too short for its padding length", id="padding without length"),
         pytest.param(frame(DATA, 8, 1, b"\x09abc"), "with 10 of padding", id="padding too long"),
         pytest.param(frame(PUSH, END_HEADERS, 1, (2).to_bytes(4, "big") + OK), "pushed", id="push"),
         pytest.param(frame(HEADERS, 0, 3, OK) + frame(CONTINUATION, 0, 3) * 1000, "continuation", id="continuations"),

@@ -91,7 +91,7 @@ def test_rounded_json_numbers_are_malformed(spark: SparkSession) -> None:
 def test_impossible_schemas_are_refused(spark: SparkSession) -> None:
     with raises(ConfigurationError, "from_json: the type binary is not possible; read it as a string"):
         kinesis_efo.from_json(given(spark), "a binary")
-    with raises(ConfigurationError, "from_json: 'shardId' would be there twice; rename it in `records`"):
+    with raises(ConfigurationError, "from_json: 'shardId' would appear twice; rename it in `records`"):
         kinesis_efo.from_json(given(spark), "shardId string")
     with raises(
         ConfigurationError, "from_json: schema must be fields such as 'id string, count int'; got 'array<int>'"
@@ -152,7 +152,7 @@ def test_write_once_names_query_and_batch(spark: SparkSession, tmp_path: Path) -
     assert [*written] == [f"{query.id}-first 0"]
     with raises(
         ConfigurationError,
-        "write_once: the query is not known here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
+        "write_once: the query is unknown here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "
         "txnVersion yourself",
     ):
         kinesis_efo.write_once(spark.range(1), 0)

@@ -319,7 +319,7 @@ def test_rows_of_missing_streams_are_skipped_on_request(aws: LocalAws, caplog: p
     before = count(aws)
     written = KinesisWriter.of({"failOnError": "false"}, WITH_STREAM, overwrite=False).write(iter([batch]))
     assert (written.records, written.refused, count(aws) - before) == (1, 2, 1)
-    assert "row 1 of this task and later ones left out (failOnError is off)" in caplog.text
+    assert "row 1 of this task and later ones skipped (failOnError is off)" in caplog.text
     with pytest.raises(StreamNotFoundError):  # the option's own stream
         task(stream="nowhere", failOnError="false").write(batches(["x"]))
 

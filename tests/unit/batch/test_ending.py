@@ -91,7 +91,7 @@ def test_a_closed_shard_does_not_end_because_nothing_comes(end: Position) -> Non
     assert not is_complete(closed, *[NOTHING] * 50, server_time=NINE)
     assert is_complete(closed, *[NOTHING] * 50, END, server_time=NINE)
     with pytest.raises(
-        RetriesExhaustedError, match=r"orders:shardId-0+ does not get to its end at AFTER:99.* 61 answers in 60 s"
+        RetriesExhaustedError, match=r"orders:shardId-0+ has not reached its end at AFTER:99.* 61 responses in 60 s"
     ):
         is_complete(closed, *[NOTHING] * 62, server_time=NINE)
 
@@ -114,7 +114,7 @@ def test_rows_are_selected_by_arrival_time() -> None:
 
 
 def test_record_without_arrival_time_is_refused() -> None:
-    with pytest.raises(FrameError, match="does not say when it arrived"):
+    with pytest.raises(FrameError, match="has no arrival time"):
         kept(stretch(), EIGHT, None)
     assert kept(stretch(Position.after(9), SHARD_END), EIGHT, None) == ["10", "11"]
 

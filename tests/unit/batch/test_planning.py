@@ -90,9 +90,9 @@ def refused(**options: Any) -> str:
 @pytest.mark.parametrize("end", [at(1), json.dumps({"orders": at(1)}), in_orders(LEFT, at(1))])
 def test_an_end_in_the_future_is_refused(end: str) -> None:
     message = refused(endingPosition=end)
-    assert "'endingPosition' must not lie in the future" in message
-    assert "is 2023-11-14T23:13:20.000Z, and for Kinesis it is 2023-11-14T22:13:21.000Z" in message
-    assert "spark.readStream without an end does" in message
+    assert "'endingPosition' must not be in the future" in message
+    assert "is 2023-11-14T23:13:20.000Z, and Kinesis' time is 2023-11-14T22:13:21.000Z" in message
+    assert "use spark.readStream without an end" in message
     assert "of shard" not in message
 
 
@@ -100,7 +100,7 @@ def test_an_end_in_the_future_is_refused(end: str) -> None:
     ("given", "name"), [({}, "kinesis-efo option 'startingPosition'"), ({"session.times": "since"}, "since")]
 )
 def test_start_in_the_future_is_refused_by_name(given: dict[str, str], name: str) -> None:
-    assert f": {name} must not lie in the future: AT_TIMESTAMP:" in refused(startingPosition=at(1), **given)
+    assert f": {name} must not be in the future: AT_TIMESTAMP:" in refused(startingPosition=at(1), **given)
 
 
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])
@@ -111,7 +111,8 @@ def test_number_of_another_shard_is_refused(option: str) -> None:
     planner = StretchPlanner(ORDERS, "m.json", given, tip_at(NOW), Kinesis(), NOW + 1)
     with raises(
         ConfigurationError,
-        "...: the position AFTER:... in kinesis-efo option '...' is of another shard than ...; give each shard a number of its own records",
+        "...: the position AFTER:... in kinesis-efo option '...' does not belong to shard ...; give each shard a sequence number of its "
+        "own records",
     ):
         asyncio.run(planner.plan([Shard(PARENT, (), (0, 9), first=own, last=own + 1), *SHARDS[1:]]))
 
@@ -125,15 +126,15 @@ def test_the_end_of_an_open_shard_is_refused() -> None:
 def test_a_shard_that_never_was_is_refused(option: str) -> None:
     message = refused(**{option: in_orders("shardId-000000000009", "AFTER:7")})
     assert f"option {option!r} names shard 'shardId-000000000009'" in message
-    assert message.endswith(f"it has {PARENT}, {LEFT}, {RIGHT}")
+    assert message.endswith(f"listed are {PARENT}, {LEFT}, {RIGHT}")
 
 
 def test_an_end_before_the_start_is_refused() -> None:
-    assert "the end 2023-11-14T20:13:20.000Z lies before the start 2023-11-14T21:13:20.000Z" in refused(
+    assert "the end 2023-11-14T20:13:20.000Z is before the start 2023-11-14T21:13:20.000Z" in refused(
         startingPosition=at(-1), endingPosition=at(-2)
     )
     both = {"startingPosition": in_orders(LEFT, "AFTER:9"), "endingPosition": in_orders(LEFT, "AFTER:8")}
-    assert f"shard {LEFT}, the end AFTER:8 lies before the start AFTER:9" in refused(**both)
+    assert f"shard {LEFT}, the end AFTER:8 is before the start AFTER:9" in refused(**both)
     assert plan(startingPosition=at(-1), endingPosition=at(-1)) == {}
 
 
@@ -147,7 +148,7 @@ def test_a_time_before_retention_is_a_loss(caplog: pytest.LogCaptureFixture) -> 
     found = plan(startingPosition=at(-25), failOnDataLoss="false")
     assert {stretch.start for stretch in found.values()} == {TRIM_HORIZON}
     assert set(found) == {PARENT, LEFT, RIGHT}
-    assert "going on without it" in caplog.text
+    assert "continuing without it" in caplog.text
 
 
 @pytest.mark.parametrize("option", ["startingPosition", "endingPosition"])

@@ -115,7 +115,7 @@ def test_horizon_that_moves_before_the_first_response(
 
     if said == "error" and fail:
         with pytest.raises(
-            DataLossError, match=r"the read was planned from the trim horizon at .*, and begins when that is at"
+            DataLossError, match=r"the read was planned when the trim horizon was at .*, and begins when it is at"
         ):
             virtual_time.run(main())
     else:
@@ -128,12 +128,12 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     others = ScriptedTopology(["shardId-000000000002"])
     text = (
         "stream 'orders', shard ...: the shard does not exist any more and was read up to AFTER:10 only: its later records are gone "
-        "(retention). Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to go on without them"
+        "(retention). Read from a later start (`since`), or set kinesis-efo option 'failOnDataLoss' to false to continue without them"
     )
     with raises(DataLossError, text):
         read([payload(10, 1, behind=5), gone], gone, topology=others)
     assert read([payload(10, 1, behind=5), gone], gone, topology=others, fail=False)[0] == [10]
-    assert "going on without it, as option failOnDataLoss=false asks" in caplog.text
+    assert "continuing without it, as set by option failOnDataLoss=false" in caplog.text
 
 
 def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | None]], StretchProgress]:

@@ -30,7 +30,7 @@ def test_wrong_value_is_refused_with_a_remedy(tmp_path: Path) -> None:
         aws_settings(endpoint_url="nonsense")
     with raises(UsageError, "--interval: 2 of what? Say 2s, 2m or 2ms; got '2'"):
         check_unit("--interval", "2")
-    with raises(UsageError, "--to AFTER is a position inside one shard: say which with --shard"):
+    with raises(UsageError, "--to AFTER is a position inside one shard: select it with --shard"):
         start_position("--to", "AFTER:5")
     with pytest.raises(UsageError, match=r"--initial-position AFTER is a position inside .*, not an application's"):
         start_position("--initial-position", "AFTER:5")

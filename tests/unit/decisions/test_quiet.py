@@ -63,7 +63,7 @@ def test_record_restarts_it(head: EventHead) -> None:
     quiet.observe(polled(), 5)
     assert quiet.is_at_tip()
     quiet.observe(head, 6)
-    assert (quiet.answers, quiet.is_at_tip(), str(quiet)) == (0, False, "no answer came without records")
+    assert (quiet.answers, quiet.is_at_tip(), str(quiet)) == (0, False, "no response without records")
 
 
 def test_shrinking_lag_is_progress_and_constant_lag_is_not() -> None:
@@ -117,7 +117,7 @@ def test_forgotten_answers_delay_it_by_one_step(
 def test_its_duration_is_known() -> None:
     quiet = heard((polled(behind=7), at) for at in (10, 11, 13))
     assert (quiet.seconds_empty(since=0), quiet.seconds_empty(since=12)) == (3.0, 1.0)
-    assert str(quiet) == "3 answers in 3 s brought no record; the last said that reading is 7 ms behind"
+    assert str(quiet) == "3 responses in 3 s had no records; the last one reported a lag of 7 ms"
     assert Quiet().seconds_empty(since=0) == 0.0
 
 

@@ -205,8 +205,8 @@ def test_a_pipeline_only_describes_the_read(monkeypatch: pytest.MonkeyPatch) -> 
         streamed(spark, bufferBytes="lots")
     with raises(
         ConfigurationError,
-        "kinesis_efo.read_stream got fetchers=2 in a pipeline, and only a program that runs in the driver can start "
-        "fetchers: leave it out, and one fetcher on the driver's host reads all",
+        "kinesis_efo.read_stream got fetchers=2 in a pipeline, but only a program in the driver can start "
+        "fetchers: leave it out, and one fetcher on the driver's host reads all streams",
     ):
         streamed(spark, fetchers=2)
 

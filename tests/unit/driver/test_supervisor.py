@@ -137,7 +137,7 @@ def test_no_secret_goes_to_another_users_process(context: Context) -> None:
             FetcherError,
             "the program that called kinesis_efo.read_stream(..., fetchers=...) cannot be asked for "
             f"fetchers at {path}: a process of another user listens there. It has ended, or this query runs on "
-            "another host than it: start the query in the program that opened the stream",
+            "a different host: start the query in the program that opened the stream",
         ):
             FetcherJob(str(path), plan())
         assert other.stdout.readline() == "0\n"

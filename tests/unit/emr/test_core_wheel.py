@@ -68,10 +68,10 @@ def test_wheel_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_other_file_is_no_wheel(tmp_path: Path) -> None:
     (tmp_path / "text.whl").write_text("text")
-    unnamed = "--core: ... is no wheel of kinesis-efo-core: it names no version, or no platform"
-    foreign = "--core: ... is no wheel of kinesis-efo-core: it is one of six"
-    unreadable = "--core: ... is no wheel of kinesis-efo-core: ...Error: ..."
-    with raises(PackagingError, "--core: ... is no wheel of kinesis-efo-core: BadZipFile: ..."):
+    unnamed = "--core: ... is not a wheel of kinesis-efo-core: it names no version, or no platform"
+    foreign = "--core: ... is not a wheel of kinesis-efo-core: it is one of six"
+    unreadable = "--core: ... is not a wheel of kinesis-efo-core: ...Error: ..."
+    with raises(PackagingError, "--core: ... is not a wheel of kinesis-efo-core: BadZipFile: ..."):
         read_core_wheel(tmp_path / "text.whl")
     files = {
         tmp_path / "gone.whl": unreadable,

@@ -133,13 +133,13 @@ def test_file_that_is_no_archive_is_refused(tmp_path: Path, contents: bytes | No
     file = tmp_path / "environment.tar.gz"
     if contents is not None:
         file.write_bytes(contents)
-    with pytest.raises(PackagingError, match=r"environment.tar.gz is no archive of `kinesis-efo emr package`"):
+    with pytest.raises(PackagingError, match=r"environment.tar.gz is not an archive of `kinesis-efo emr package`"):
         read_archive(file)
     (tmp_path / "tree").mkdir()
     pack(tmp_path / "tree", tmp_path / "other.tar.gz")
     with raises(
         PackagingError,
-        ".../other.tar.gz is no archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
+        ".../other.tar.gz is not an archive of `kinesis-efo emr package`: KeyError: \"filename 'environment.json' not found\"",
     ):
         read_archive(tmp_path / "other.tar.gz")
 

@@ -61,7 +61,7 @@ def test_missing_last_record_is_awaited_and_then_lost(behind: int) -> None:
             assert 600 <= LoopClock().monotonic() - began < 620
             message = str(lost.value)
             assert f"shard {KEY} was read up to AFTER:{stream[0].records[1][0]}, and record {last}" in message
-            assert f"brought no record; the last said that reading is {behind} ms behind" in message
+            assert f"had no records; the last one reported a lag of {behind} ms" in message
             assert "failOnDataLoss" in message
             with pytest.raises(DataLossError):
                 await query.poll(Offset({KEY: wanted.through}))  # it ends the query: another attempt would wait as long
@@ -79,7 +79,7 @@ async def test_record_that_is_always_skipped_is_a_loss() -> None:
     wanted = ShardRange(KEY, TRIM_HORIZON, Position.after(gone), gone)
     del stream[0].records[1]
     async with Query(stream, store) as query:
-        with pytest.raises(DataLossError, match=f"record {gone}, .* later records came without it, each time"):
+        with pytest.raises(DataLossError, match=f"record {gone}, .* later records arrived without it at each attempt"):
             await asyncio.wait_for(query.read(wanted), 700)
     async with Query(stream, store, fail_on_data_loss=False) as query:
         rows = await asyncio.wait_for(query.read(wanted), 700)
@@ -110,7 +110,7 @@ async def test_no_range_waits_for_ever() -> None:
             await asyncio.wait_for(query.read(empty), 700)
     message = str(given_up.value)
     assert f"shard {KEY} was read up to {empty.after} and does not get to {empty.through}" in message
-    assert "the last said that reading is 5000 ms behind" in message
+    assert "the last one reported a lag of 5000 ms" in message
 
 
 # -- which numbers a buffer covers

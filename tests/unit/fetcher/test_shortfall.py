@@ -41,7 +41,7 @@ def test_accepted_loss_ends_the_range_and_is_described() -> None:
     assert not missing.went_beyond(AT, 0.0)
     assert not missing.lost
     assert missing.went_beyond(AT, TIMEOUT)
-    assert "later records came without it" in missing.lost
+    assert "later records arrived without it" in missing.lost
 
 
 def test_waiting_range_warns_periodically_until_it_moves(caplog: pytest.LogCaptureFixture) -> None:

@@ -159,7 +159,7 @@ def header(length: int, kind: int, flags: int, stream: int) -> bytes:
         (header(3, 0, 0, 0) + b"abc", r"data of stream 0"),
         (header(0, 0, 0, 0) + b"abc", r"data of stream 0"),
         (header(3, 0, 8, 0) + b"\0bc", r"data of stream 0"),
-        (header(0, 0, 8, 1) + b"abc", r"no room for the length of it"),
+        (header(0, 0, 8, 1) + b"abc", r"too short for its padding length"),
         (header(3, 0, 8, 1) + b"\3bc", r"a frame of 3 bytes with 4 of padding"),
         (header(1, 0, 8, 1) + b"\1bc", r"a frame of 1 bytes with 2 of padding"),
     ],

@@ -86,7 +86,7 @@ def test_wrong_local_clock_is_reported_once(caplog: pytest.LogCaptureFixture, sk
     _, _, client = heard(skew)
     client.answer(DATE)
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert said.startswith(f"this machine's clock is about {words} Kinesis'.")
+    assert said.startswith(f"this machine's clock is about {words} Kinesis' clock.")
 
 
 # Shows clock nearly right.

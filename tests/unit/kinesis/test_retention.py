@@ -90,13 +90,15 @@ async def test_allowed_losses_are_logged_once_a_minute(caplog: pytest.LogCapture
 def test_consecutive_shards_are_named_as_ranges(caplog: pytest.LogCaptureFixture) -> None:
     log = LossLog("orders", LoopClock())
     for index in (5, 4, 3, 2, 1, 20, 8, 9, 10, 12):
-        log.add(f"shardId-{index:012}", f"stream 'orders', shard shardId-{index:012} is gone", "; going on without it")
+        log.add(
+            f"shardId-{index:012}", f"stream 'orders', shard shardId-{index:012} is gone", "; continuing without it"
+        )
     log.write()
     log.write()
     (message,) = caplog.messages
-    assert message.endswith("; and 5 more, in shards 8 to 10, 12, 20; going on without it")
+    assert message.endswith("; and 5 more, in shards 8 to 10, 12, 20; continuing without it")
     assert [text[-50:] for text in single(message)][:2] == [
-        f"shard shardId-{index:012} is gone; going on without it"[-50:] for index in (5, 4)
+        f"shard shardId-{index:012} is gone; continuing without it"[-50:] for index in (5, 4)
     ]
     assert len(single(message)) == log.count == 10
 

@@ -383,7 +383,7 @@ async def test_without_listshards_nothing_is_guessed(polled: bool) -> None:
     if polled:
         world.poll()
     reader = f"stream {STREAM_ARN}" if polled else f"consumer {CONSUMER_ARN}"
-    await world.fails(AccessRefusedError, "kinesis:ListShards was refused", "is not known", f" {reader} is missing")
+    await world.fails(AccessRefusedError, "kinesis:ListShards was denied", "is unknown", f" {reader} is missing")
 
 
 async def test_missing_permission_to_describe_the_consumer_is_named() -> None:
@@ -446,7 +446,7 @@ async def test_openings_and_endings_are_logged(caplog: pytest.LogCaptureFixture)
         f"{name}: subscription ended after 300.0 s and 60 events at AFTER:59: expired",
         f"{name}: subscribed at AFTER:59",
         f"{name}: subscription ended after 3.0 s and 0 events at AFTER:59: {taken_over}",
-        f"{name}: someone else subscribed with consumer {CONSUMER_ARN}: {taken_over}",
+        f"{name}: another program uses consumer {CONSUMER_ARN}: {taken_over}",
         f"{name}: subscribed at AFTER:59",
         f"{name}: subscription ended after 0.0 s and 1 events at SHARD_END: the shard has ended",
     ]

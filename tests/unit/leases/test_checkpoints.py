@@ -277,8 +277,8 @@ async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     assert each.failure.error
     with raises(
         LeaseLostError,
-        "kcl-worker-3 took lease s:p while this query was reading: a KCL application reads with lease table memory, too. "
-        "Nothing was lost; stop it, or give this query an application of its own",
+        "kcl-worker-3 took lease s:p while this query was reading: a KCL application uses lease table memory, too. "
+        "Nothing was lost; stop it, or use a separate application for this query",
     ):
         raise each.failure.error
 

@@ -71,7 +71,7 @@ class TestHostTable(LeaseStoreContract):
         self.directory.mkdir(mode=0o755)
         with raises(
             TableUnavailableError,
-            "the lease file ... cannot be used for now: ... is not a directory of this user alone: ...",
+            "the lease file ... cannot be used now: ... is not a directory of this user alone: ...",
         ):
             asyncio.run(self.table().check())
 

@@ -160,7 +160,7 @@ async def test_second_run_is_refused_without_disturbing_the_first(f: Fixture) ->
     with raises(
         AlreadyRunningError,
         "application lake, stream p, is already read by a, last seen 1 s ago renewing lease #run:p; stop that query, or "
-        "give this one an application of its own",
+        "use a separate application for this one",
     ):
         await second.wait_held("pqr")
     assert TIMEOUT <= now() - start < TIMEOUT + 2
@@ -178,7 +178,7 @@ async def test_second_source_of_one_program_has_its_remedy(f: Fixture) -> None:
         AlreadyRunningError,
         match=r"stream p, is already read by this Spark program itself, by another of its sources \(process a\), last seen .*"
         "share a run if they can find each other: (?!.*stop that query).*"
-        "with foreachBatch, or give this source an application of its own",
+        "with foreachBatch, or use a separate application for this source",
     ):
         await second.wait_held("p")
 
@@ -326,7 +326,7 @@ async def test_long_outage_ends_the_run_with_its_last_error(f: Fixture) -> None:
     with raises(
         TableUnavailableError,
         "application lake: the lease table could not be used for 601 s, given up: lease table memory: throttled. Nothing "
-        "was lost: start the query again; kinesis-efo option 'retryTimeout' lets it wait longer",
+        "was lost: restart the query; to wait longer, raise kinesis-efo option 'retryTimeout'",
     ):
         await lease.wait_held("p", at_most=30)
 
@@ -337,8 +337,8 @@ async def test_run_that_was_replaced_meanwhile_ends(f: Fixture) -> None:
     await second.stop()
     with raises(
         LeaseLostError,
-        "application lake: another run held the lease on stream p while this one could not renew it, and has ended since. "
-        "Nothing was lost: start this query again, and run one query per application",
+        "application lake: another run owned the lease on stream p while this one could not renew it, and has ended since. "
+        "Nothing was lost: restart this query, and run one query per application",
     ):
         await first.wait_held("p")
 
@@ -387,15 +387,15 @@ async def test_broken_row_is_an_error_only_where_read(f: Fixture) -> None:
 async def test_waiting_has_an_end_and_names_the_obstacle(f: Fixture) -> None:
     lease = await f.begin(streams="pq")
     f.a.throttled = True
-    with pytest.raises(TableUnavailableError, match=r"p, q is not held after 30 s: .*throttled"):
+    with pytest.raises(TableUnavailableError, match=r"p, q was not acquired within 30 s: .*throttled"):
         await lease.wait_held("pq", at_most=30)
     f.a.throttled, f.a.refused = False, frozenset({"create"})
-    with pytest.raises(TableUnavailableError, match=r"after 5 s: .*throttled"):
+    with pytest.raises(TableUnavailableError, match=r"within 5 s: .*throttled"):
         await lease.wait_held("p", at_most=5)
     f.a.refused = frozenset()
     await lease.wait_held("p", at_most=5)
     f.a.cut = True
-    with raises(TableUnavailableError, "application lake: the lease on stream r is not held after 1 s"):
+    with raises(TableUnavailableError, "application lake: the lease on stream r was not acquired within 1 s"):
         await lease.wait_held("r", at_most=1)
 
 

@@ -25,7 +25,7 @@ def rows(*streams: StreamIdentity | None) -> list[Lease]:
 
 def test_stray_of_an_earlier_stream_has_both_times() -> None:
     assert strays(rows(NOW, EARLIER, None, EARLIER), NOW) == (
-        f"checkpoint orders:1 (and 1 more) is of another stream: {ARN}, created 2023-11-14T22:13:20+00:00. "
+        f"checkpoint orders:1 (and 1 more) is from another stream: {ARN}, created 2023-11-14T22:13:20+00:00. "
         f"The stream is now {ARN}, created 2027-01-15T08:00:00+00:00: it was deleted and created again since"
     )
 
@@ -33,8 +33,9 @@ def test_stray_of_an_earlier_stream_has_both_times() -> None:
 def test_row_with_another_arn_is_a_stray() -> None:
     for stream in (StreamIdentity(OTHER), StreamIdentity(OTHER, NOW.created)):
         for present in (NOW, StreamIdentity(ARN)):
-            assert f"is of another stream: {stream}. The stream is now {present}: the application read another" in str(
-                strays(rows(stream), present)
+            assert (
+                f"is from another stream: {stream}. The stream is now {present}: the application read another"
+                in str(strays(rows(stream), present))
             )
 
 

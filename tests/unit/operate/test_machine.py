@@ -88,10 +88,10 @@ def test_other_python_for_spark_fails(tmp_path: Path) -> None:
 
 
 def test_program_that_is_no_python_is_found(tmp_path: Path) -> None:
-    assert _pythons().detail == "'python3', which Spark would start, is not there"
-    assert "is not there" in _pythons(PYSPARK_PYTHON=str(tmp_path / "none")).detail
-    assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/false").detail
-    assert "is no Python that runs" in _pythons(PYSPARK_PYTHON="/bin/true").detail
+    assert _pythons().detail == "'python3', which Spark would start, does not exist"
+    assert "does not exist" in _pythons(PYSPARK_PYTHON=str(tmp_path / "none")).detail
+    assert "is not a working Python" in _pythons(PYSPARK_PYTHON="/bin/false").detail
+    assert "is not a working Python" in _pythons(PYSPARK_PYTHON="/bin/true").detail
 
 
 def program(path: Path, script: str) -> None:

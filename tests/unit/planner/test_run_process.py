@@ -129,7 +129,7 @@ def test_ready_run_has_its_order_and_reports_its_end(caplog: pytest.LogCaptureFi
     process.start(lambda: None)
     assert process.end() == ""
     run.terminate()
-    assert ended(process).startswith("signal SIGTERM, its largest memory ")
+    assert ended(process).startswith("signal SIGTERM, with a peak memory of ")
     assert process.end().endswith(" MiB")
     assert "the process of the run has ended: signal SIGTERM" in caplog.text
 

@@ -96,7 +96,7 @@ def test_run_process_that_always_ends_early_is_an_error(programs: Programs) -> N
 
     programs.starter = start_process
     run = programs.reader()
-    with pytest.raises(FetcherError, match=r"ended as it was started, 4 times \(exit code 1\)"):
+    with pytest.raises(FetcherError, match=r"ended during its start, 4 times \(exit code 1\)"):
         run.start()
     assert len(started) == 4
 

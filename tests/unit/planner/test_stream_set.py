@@ -46,7 +46,7 @@ def test_changed_reader_of_a_stream_is_logged_once(now: StreamRef, how: str, cap
     streams = reading(now)
     for at in AT, Position.after(8):
         assert streams.read(reading(ORDERS).to_dict(offset(orders=at))) == offset(orders=at)
-    assert caplog.messages == [f"stream orders is read as {how} now; the runs before read it as {ORDERS.consumer_arn}"]
+    assert caplog.messages == [f"stream orders is now read as {how}; earlier runs read it as {ORDERS.consumer_arn}"]
 
 
 def test_the_last_offsets_are_not_parsed_again() -> None:
@@ -79,7 +79,7 @@ def test_the_last_offsets_are_not_parsed_again() -> None:
 def test_checkpoint_of_another_source_names_the_remedy(data: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         reading(ORDERS).read(data)
-    assert "give this query a checkpointLocation of its own" in str(caught.value)
+    assert "give this query a separate checkpointLocation" in str(caught.value)
     assert "if it unites several sources, give them in the order that they had" in str(caught.value)
     told = cause(RuntimeError(f"Traceback ...\nkinesis_efo.errors.ConfigurationError: {caught.value}"))
     assert type(told) is ConfigurationError

@@ -235,7 +235,7 @@ def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCap
             await producer.flush()
 
     fail(scenario, fail_on_error=False)
-    assert sum("left out of stream orders" in message for message in caplog.messages) == 3
+    assert sum("not written to stream orders" in message for message in caplog.messages) == 3
 
 
 def test_record_above_a_setting_names_the_setting() -> None:

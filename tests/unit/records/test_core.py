@@ -289,7 +289,7 @@ def refused(error: ImportError) -> Any:
         ({core.SWITCH: "OFF"}, found(1), "in Python: KINESIS_EFO_CORE=off", False),
         ({}, refused(ModuleNotFoundError("no")), "in Python: kinesis-efo-core is not installed", False),
         ({}, refused(ImportError("wrong ELF class")), "cannot be loaded: wrong ELF class", True),
-        ({}, found(2), "has interface 2, and this library wants 1", True),
+        ({}, found(2), "has interface 2, but this library needs 1", True),
     ],
 )
 def test_python_decodes_where_the_core_cannot(environment: Any, load: Any, detail: str, wrong: bool) -> None:

@@ -239,7 +239,7 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     found = rows([event(record(1, mine), record(2, other))], hash_range=(0, 9))
     assert [row["partitionKey"] for row in found] == ["a"]
     assert [message.message for message in caplog.records] == [
-        "orders:shardId-000000000003: 1 KPL aggregates left out: hash keys of their records belong to other shards"
+        "orders:shardId-000000000003: 1 KPL aggregates dropped: hash keys of their records belong to other shards"
     ]
     noted: list[tuple[ShardKey, int]] = []
     events = [event(record(2, other)), event(record(3, other))]

@@ -95,7 +95,7 @@ def test_broken_event_is_refused_with_the_reason(payload: bytes, message: str) -
 
 def test_continuation_before_the_last_record_is_refused() -> None:
     records = [{"SequenceNumber": number, "Data": "eA==", "PartitionKey": "k"} for number in ("41", "42")]
-    with pytest.raises(FrameError, match="with 2 records goes on at 41, before its last record, 42"):
+    with pytest.raises(FrameError, match="with 2 records continues at 41, before its last record, 42"):
         read_head(event(Records=records, ContinuationSequenceNumber="41"))
     for continuation in ("42", "43"):
         assert read_head(event(Records=records, ContinuationSequenceNumber=continuation)).records == 2

@@ -117,10 +117,10 @@ def prelude(total: int, headers: int) -> bytes:
 @pytest.mark.parametrize(
     ("lengths", "message"),
     [
-        ((MAX_FRAME + 1, 0), "a frame says it has 25165825 bytes; between 16 and 25165824 are possible"),
-        ((15, 0), "a frame says it has 15 bytes"),
-        ((0xFFFFFFFF, 0), "a frame says it has 4294967295 bytes"),
-        ((100, 85), "a frame of 100 bytes says that 85 of them are headers"),
+        ((MAX_FRAME + 1, 0), "a frame claims to have 25165825 bytes; between 16 and 25165824 are possible"),
+        ((15, 0), "a frame claims to have 15 bytes"),
+        ((0xFFFFFFFF, 0), "a frame claims to have 4294967295 bytes"),
+        ((100, 85), "a frame of 100 bytes claims to have 85 bytes of headers"),
     ],
 )
 def test_impossible_lengths_are_refused_before_anything_is_buffered(lengths: tuple[int, int], message: str) -> None:

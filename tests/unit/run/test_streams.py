@@ -80,7 +80,7 @@ def test_client_that_cannot_share_streams_gets_the_reason() -> None:
         streams = Opening().streams
         assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []
         (other,) = streams.faults({"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")})
-        assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders here" in other
+        assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders in this query" in other
         (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")})
         assert "give both queries the same manifest" in renamed
 

@@ -270,8 +270,8 @@ def test_idle_source_answers_at_once_if_others_have_rows() -> None:
         (1, False, True, {}, None),  # it failed, or was stopped
         (2, True, True, {}, None),
         (1, True, True, {"catchUp": "true", "maxRecordsPerTrigger": "1"}, None),
-        (0, True, True, {}, "which the run before had begun"),
-        (0, True, True, {"catchUp": "true"}, "which the run before had begun"),
+        (0, True, True, {}, "which an earlier run had begun"),
+        (0, True, True, {"catchUp": "true"}, "which an earlier run had begun"),
         (0, False, False, {}, None),
     ],
 )

@@ -29,7 +29,7 @@ def test_each_stream_warns_once_a_minute_with_the_number(caplog: pytest.LogCaptu
         "stream clicks: 1",
         "stream orders: 7",
     ]
-    assert "'true' delivers them" in caplog.messages[0]
+    assert "'deaggregate=true' delivers them" in caplog.messages[0]
     assert "the last in shard shardId-4" in caplog.messages[2]
 
 

@@ -17,14 +17,14 @@ app = typer.Typer(add_completion=False)
 class Doctor:
     """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
 
-    Each check passed, failed or is unknown; a failed one names the fix. Registers and writes nothing. Run it where the job
-    runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
+    The result of each check is passed, failed or unknown; a failed check shows the fix. Does not register or write anything. Run it where
+    the job runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
 
-    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new,
-    gone, renamed or others, what retention has taken, and whether a micro-batch is repeated.
+    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new, gone,
+    renamed or replaced, which records have expired, and whether a micro-batch is repeated.
 
-    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and
-    says what Kinesis offered. Nothing else subscribes.
+    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and shows the limits
+    that Kinesis announced. Without it, no check subscribes.
     """
 
     wanted: MeasuringOption
@@ -44,7 +44,7 @@ class Doctor:
         typer.Option(
             "--checkpoint",
             metavar="LOCATION",
-            help="Also say what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
+            help="Also show what the next start on this checkpointLocation would do: a path, or s3://bucket/prefix.",
         ),
     ] = None
     as_json: output.JsonFlag = False

@@ -104,8 +104,8 @@ class PackTarget(StrEnum):
 class Package(PackOptions):
     """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives, or as wheels for Glue.
 
-    The same project makes the same bytes. The archive holds neither PySpark nor boto3. Says whether the job's records are decoded
-    by the native core or by Python.
+    Packing the same project again gives the same bytes. The archive does not contain PySpark and boto3. Shows whether the native core or
+    Python will decode the job's records.
     """
 
     core: Annotated[
@@ -137,10 +137,10 @@ class Package(PackOptions):
 class Submit(PackOptions, TargetOptions):
     """Submit a job: upload its files where they are missing, start it, and wait until it runs.
 
-    Refuses (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release has no
-    Spark 4, or the application already has a live run. Submitting the same job twice makes one run.
+    Rejects (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release lacks Spark 4, or
+    the application already has a live run. Submitting the same job twice starts one run.
 
-    A job that is declared with a schedule is not started: EventBridge Scheduler gets the request, and starts it then.
+    A job with a declared schedule is not started now: EventBridge Scheduler gets the request and starts the job on schedule.
     """
 
     argument: Annotated[
@@ -198,7 +198,7 @@ class Submit(PackOptions, TargetOptions):
 
 @command(app.command(epilog="Example: kinesis-efo emr stop -e dev -a lake --grace 5m"))
 class Stop(TargetOptions):
-    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR ends one that takes too long.
+    """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR kills a run that takes too long.
 
     The schedule of its job, if it has one, is deleted first; `submit` sets it again.
 

@@ -32,7 +32,7 @@ class Lag:
     ]
     stream: arguments.StreamsOption = None
     again: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks, with --watch.")] = "5s"
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two reports, with --watch.")] = "5s"
     count: Annotated[
         int,
         typer.Option(

@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @command(app.command("list", epilog="Example: kinesis-efo leases list -m lake.json"))
 class List:
-    """List the holder of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
+    """List the owner of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
 
     aws: arguments.Aws
     manifest: arguments.ManifestOption
@@ -52,8 +52,8 @@ class Release:
 class Reset:
     """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
 
-    For a whole stream, the table then has the rows of the shards that are open at that position; the shards that continue
-    them get their rows once they are read. A query that has a checkpoint is not affected.
+    For a whole stream, the table then has the rows of the shards that are open at that position; their children get rows once they are
+    read. A query that has a checkpoint is not affected.
     """
 
     mode: Mode
@@ -99,7 +99,7 @@ class ImportKcl:
     manifest: arguments.ManifestOption
     from_table: Annotated[
         str | None,
-        typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name."),
+        typer.Option(metavar="TABLE", help="The KCL application's lease table, which has the KCL application's name."),
     ] = None
     from_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="An export, or the output of `aws dynamodb scan`.")
@@ -131,13 +131,14 @@ class ImportKcl:
 
 @command(app.command("export-kcl", epilog="Example: kinesis-efo leases export-kcl -m lake.json --table kcl-app"))
 class ExportKcl:
-    """Write positions to a KCL application's table, so that it goes on exactly where the query stopped. Stop the query first."""
+    """Write positions to a KCL application's table, so that it continues exactly where the query stopped. Stop the query first."""
 
     mode: Mode
     aws: arguments.Aws
     manifest: arguments.ManifestOption
     table: Annotated[
-        str, typer.Option(metavar="TABLE", help="The KCL application's lease table, which bears its application name.")
+        str,
+        typer.Option(metavar="TABLE", help="The KCL application's lease table, which has the KCL application's name."),
     ]
     multi_stream: Annotated[
         bool, typer.Option("--multi-stream", help="The KCL application reads several streams (MultiStreamTracker).")

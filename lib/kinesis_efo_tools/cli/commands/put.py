@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 class Put:
     """Write each line, or each file, as one record. Without a key, records are spread over the shards.
 
-    Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, says how many were written.
+    Returns once Kinesis has acknowledged every record. After an error or Ctrl-C, prints how many were written.
     """
 
     aws: arguments.Aws

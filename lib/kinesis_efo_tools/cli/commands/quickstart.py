@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False)
 
 @command(app.command(epilog="Example: kinesis-efo quickstart --rate 100"))
 class Quickstart:
-    """Read a stream of flights with Spark, on this machine alone: needs Java, and no AWS account.
+    """Read a stream of flights with Spark, on this machine only: needs Java, but no AWS account.
 
     Starts the local AWS, declares a stream, puts flights into it, writes first.py into this folder, unless you have changed it,
     and runs it. Ctrl-C ends everything.

@@ -61,7 +61,9 @@ class Tail:
     stop_after: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")] = None
     take_over: Annotated[
         bool,
-        typer.Option("--take-over", help="Use the consumer even if another reader uses it: that reader is cut off."),
+        typer.Option(
+            "--take-over", help="Use the consumer even if another reader uses it: that reader is disconnected."
+        ),
     ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Like --format json: one line per record.")] = False
 

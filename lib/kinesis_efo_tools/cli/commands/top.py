@@ -28,7 +28,7 @@ class Top:
         ),
     ]
     stream: arguments.StreamsOption = None
-    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two looks.")] = "2s"
+    interval: Annotated[str, typer.Option(metavar="DURATION", help="Time between two observations.")] = "2s"
     web: Annotated[bool, typer.Option("--web", help="Show it as a page for browsers on this machine, too.")] = False
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any that is free.")] = 0
     as_json: output.JsonFlag = False

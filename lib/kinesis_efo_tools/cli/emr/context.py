@@ -129,7 +129,7 @@ class Context:
         if self.target.kind is not TargetKind.SERVERLESS:
             raise UsageError(
                 f"the job of {deployed.application} in {deployed.environment} has schedule {deployed.schedule}, which is for EMR "
-                f"Serverless; got --target {self.target}: say --now to run it there once"
+                f"Serverless; got --target {self.target}: use --now to run it there once"
             )
         return Schedule(
             deployed.schedule_group,

@@ -69,7 +69,7 @@ def submit(given: Submit) -> None:
         except KeyboardInterrupt:
             raise CommandExit(
                 output.ExitCode.INTERRUPTED,
-                f"no longer watching; what was submitted goes on. See: {context.command('status')}",
+                f"no longer watching; the submitted job continues. See: {context.command('status')}",
             ) from None
     # A dry run prints the request, which is JSON.
     output.answer(given.as_json or given.dry_run, data, lambda: _submitted_view(data))

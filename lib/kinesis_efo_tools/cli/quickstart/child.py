@@ -1,4 +1,4 @@
-"""A program with Spark that runs as a process of its own, and ends with every process that it started."""
+"""Runs a Spark program as a separate process, and ends it with every process that it started."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def write(path: Path) -> bool:
 
 
 def program(path: Path, scratch: Path) -> Child:
-    """Make the process of the program, which shares this process' standard output.
+    """Create the process of the program, which shares this process' standard output.
 
     `scratch` is the directory for its errors and for Spark's files; the caller removes it.
     """

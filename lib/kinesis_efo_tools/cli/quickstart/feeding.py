@@ -19,8 +19,8 @@ _AHEAD: Final = 0.02
 class Feeder:
     """Puts records until the context is left, or there are no more. A context manager.
 
-    `records` has stream, data and partition key of each; `rate` is records a second. `error` is the error that ended
-    it, else None. `done` says whether Kinesis has acknowledged all records.
+    `records` has stream, data and partition key of each; `rate` is records per second. `error` is the error that ended it, else None.
+    `done`: whether Kinesis has acknowledged all records.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, str]], aws: AwsSettings, rate: float) -> None:

@@ -19,8 +19,8 @@ _USED_FROM: Final = 2
 class Axis(NamedTuple):
     """The scale of a chart, from 0 on.
 
-    `unit` is the size of the unit, in the figures' unit; `step` is the distance of two lines, in the unit. The last of
-    `steps` lines above 0 is the top.
+    `unit` is the size of the axis' unit, in the unit of the figures; `step` is the distance of two lines, in the axis' unit. The last of
+    the `steps` lines above 0 is the top.
     """
 
     unit: float

@@ -30,7 +30,7 @@ from kinesis_efo_tools.operate.history import ALL, History, Point
 from kinesis_efo_tools.operate.pulse import ShardPulse, Sum, View
 
 MOST_ROWS: Final = 1_000
-"""Most shards of one stream on the page; the slowest are listed."""
+"""Maximum number of shards of one stream on the page; the slowest are listed."""
 
 _SHAPE: Final = Shape(roomy=False)
 _CHARTS: Final = (
@@ -41,9 +41,9 @@ _CHARTS: Final = (
 
 
 def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
-    """Make the contents of the page.
+    """Create the contents of the page.
 
-    The page gets the points from `since` on, the time of the newest point that it has, epoch seconds.
+    `since` is the time of the newest point that the page has (epoch seconds); it gets the points from then on.
     """
     view = look.view
     points = history.since()
@@ -67,7 +67,7 @@ def document(application: str, look: Observation, history: History, since: float
 
 
 def _lines(look: Observation) -> list[str]:
-    """Make a line for each query, if there are several; before the first reply, a line for each run in the table."""
+    """Create a line for each query, if there are several; before the first reply, a line for each run in the table."""
     if look.view is not None:
         return [query_line(each) for each in look.view.queries]
     return [run_line(stream, row, look.at) for stream, row in look.runs.items()]
@@ -142,7 +142,7 @@ def _row(each: ShardPulse, kept: list[Column[ShardPulse]]) -> dict[str, Any]:
 
 
 def _charts(key: str, points: list[Point]) -> list[dict[str, Any]]:
-    """Make the scales of a stream's charts, except charts without figures."""
+    """Create the scales of a stream's charts, except charts without figures."""
     found, first = [], 0
     for title, units, series in _CHARTS:
         of_chart = slice(first, first + len(series))

@@ -38,7 +38,7 @@ _TONES: Final = {
 
 
 def state(each: ShardPulse) -> str | None:
-    """Return the state of the shard's subscription; None if not known."""
+    """Return the state of the shard's subscription; None if unknown."""
     return None if each.status.subscription is None else each.status.subscription.state
 
 
@@ -53,8 +53,8 @@ T = TypeVar("T")
 class Column(NamedTuple, Generic[T]):
     """A column of the table of shards, or of queries.
 
-    `cell` returns None if the text is not known. Without room, the column with the highest `spare` is dropped first;
-    one with 0 never.
+    `cell` returns None if the text is unknown. In a narrow table, the column with the highest `spare` is dropped first; a column with 0 is
+    never dropped.
     """
 
     title: str
@@ -157,7 +157,7 @@ def query_line(each: QueryPulse) -> str:
 
 
 def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
-    """Format a number of bytes a second; None if not known."""
+    """Format a number of bytes per second; None if unknown."""
     return None if bytes_per_second is None else f"{format_size(round(bytes_per_second))}{unit}"
 
 
@@ -196,7 +196,7 @@ def stale(look: Observation) -> str | None:
 
 
 def remedies(view: View) -> list[str]:
-    """Make a line for each cause: the fault, the number of shards, what to do, and the section of the runbook."""
+    """Create a line for each cause: the fault, the number of shards, what to do, and the section of the runbook."""
     lines = []
     for cause in LagCause:
         shards = sum(each.cause is cause for each in view.shards)

@@ -49,7 +49,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if view.queries:
         parts += [*_queries(view, shape, width, most), ""]
     events, causes = look.events[-_EVENTS:], remedies(view)
-    # The 5 lines are the table's head, the line about omitted shards, and empty lines. A remedy may take two lines.
+    # The 5 lines are the table's header, the line about omitted shards, and empty lines. A remedy may take two lines.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
@@ -72,7 +72,7 @@ def _title(application: str, look: Observation, shape: Shape) -> Text:
 
 
 def _queries(view: View, shape: Shape, width: int, room: int) -> list[RenderableType]:
-    """Make the table of the queries, or of the slowest, and a line about those for which there is no room."""
+    """Create the table of the queries, or of the slowest, and a line about those for which there is no room."""
     if len(view.queries) <= room:
         return [_table(query_columns(view), view.queries, shape, width)]
     slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))
@@ -82,13 +82,13 @@ def _queries(view: View, shape: Shape, width: int, room: int) -> list[Renderable
 
 
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
-    """Make the table of as many shards as there is room for; returns it and the omitted shards."""
+    """Create the table of as many shards as there is room for; returns it and the omitted shards."""
     shown, left = view.shards[:room], list(view.shards[room:])
     return _table(columns(view), shown, shape, width), left
 
 
 def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: int) -> Table:
-    """Make a table with the columns for which there is room."""
+    """Create a table with the columns for which there is room."""
     cells = {each.title: [each.cell(row, shape) for row in shown] for each in kept}
     while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
         kept.remove(spare)

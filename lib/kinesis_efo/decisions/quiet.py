@@ -66,6 +66,8 @@ class Quiet:
         if not head.brings_nothing:
             return
         self.answers += 1
+        if not head.still and now - self.latest_at > _LATELY_SECONDS:
+            self._counted.clear()  # The earlier events are those of a subscription that went silent: records may have come since
         if behind and head.stuck:
             # The lag of other responses says nothing about an iterator that does not move, or about a new one.
             self._counted.clear()

@@ -129,6 +129,7 @@ class ShardSubscription:
         if self._place.waits:
             self.stats.state = State.PAUSED
             await self._place.wait_granted()
+            self._recovery.progressed()  # Kinesis was not asked meanwhile
         while (ahead := self._delivery.seconds_ahead) > 0:
             # Wait: Kinesis rejects a start time in its future.
             self.stats.state = State.WAITING

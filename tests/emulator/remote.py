@@ -55,7 +55,7 @@ class WhereClient:
         found: WhereReply = ProgramWorld.current.call(
             self._address,
             self._secret,
-            lambda service: service.serving.where(request, service.address),
+            lambda service: service.serving.where(request, service.address, in_turn=True),
             request.wait + _ANSWER_SECONDS,
         )
         return _sent(found, WhereReply)

@@ -55,7 +55,7 @@ class WhereClient:
         found: WhereReply = ProgramWorld.current.call(
             self._address,
             self._secret,
-            lambda service: service.serving.where(request, service.address),
+            lambda service: service.serving.where(request, service.address, in_turn=True),
             request.wait + _ANSWER_SECONDS,
         )
         return _sent(found, WhereReply)
@@ -87,8 +87,9 @@ class Link:
         world.messages += 1
         calling: Any = make(service.assignments)
         there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(calling, service.loop))
-        # The loop of a run that is killed cancels the call.
         await asyncio.wait({there}, timeout=seconds + _ANSWER_SECONDS)
+        if there.cancelled():
+            raise FetcherUnreachableError("the run has ended")
         if not there.done():
             there.cancel()
             raise FetcherUnreachableError("the run has not answered")
@@ -130,10 +131,12 @@ class Fetchers:
             program.processes.append(process)
             program.fetching.append(process)
             world.machine.run(process, partial(self._be_fetcher, process, place))
-            while process.lives:
+            while process.lives and (self._is_wanted() or process.host in world.cut_off):
                 world.machine.sleep(2.0)
-            program.fetching.remove(process)
             world.machine.sleep(3.0)
+            # Spark kills the tasks of a run that has ended, if it reaches them.
+            world.machine.kill(process)
+            program.fetching.remove(process)
 
     def _is_wanted(self) -> bool:
         service = ProgramWorld.current.services.get(self._plan.planner)

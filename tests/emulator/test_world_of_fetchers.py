@@ -122,13 +122,30 @@ def test_other_fetchers_read_children_after_their_parent() -> None:
 
 
 # Shows invariant 12.
-def test_run_that_dies_is_joined_again_by_its_fetchers() -> None:
+def test_run_that_dies_is_joined_again_by_fetchers() -> None:
     with world(shards=4, fetchers=2) as w:
         query = w.query()
         for number in range(1, 4):
+            w.later(10)
             w.put(20)
             w.kill_run()
             query.reads(20 * number, within=90)
+
+
+# Shows invariant 12.
+@pytest.mark.parametrize("way", ["efo", "polling"])
+def test_fetcher_that_outlives_its_run_disturbs_nobody(way: str) -> None:
+    with world(shards=4, fetchers=2, options={"readMode": way}) as w:
+        query = w.query()
+        w.put(40)
+        query.reads(40)
+        w.later(10)
+        w.cut_off("host0", seconds=60)
+        w.kill_run()
+        before = w.calls("SubscribeToShard")
+        w.put_for(60, every=1)
+        query.reads(100, within=60)
+        assert w.calls("SubscribeToShard") - before <= 8
 
 
 def test_report_of_many_events_is_sent_in_parts() -> None:

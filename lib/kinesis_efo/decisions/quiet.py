@@ -64,6 +64,8 @@ class Quiet:
         if not head.brings_nothing:
             return
         self.answers += 1
+        if not head.still and now - self.latest_at > _LATELY_SECONDS:
+            self._counted.clear()  # The earlier events are those of a subscription that went silent: records may have come since
         if behind and head.stuck:
             # While the iterator does not move, an unchanged lag does not prove that the tip is reached: restart the timing.
             self._counted.clear()

@@ -129,7 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges)  # call it again, in case the fetcher could not read the shards at first
+                fetcher.expect(ranges[index:])  # call it again, in case the fetcher could not read the shards at first
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -16,7 +16,7 @@ from kinesis_efo.clock import Clock, within
 from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import DataLossError, FrameError
 from kinesis_efo.kinesis.delivery import EventSink, ShardDelivery
-from kinesis_efo.kinesis.faults import classify
+from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.recovery import Limits, ReadContext
 from kinesis_efo.kinesis.retention import Retention
 from kinesis_efo.kinesis.stats import State, SubscriptionStats
@@ -113,6 +113,8 @@ class ShardSubscription:
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # let other shards use the space until the next attempt
+                if fault.verdict is Verdict.TAKEN_OVER and self._may_open is not None:
+                    await self._may_open()  # whoever has the lease or the shard by now has subscribed rightly
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -129,6 +131,7 @@ class ShardSubscription:
         if self._place.waits:
             self.stats.state = State.PAUSED
             await self._place.wait_granted()
+            self._recovery.progressed()  # Kinesis was not asked meanwhile
         while (ahead := self._delivery.seconds_ahead) > 0:
             # Wait: Kinesis rejects a start time in its future.
             self.stats.state = State.WAITING

@@ -36,13 +36,14 @@ class Serving:
         self._table.get_query(query)
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
-    async def where(self, request: WhereRequest, home: FetcherAddress) -> WhereReply:
+    async def where(self, request: WhereRequest, home: FetcherAddress, *, in_turn: bool = False) -> WhereReply:
         """Return the address of each range's fetcher once all are known, or after the requested time. `home` is this process's address."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
             self._table.get_query(request.query).failure.raise_if_set()
-            rows = self._table.find(request.query, dict(zip(request.shards, request.after, strict=True)))
+            wanted = dict(zip(request.shards, request.after, strict=True))
+            rows = self._table.find(request.query, wanted, in_turn=in_turn)
             found = [self._address(rows[key], home) for key in request.shards]
             left = give_up_at - self._clock.monotonic()
             if None not in found or left <= 0:
@@ -67,7 +68,7 @@ class QuerySource:
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
         if self._coordinator.failure.error is None:
-            self._table.find(self._query, {wanted.key: wanted.after for wanted in ranges})
+            self._table.find(self._query, {wanted.key: wanted.after for wanted in ranges}, in_turn=True)
         return self._clock.monotonic()
 
     async def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
@@ -113,7 +114,7 @@ class PlannerService(FetcherService):
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:
         if name == WHERE:
-            return self.run(call, self._serving.where(decoded(body, WhereRequest), self.address))
+            return self.run(call, self._serving.where(decoded(body, WhereRequest), self.address, in_turn=True))
         if (assignments := self._serving.assignments) is None:
             return super().act(call, name, body)
         if name == WORK:

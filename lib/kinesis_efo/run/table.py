@@ -495,11 +495,15 @@ class Table:
             return own.key
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
-    def find(self, query: str, wanted: Mapping[ShardKey, Position]) -> dict[ShardKey, RowKey | None]:
-        """Return the result of `serving` for several shards. For shards without such a buffer, first try to provide one."""
+    def find(self, query: str, wanted: Positions, *, in_turn: bool = False) -> dict[ShardKey, RowKey | None]:
+        """Return the result of `serving` for several shards. For shards without such a buffer, first try to provide one.
+
+        `in_turn`: a task reads the shards in this order. Without GetRecords, it takes only its next shard's buffer from other tasks.
+        """
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
-            self.update_orders(missing, query, missing)
+            urgent = {*missing} if self.may_poll or not in_turn else {*[*wanted][:1]}
+            self.update_orders(missing, query, {key: at for key, at in missing.items() if key in urgent})
             found |= {key: self.serving(query, key, at) for key, at in missing.items()}
         return found
 

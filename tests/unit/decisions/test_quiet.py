@@ -49,6 +49,13 @@ def test_two_events_over_two_seconds_are_believed(times: list[float], believed: 
     assert heard((pushed(), at) for at in times).is_at_tip() is believed
 
 
+@pytest.mark.parametrize(
+    ("times", "believed"), [([0, 12], True), ([0, 35], False), ([0, 35, 40], True), ([0, 5, 40], False)]
+)
+def test_event_after_a_silence_begins_anew(times: list[float], believed: bool) -> None:
+    assert heard((pushed(), at) for at in times).is_at_tip() is believed
+
+
 def test_answers_before_the_question_do_not_count() -> None:
     quiet = heard((polled(), at) for at in (0, 1, 2, 3))
     assert quiet.is_at_tip(asked_at=1)

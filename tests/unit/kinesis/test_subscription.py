@@ -629,3 +629,16 @@ async def test_waiting_for_room_is_no_silence() -> None:
     sink.open.set()
     await running
     assert (sink.continuations, world.stats.failures, world.stats.opened) == ([1, None], {}, 1)
+
+
+# Shows 27.
+async def test_waiting_for_room_between_failures_is_no_failing() -> None:
+    retry = RetrySettings(base_ms=1, max_ms=1, timeout=120)
+    world = ScriptedWorld([Silence()], [Large(payload(1))], [Silence()], [payload(1), END], retry=retry)
+    world.sink = sink = NarrowSink(world.clock)
+    world.subscription = world.subscribe()
+    running = asyncio.ensure_future(world.subscription.run())
+    await asyncio.sleep(200)
+    sink.open.set()
+    await running
+    assert (world.stats.paused, world.stats.failures) == (1, {"TimeoutError": 2})

@@ -13,7 +13,7 @@ import pytest
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.errors import DataLossError, FetcherError
+from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
@@ -154,6 +154,25 @@ async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
     held = True
     table.tick()
     assert FIRST in table.shared
+
+
+@scenario()
+async def test_task_moves_the_buffer_of_only_its_next_shard(centre: Centre) -> None:
+    """Otherwise, a task that waits for one shard takes the others again and again from the tasks that read them."""
+    table = Table(centre.run.fetcher, centre.run.clock, lambda _: True, lambda _: None)
+    table.forbid_polling(AccessRefusedError("denied"))
+    start = dict.fromkeys((FIRST, SECOND), Position.after(50))
+    for name, begin in (("ahead", start), ("behind", dict.fromkeys(start, TRIM_HORIZON))):
+        table.join(name, progress := Progress(), None, lambda: None)
+        progress.begin(Offset(begin))
+        progress.plan(Offset(dict.fromkeys(start, Position.after(100))))
+        table.update_orders(start)
+    for key in start:
+        table.shared[key].index.append(60, 100, 1, centre.run.clock.monotonic())
+    await asyncio.sleep(6.0)
+    for in_turn, second in ((True, start[SECOND]), (False, TRIM_HORIZON)):
+        table.find("behind", dict.fromkeys(start, TRIM_HORIZON), in_turn=in_turn)
+        assert [table.shared[key].start for key in start] == [TRIM_HORIZON, second]
 
 
 @scenario()

@@ -177,26 +177,23 @@ def test_first_failure_is_raised_by_every_later_call() -> None:
 
 
 @pytest.mark.parametrize("fail_on_error", [False, True])
-def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
-    async def scenario() -> None:
-        opened = Opened()
-        settings = ProducerSettings(fail_on_error=fail_on_error)
-        producer = await with_parts(
-            AsyncProducer("orders", settings=settings), connect=opened, clock=virtual_time.LoopClock()
-        ).open()
-        opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
-        await producer.put_many(numbered(100))
-        with raises(
-            RetriesExhaustedError,
-            "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
-            "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
-        ):
-            await producer.flush()
-        assert producer.metrics.records_refused == 0
-        # Otherwise, garbage collection logs the lost records in the middle of another test.
-        await producer.abort()
-
-    virtual_time.run(scenario())
+async def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
+    opened = Opened()
+    settings = ProducerSettings(fail_on_error=fail_on_error)
+    producer = await with_parts(
+        AsyncProducer("orders", settings=settings), connect=opened, clock=virtual_time.LoopClock()
+    ).open()
+    opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
+    await producer.put_many(numbered(100))
+    with raises(
+        RetriesExhaustedError,
+        "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
+        "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
+    ):
+        await producer.flush()
+    assert producer.metrics.records_refused == 0
+    # Otherwise, garbage collection logs the lost records in the middle of another test.
+    await producer.abort()
 
 
 @pytest.mark.parametrize("kind", [RecordRefusedError, ZeroDivisionError])

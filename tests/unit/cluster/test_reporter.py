@@ -6,9 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from kinesis_efo.cluster import reporter as reporting
 from kinesis_efo.cluster.reporter import Reporter
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -77,17 +74,15 @@ async def test_closed_shard_is_reported_only_after_its_return() -> None:
     assert made.collect() == []
 
 
-async def test_three_events_fill_a_report_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
-
+async def test_three_events_fill_a_report_of_three() -> None:
     feeds = [Feed(number) for number in range(2)]
     made = reporter(*feeds)
     for feed in feeds:
         for end in (20, 30, 40):
             await feed.add(end, end)
     made.touch(feed.row for feed in feeds)
-    assert len(made.collect()) == 1
-    assert len(made.collect()) == 1
+    assert len(made.collect(most_entries=3)) == 1
+    assert len(made.collect(most_entries=3)) == 1
 
 
 async def test_run_begins_again_behind_dropped_unreported_events() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from tests.support.commands import outcome
 
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY: Final = ROOT / "lib" / "kinesis_efo"
@@ -52,9 +53,8 @@ def test_reverted_fix_is_found_by_a_seed(reverted: dict[str, Any], tmp_path: Pat
 def first_broken(seeds: list[int], library: Path) -> int | None:
     """The first seed that fails with a library; None if there is none."""
     paths = os.pathsep.join(map(str, (library, ROOT / "lib", ROOT)))
-    done = subprocess.run(
-        [sys.executable, "-c", f"from tests.emulator.loss_world import first_broken; print(first_broken({seeds}))"],
-        env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}, cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    program = f"from tests.emulator.loss_world import first_broken; print(first_broken({seeds}))"
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0"}
+    done = outcome([sys.executable, "-c", program], 3600, cwd=ROOT, env=environment, check=True)
     found = done.stdout.split()[-1]
     return None if found == "None" else int(found)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.emulator.writing import play
+from tests.support.commands import outcome
 
 ROOT = Path(__file__).parents[2]
 FIRST, LAST = map(int, os.environ.get("KINESIS_EFO_SEEDS", "0:10").split(":"))
@@ -110,7 +110,5 @@ def test_a_fix_that_is_reverted_is_found(what: str, tmp_path: Path) -> None:
     # The seed that found it when this was written comes first. Another one does once the runs have changed.
     program = f"from tests.emulator.writing import first_broken; print(first_broken([{found_by}, *range({SEEDS})]))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT)))}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = outcome([sys.executable, "-c", program], 3600, cwd=ROOT, env=environment, check=True)
     assert done.stdout.startswith("seed "), done.stdout + done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from demo.output import committed, tally, tally_of_read
 from demo.run import FLIGHTS, LATE, events
 from kinesis_efo_local import LocalAws
 from tests.support.class_archive import jvm_options
+from tests.support.commands import outcome
 from tests.support.missing import terraform
 from tests.support.terraform.harness import stand_in
 
@@ -33,7 +33,7 @@ def test_the_demo_passes_and_detects_a_wrong_event(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "demo", "--events", str(EVENTS), "--seconds", "4", "--directory", str(directory)]
     # Users have Spark as it is shipped.
     environment = {**os.environ, "CI": "true", "JAVA_TOOL_OPTIONS": jvm_options(as_shipped=True)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=380, check=False)
+    done = outcome(command, seconds=380, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         f"EXACTLY ONCE: all {EVENTS:,} events are archived, none lost, none twice, with the job killed once"
@@ -63,14 +63,11 @@ def test_the_trial_creates_reports_and_removes_resources(tmp_path: Path) -> None
     terraform()
     directory = tmp_path / "out"
     with LocalAws() as aws, stand_in(tmp_path, aws.environment) as environment:
-        done = subprocess.run(
+        done = outcome(
             [sys.executable, "-m", "demo.trial", "--directory", str(directory), "--seconds", "5"],
+            seconds=880,
             cwd=ROOT,
             env={**environment, "JAVA_TOOL_OPTIONS": jvm_options(as_shipped=True)},
-            capture_output=True,
-            text=True,
-            timeout=880,
-            check=False,
         )
         left = aws.client("kinesis").list_streams()["StreamNames"]
     assert done.returncode == 0, done.stdout + done.stderr
@@ -125,7 +122,7 @@ def _altered(table: pa.Table) -> pa.Table:
 def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     command = [sys.executable, "-m", "demo", "--directory", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = outcome(command, seconds=60, cwd=ROOT)
     assert done.returncode == 1
     assert "holds files that are not the demo's" in done.stdout
     assert (tmp_path / "precious").exists()

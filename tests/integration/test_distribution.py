@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from kinesis_efo_tools.emr.packing import find_uv
 from tests.support.archives import unpack
+from tests.support.commands import outcome
 from tests.support.missing import not_here
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +75,7 @@ def constructs(built_constructs: Path) -> Path:
 def test_the_wheel_installs_with_common_packages(wheel: Path, beside: Sequence[str]) -> None:
     wanted = [f"kinesis-efo[emr,local] @ {wheel.as_uri()}", *beside]
     command = [find_uv(), "pip", "compile", "-", "--no-header", "--no-annotate", "--python-version", "3.11", "--quiet"]
-    said = subprocess.run(command, input="\n".join(wanted), capture_output=True, text=True, check=False, timeout=120)
+    said = outcome(command, input="\n".join(wanted))
     if "Failed to fetch" in said.stderr:
         not_here("no package index can be reached, and dependencies are not resolved; try again with a network")
     assert said.returncode == 0, said.stderr
@@ -101,7 +102,7 @@ class Environment:
 
     def pip(self, command: str, *arguments: str) -> None:
         given = [find_uv(), "pip", command, "--quiet", "--python", str(self.bin / "python"), *arguments]
-        ran = subprocess.run(given, capture_output=True, text=True, check=False, timeout=60)
+        ran = outcome(given, seconds=60)
         assert ran.returncode == 0, ran.stderr
 
     def add(self, text: str, extra: str = "") -> None:
@@ -140,15 +141,7 @@ class Environment:
         """
         given = {"PATH": os.defpath, "HOME": str(self._site), "PYSPARK_PYTHON": str(self.bin / "python")}
         given |= {name: os.environ[name] for name in ("JAVA_HOME", "JAVA_TOOL_OPTIONS") if name in os.environ}
-        ran = subprocess.run(
-            [str(self.bin / command[0]), *command[1:]],
-            env=given,
-            cwd=self._site.parent,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        ran = outcome([str(self.bin / command[0]), *command[1:]], cwd=self._site.parent, env=given)
         assert ran.returncode == code, ran.stderr
         return ran.stderr if code else ran.stdout
 

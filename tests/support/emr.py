@@ -9,19 +9,19 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import botocore.config
 import botocore.session
 from botocore.validate import ParamValidator
+
+from tests.support.http_server import Handler, served
 
 CLUSTER, APPLICATION, VIRTUAL_CLUSTER = "j-2AXXXXXXGAPLF", "00f1abcdefgh2025", "7jw6bqt9k1"
 _SERVICES = {"emr": "EMR", "emr-serverless": "EMR_SERVERLESS", "emr-containers": "EMR_CONTAINERS"}
@@ -271,12 +271,11 @@ _ROUTES = [
 ]
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     emr: FakeEmr
 
     def _serve(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        body = json.loads(self.body() or b"{}")
         if target := self.headers.get("X-Amz-Target"):
             service, operation, request = "emr", target.partition(".")[2], body
         else:
@@ -290,29 +289,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.emr.calls.append(operation)
         name = f"{service}_{_snake(operation)}".replace("-", "_")
         if self.emr.refusal:
-            self._answer(400, {"__type": self.emr.refusal, "message": "no"})
+            refusal = {"__type": self.emr.refusal, "message": "no"}
+            self.answer(400, json.dumps(refusal).encode(), x_amzn_ErrorType=self.emr.refusal)
             return
         answer = getattr(self.emr, name)(**request)
         shape = _model(service).operation_model(operation).output_shape
         report = ParamValidator().validate(answer, shape)
         # Reports unknown members, too, which shows mistakes of this fake.
         assert not report.has_errors(), report.generate_report()
-        self._answer(200, answer)
-
-    def _answer(self, status: int, answer: Any) -> None:
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        if status != 200:
-            self.send_header("x-amzn-ErrorType", answer["__type"])
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(200, json.dumps(answer).encode(), content_type="application/json")
 
     do_GET = do_POST = do_DELETE = _serve
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing."""
 
 
 def _snake(name: str) -> str:
@@ -323,14 +310,5 @@ def _snake(name: str) -> str:
 def fake_emr() -> Iterator[FakeEmr]:
     """Run the fake on this machine."""
     emr = FakeEmr()
-    handler = type("Handler", (_Handler,), {"emr": emr})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        emr.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
-            yield emr
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(_Handler, emr=emr) as emr.url:
+        yield emr

@@ -19,6 +19,7 @@ from typing import Final
 
 import psutil
 
+from tests.support.commands import outcome
 from tests.support.missing import not_here
 from tests.support.world import wait_until
 
@@ -349,9 +350,7 @@ def _remove(prefix: str) -> None:
 
 
 def _ip(*args: str, lines: Sequence[str] = ()) -> str:
-    answer = subprocess.run(
-        ["ip", *args], input="\n".join(lines), capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = outcome(["ip", *args], seconds=60, input="\n".join(lines), check=True)
     return answer.stdout
 
 

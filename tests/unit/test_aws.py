@@ -11,15 +11,13 @@ import json
 import os
 import pty
 import re
-import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -43,10 +41,21 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.patience import passes
 from kinesis_efo.producer.service import connect
 from tests.support.authority import Authority
+from tests.support.http_server import Handler, served
 from tests.support.messages import raises
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
+
+
+class Endpoint(Handler):
+    aws: Aws
+
+    def do_POST(self) -> None:
+        self.answer(*self.aws.answer(self.headers, self.body()))
+
+    def do_GET(self) -> None:
+        self.answer(200, self.aws.credentials(self.headers["Authorization"]))
 
 
 class Aws:
@@ -59,49 +68,17 @@ class Aws:
         refusal: Error code that AssumeRole answers with.
         expired: Access keys whose requests are refused as expired.
         identified: The tokens with which pods asked for credentials, as of the EKS Pod Identity Agent.
-
-    Args:
-        certificate: Serve over TLS, with the key and certificate in this file.
     """
 
-    def __init__(self, certificate: str | None = None) -> None:
+    url: str
+
+    def __init__(self) -> None:
         self.assumed: list[dict[str, str]] = []
         self.signed: list[tuple[str, str | None, str]] = []
         self.lifetimes = [3600.0]
         self.refusal: str | None = None
         self.expired: set[str] = set()
         self.identified: list[str] = []
-        aws = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, answer = aws.answer(self.headers, body)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def do_GET(self) -> None:
-                answer = aws.credentials(self.headers["Authorization"])
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        if certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.url = f"http{'s' if certificate else ''}://127.0.0.1:{self._server.server_port}"
 
     def answer(self, headers: Any, body: bytes) -> tuple[int, bytes]:
         key, region = re.findall(r"Credential=(\w+)/\d+/([\w-]+)/", headers["Authorization"])[0]
@@ -133,15 +110,17 @@ class Aws:
         lifetime = self.lifetimes.pop(0) if len(self.lifetimes) > 1 else self.lifetimes[0]
         return (datetime.now(UTC) + timedelta(seconds=lifetime)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+
+@contextmanager
+def serving(certificate: str | None = None) -> Iterator[Aws]:
+    aws = Aws()
+    with served(Endpoint, certificate, aws=aws) as aws.url:
+        yield aws
 
 
 @pytest.fixture
 def aws() -> Iterator[Aws]:
-    with closing(Aws()) as aws:
+    with serving() as aws:
         yield aws
 
 
@@ -379,7 +358,7 @@ def test_unknown_issuer_names_the_authorities_in_use(
         async with await AsyncClients(settings, "eu-west-1").open("dynamodb", once) as client:
             await LeaseTable(client, "leases", declared_by="x").check()
 
-    with closing(Aws(ours.certificate("127.0.0.1"))) as aws:
+    with serving(ours.certificate("127.0.0.1")) as aws:
         settings = AwsSettings(endpoint_url=aws.url)
         with pytest.raises(SSLError, match=rf"CERTIFICATE_VERIFY_FAILED.*\(CA bundle: {named}\)$"):
             SyncClients(settings, "eu-west-1", {"retries": {"total_max_attempts": 1}}).client("ssm").get_parameter(

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kinesis_efo.clock import SystemClock, within
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 CLOCK = LoopClock()
 
@@ -22,37 +22,28 @@ def others() -> set[asyncio.Task[object]]:
     return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
 
 
-def test_a_result_in_time() -> None:
-    async def main() -> None:
-        assert await within(CLOCK, 5, later(4)) == "done"
-        assert CLOCK.monotonic() == 1004
-        await asyncio.sleep(0)
-        assert not others()
-
-    run(main())
+async def test_a_result_in_time() -> None:
+    assert await within(CLOCK, 5, later(4)) == "done"
+    assert CLOCK.monotonic() == 1004
+    await asyncio.sleep(0)
+    assert not others()
 
 
-def test_work_that_takes_too_long() -> None:
-    async def main() -> None:
-        assert await within(CLOCK, 5, later(6)) is None
-        assert CLOCK.monotonic() == 1005
-        assert not others()
-
-    run(main())
+async def test_work_that_takes_too_long() -> None:
+    assert await within(CLOCK, 5, later(6)) is None
+    assert CLOCK.monotonic() == 1005
+    assert not others()
 
 
-def test_an_error_of_the_work_is_raised() -> None:
+async def test_an_error_of_the_work_is_raised() -> None:
     async def broken() -> None:
         raise KeyError("x")
 
-    async def main() -> None:
-        with pytest.raises(KeyError):
-            await within(CLOCK, 5, broken())
-
-    run(main())
+    with pytest.raises(KeyError):
+        await within(CLOCK, 5, broken())
 
 
-def test_a_late_result_is_discarded() -> None:
+async def test_a_late_result_is_discarded() -> None:
     async def stubborn() -> str:
         try:
             await CLOCK.sleep(10)
@@ -60,23 +51,20 @@ def test_a_late_result_is_discarded() -> None:
             return "late"
         return "never"
 
-    async def main() -> None:
-        discarded: list[str] = []
-        assert await within(CLOCK, 5, stubborn(), discard=discarded.append) is None
-        assert discarded == ["late"]
-        task = asyncio.ensure_future(within(CLOCK, 5, later(1), discard=discarded.append))
-        await CLOCK.sleep(1)  # the result is there, but its taker has not run yet
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert discarded == ["late", "done"]
-        assert not others()
-
-    run(main())
+    discarded: list[str] = []
+    assert await within(CLOCK, 5, stubborn(), discard=discarded.append) is None
+    assert discarded == ["late"]
+    task = asyncio.ensure_future(within(CLOCK, 5, later(1), discard=discarded.append))
+    await CLOCK.sleep(1)  # the result is there, but its taker has not run yet
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert discarded == ["late", "done"]
+    assert not others()
 
 
 @pytest.mark.parametrize("turns", range(1, 12))
-def test_a_cancelled_caller_loses_no_result(turns: int) -> None:
+async def test_a_cancelled_caller_loses_no_result(turns: int) -> None:
     made: list[str] = []
     discarded: list[str] = []
 
@@ -86,20 +74,17 @@ def test_a_cancelled_caller_loses_no_result(turns: int) -> None:
         made.append("open")
         return "open"
 
-    async def main() -> None:
-        caller = asyncio.ensure_future(within(CLOCK, 5, open_something(), discard=discarded.append))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        caller.cancel()
-        (result,) = await asyncio.gather(caller, return_exceptions=True)
+    caller = asyncio.ensure_future(within(CLOCK, 5, open_something(), discard=discarded.append))
+    for _ in range(turns):
         await asyncio.sleep(0)
-        assert [result] == made if isinstance(result, str) else discarded == made
-        assert not others()
+    caller.cancel()
+    (result,) = await asyncio.gather(caller, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert [result] == made if isinstance(result, str) else discarded == made
+    assert not others()
 
-    run(main())
 
-
-def test_work_without_a_result_discards_nothing() -> None:
+async def test_work_without_a_result_discards_nothing() -> None:
     async def failing() -> str:
         try:
             await CLOCK.sleep(10)
@@ -107,16 +92,13 @@ def test_work_without_a_result_discards_nothing() -> None:
             raise KeyError("late") from None
         return "never"
 
-    async def main() -> None:
-        said: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
-        discarded: list[str] = []
-        assert await within(CLOCK, 5, failing(), discard=discarded.append) is None
-        assert await within(CLOCK, 5, later(6), discard=discarded.append) is None
-        await asyncio.sleep(0)
-        assert (discarded, said) == ([], [])
-
-    run(main())
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    discarded: list[str] = []
+    assert await within(CLOCK, 5, failing(), discard=discarded.append) is None
+    assert await within(CLOCK, 5, later(6), discard=discarded.append) is None
+    await asyncio.sleep(0)
+    assert (discarded, said) == ([], [])
 
 
 def test_the_machines_clock() -> None:

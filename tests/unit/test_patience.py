@@ -165,77 +165,65 @@ every_fault = pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.slow
 @every_call
 @every_fault
-def test_passing_faults_are_waited_out(call: str, fault: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_passing_faults_are_waited_out(call: str, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     operation, do = CALLS[call]
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         aws = Aws(operation, FAULTS[fault], seconds=100)
         began = aws.clock.monotonic()
         await do(aws)
         assert aws.clock.monotonic() - began >= 100
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert caplog.messages, "it says what it waits for"
 
 
 @every_call
-def test_lasting_faults_fail_with_the_first_cause(call: str) -> None:
+async def test_lasting_faults_fail_with_the_first_cause(call: str) -> None:
     operation, do = CALLS[call]
     faults = iter([answered("ThrottlingException", 400)])
 
-    async def main() -> None:
-        aws = Aws(operation, lambda: next(faults, None) or answered("InternalServerError", 500), seconds=10_000)
-        began = aws.clock.monotonic()
-        with pytest.raises((KinesisEfoError, ClientError), match=r"Throttling|InternalServerError") as caught:
-            await do(aws)
-        assert 60 <= aws.clock.monotonic() - began <= 140
-        if operation != "Scan" and operation != "PutItem":  # these name the last one
-            assert "ThrottlingException" in str(caught.value)
-
-    run(main())
+    aws = Aws(operation, lambda: next(faults, None) or answered("InternalServerError", 500), seconds=10_000)
+    began = aws.clock.monotonic()
+    with pytest.raises((KinesisEfoError, ClientError), match=r"Throttling|InternalServerError") as caught:
+        await do(aws)
+    assert 60 <= aws.clock.monotonic() - began <= 140
+    if operation != "Scan" and operation != "PutItem":  # these name the last one
+        assert "ThrottlingException" in str(caught.value)
 
 
 # Shows AWS away at a start.
 @every_call
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ResourceNotFoundException", "ValidationException"])
-def test_permanent_faults_fail_at_once(call: str, code: str) -> None:
+async def test_permanent_faults_fail_at_once(call: str, code: str) -> None:
     operation, do = CALLS[call]
 
-    async def main() -> None:
-        aws = Aws(operation, lambda: answered(code, 400), seconds=10_000)
-        began = aws.clock.monotonic()
-        with pytest.raises((KinesisEfoError, ClientError), match=f"{code}|does not exist"):
-            await do(aws)
-        assert aws.clock.monotonic() - began < 1
-
-    run(main())
+    aws = Aws(operation, lambda: answered(code, 400), seconds=10_000)
+    began = aws.clock.monotonic()
+    with pytest.raises((KinesisEfoError, ClientError), match=f"{code}|does not exist"):
+        await do(aws)
+    assert aws.clock.monotonic() - began < 1
 
 
-def test_a_missing_table_or_stream_fails_at_once() -> None:
-    async def main() -> None:
-        aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
-        with raises(
-            LeaseTableError,
-            "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query never creates "
-            "it: deploy that first",
-        ):
-            await take_lease(aws)
-        aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
-        with raises(
-            StreamNotFoundError,
-            "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders (from manifest.json) does not exist "
-            "(any more): ResourceNotFoundException: later. Was it deployed to this account and region?",
-        ):
-            await list_shards(aws)
-
-    run(main())
+async def test_a_missing_table_or_stream_fails_at_once() -> None:
+    aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
+    with raises(
+        LeaseTableError,
+        "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query never creates "
+        "it: deploy that first",
+    ):
+        await take_lease(aws)
+    aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
+    with raises(
+        StreamNotFoundError,
+        "stream 'orders': arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders (from manifest.json) does not exist "
+        "(any more): ResourceNotFoundException: later. Was it deployed to this account and region?",
+    ):
+        await list_shards(aws)
 
 
-def test_one_warning_after_five_seconds_and_one_every_thirty(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_warning_after_five_seconds_and_one_every_thirty(caplog: pytest.LogCaptureFixture) -> None:
     times: list[float] = []
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING, "kinesis_efo.patience"):
         aws = Aws("ListShards", FAULTS["throttled"], seconds=70)
         began = aws.clock.monotonic()
 
@@ -250,20 +238,14 @@ def test_one_warning_after_five_seconds_and_one_every_thirty(caplog: pytest.LogC
             await list_shards(aws)
         finally:
             logger.removeHandler(handler)
-
-    with caplog.at_level(logging.WARNING, "kinesis_efo.patience"):
-        run(main())
     assert [round(at) for at in times] == [5, 35, 65]
     assert caplog.messages[0] == ("waiting for ListShards of stream 'orders' for 5 s: ThrottlingException: later")
 
 
-def test_a_slow_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_slow_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         clock = LoopClock()
         await Patience(RETRY, clock).call("AssumeRole of reader", partial(clock.sleep, 20))
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert caplog.messages == ["waiting for AssumeRole of reader for 5 s: no answer yet"]
 
 
@@ -358,14 +340,11 @@ def test_no_try_comes_after_the_timeout() -> None:
     assert tries(RetrySettings(timeout=2.4)) == [0, 1]
 
 
-def test_a_finished_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_a_finished_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         clock = LoopClock()
         assert await Patience(RETRY, clock).call("ListShards", partial(asyncio.sleep, 1, "answer")) == "answer"
         await clock.sleep(100)
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert caplog.messages == []
 
 

@@ -30,6 +30,7 @@ from kinesis_efo.run.thread import RunThread
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN
 from kinesis_efo_tools.operate.obstacles import obstacles
+from tests.support.commands import outcome
 from tests.support.messages import raises
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
@@ -252,14 +253,7 @@ def test_mfa_without_a_terminal_is_explained(home: Home) -> None:
         "SyncClients(AwsSettings(), 'eu-west-1').client('kinesis').list_streams()"
     )
     # A session of its own has no terminal, wherever this test runs.
-    ended = subprocess.run(
-        [sys.executable, "-c", program],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-    )
+    ended = outcome([sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True)
     assert "it asks for a code (MFA), and this process has no terminal" in ended.stderr.splitlines()[-1]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.commands import outcome
 from tests.support.world import World, make_world, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.upgrade, pytest.mark.timeout(1800)]
@@ -85,18 +86,15 @@ class Job:
             "options": self._options,
             "until": self._put,
         }
-        ran = subprocess.run(
+        ran = outcome(
             [sys.executable, str(PROGRAM), json.dumps(config)],
+            seconds=600,
             env={
                 **os.environ,
                 **self._world.aws.environment,
                 "PYTHONPATH": str(code),
                 "PYSPARK_PYTHON": sys.executable,
             },
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
         )
         assert ran.returncode == 0, ran.stderr[-8000:]
         assert ran.stdout.splitlines()[-1] == f"{code}/kinesis_efo/__init__.py", "it is this version that has run"

@@ -254,6 +254,8 @@ class Reading:
         again: Whether this is a later attempt of a Spark task.
     """
 
+    word_seconds = WORD_SECONDS
+
     def __init__(
         self,
         stretches: Sequence[Stretch],
@@ -365,7 +367,7 @@ class Reading:
 
     async def _log_progress(self) -> None:
         while True:
-            await self._clock.sleep(WORD_SECONDS)
+            await self._clock.sleep(self.word_seconds)
             for each in [*self._progress.values()]:
                 logger.debug("%s", each)
 

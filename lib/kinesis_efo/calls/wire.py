@@ -38,9 +38,6 @@ MOST_HEAD: Final = 16 << 20
 ALONE_BYTES: Final = 64 << 10
 """Parts of this size or more are sent separately. Smaller parts are joined, to make fewer system calls."""
 
-UNACKNOWLEDGED_SECONDS: Final = 20.0
-"""A host that has not acknowledged sent data for this many seconds counts as vanished."""
-
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
 _PREFIX: Final = struct.Struct(">BIQ")
@@ -82,6 +79,9 @@ class LostError(ConnectionError):
 
 class Wire:
     """One end of a connection, on a connected socket. `allocate` allocates memory for a body of the given number of bytes."""
+
+    unacknowledged_seconds = 20.0
+    """A host that has not acknowledged sent data for this many seconds counts as vanished."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -203,12 +203,12 @@ class Wire:
 
     @property
     def unreachable(self) -> bool:
-        """Whether the other host is unreachable: even a busy host acknowledges data within `UNACKNOWLEDGED_SECONDS`."""
+        """Whether the other host is unreachable: even a busy host acknowledges data within `unacknowledged_seconds`."""
         if not self._is_tcp or not hasattr(socket, "TCP_INFO"):
             return False
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         (unacked,), (last,) = struct.unpack_from("=I", told, _UNACKED_AT), struct.unpack_from("=I", told, _LAST_ACK_AT)
-        return bool(unacked and last >= UNACKNOWLEDGED_SECONDS * 1000)
+        return bool(unacked and last >= self.unacknowledged_seconds * 1000)
 
     # -- the end
 

@@ -56,7 +56,7 @@ class Reporter:
         self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}
 
-    def collect(self) -> list[ShardNews]:
+    def collect(self, most_entries: int = MOST_ENTRIES) -> list[ShardNews]:
         """Return what has happened since the last call. If that is too much for one report, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
@@ -67,7 +67,7 @@ class Reporter:
             feed = feeds.get(row)
             if feed is None or feed.buffer is None:
                 self._views.pop(row, None)
-            elif entries >= MOST_ENTRIES:
+            elif entries >= most_entries:
                 self._touched.add(row)
                 self.waits = True
             else:

@@ -37,9 +37,6 @@ from kinesis_efo.records.events import ChildShard
 
 logger = logging.getLogger(__name__)
 
-READ_CHUNK_BYTES: Final = 1 << 20
-"""Approximate size of the chunks that `read` yields. Copies of a chunk need memory in addition to the budget."""
-
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries catch up, their separate buffers together get the budget divided by this number."""
@@ -89,6 +86,9 @@ class Fetcher:
         separate: Memory of the buffers of queries that are catching up. While there are any, it is taken from `budget`.
         counts: Received events and bytes; by query name for queries that are catching up, and under None for the shared buffers.
     """
+
+    read_chunk_bytes = 1 << 20
+    """Approximate size of the chunks that `read` yields. Copies of a chunk need memory in addition to the budget."""
 
     def __init__(self, streams: Streams, budget: Budget, settings: FetcherSettings, clock: Clock) -> None:
         self.budget = budget
@@ -401,7 +401,7 @@ class _RangeReading:
             buffer.extend_coverage(through.value)
         with buffer.reading(after, through, last, self._asked_at, self._query) as cursor:
             while buffer.covers(cursor.position) is not False and self._fetcher.feed(self._row) is feed:
-                if payloads := cursor.read(READ_CHUNK_BYTES):
+                if payloads := cursor.read(self._fetcher.read_chunk_bytes):
                     self._ahead_since = None
                     yield payloads
                 self._over = cursor.done

@@ -39,8 +39,6 @@ T = TypeVar("T")
 
 _TRANSPORT_SECONDS: Final = 10.0
 _LEAVE_SECONDS: Final = 2.0
-_ENDING_SECONDS: Final = 10.0
-"""Maximum seconds for which `query.stop()` waits until a run without queries has released its leases and ended."""
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 _SILENT_SECONDS: Final = 10.0
@@ -144,6 +142,9 @@ class RunLink:
     `joined` is the reply to `join`.
     """
 
+    ending_seconds = 10.0
+    """Maximum seconds for which `query.stop()` waits until a run without queries has released its leases and ended."""
+
     def __init__(
         self,
         file: RunFile,
@@ -212,7 +213,7 @@ class RunLink:
         try:
             answer = self._connection.leave(Leave(self.joined.client, self._heard))
             sys.stderr.writelines(answer.said)
-            give_up_at = time.monotonic() + _ENDING_SECONDS if answer.done else 0.0
+            give_up_at = time.monotonic() + self.ending_seconds if answer.done else 0.0
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):

@@ -315,7 +315,7 @@ def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBa
             beats.write(_BEAT)
 
 
-def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
+def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile, touch: float = _TOUCH_SECONDS) -> None:
     """Return when the run has lost its last query, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied
@@ -328,7 +328,7 @@ def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile) -> None:
             return
         with contextlib.suppress(OSError):  # will be retried
             file.restore()
-        if now - touched >= _TOUCH_SECONDS:
+        if now - touched >= touch:
             touched = now
             file.touch()
 

@@ -76,6 +76,8 @@ class Clients:
     `log_lines` are log lines of the run. The next client to make a call receives and logs them.
     """
 
+    answer_seconds = ANSWER_SECONDS
+
     def __init__(self, run: WholeRun, log_lines: deque[str]) -> None:
         self._log_lines = log_lines
         self._run = run
@@ -220,7 +222,7 @@ class Clients:
             client.calling = asyncio.create_task(self._after(before, client, call), name="call of a client")
             client.calling.add_done_callback(_retrieve_error)
         calling = client.calling
-        await asyncio.wait({calling}, timeout=ANSWER_SECONDS)
+        await asyncio.wait({calling}, timeout=self.answer_seconds)
         if self._closed or request.client not in self._clients:
             return CallReply(known=False)
         client.drop_received(request.heard)

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.integration.cli.conftest import Result
+from tests.support.commands import outcome
 from tests.support.world import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
@@ -27,10 +28,7 @@ class Shell:
         self._environment["XDG_STATE_HOME"] = str(directory / "state")
 
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *map(str, arguments)], cwd=self.directory, env=self._environment, capture_output=True,
-            text=True, timeout=60, check=False,
-        )  # fmt: skip
+        return outcome([PROGRAM, *map(str, arguments)], seconds=60, cwd=self.directory, env=self._environment)
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(

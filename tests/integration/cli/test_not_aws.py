@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import http.server
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,43 +11,22 @@ import pytest
 from kinesis_efo_local import NoFaults
 from kinesis_efo_local.fault_injection import Step
 from tests.integration.cli.conftest import Cli, Here, Result
+from tests.support.http_server import Handler, served
 
 Run = Callable[..., Result]
 PAGE = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body>Please sign in.</body></html>"
 
 
-class _Portal(http.server.BaseHTTPRequestHandler):
+class _Portal(Handler):
     """Answers every request with one page."""
 
-    protocol_version = "HTTP/1.1"
     status = 200
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", 0)))
-        self.answer(self.status, "text/html; charset=utf-8", PAGE)
-
-    def answer(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.body()
+        self.answer(self.status, PAGE, content_type="text/html; charset=utf-8")
 
     do_GET = do_PUT = do_POST
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        pass
-
-
-@contextmanager
-def served(kind: type[_Portal], **attributes: Any) -> Iterator[str]:
-    """The URL of a server."""
-    handler = type("Handler", (kind,), attributes)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that has gone
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 @pytest.fixture(params=[200, 503])
@@ -100,7 +76,7 @@ class _KinesisAlone(_Portal):
     endpoint = ""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = self.body()
         if self.headers.get("x-amz-target", "").startswith("Kinesis_"):
             there = http.client.HTTPConnection(self.endpoint)
             there.request("POST", "/", body, {name: value for name, value in self.headers.items() if name != "Host"})
@@ -111,7 +87,7 @@ class _KinesisAlone(_Portal):
             status, kind, text = 400, "application/x-amz-json-1.1", b'{"__type":"UnknownOperationException"}'
         else:
             status, kind, text = 404, "application/xml", b"<UnknownOperationException/>"
-        self.answer(status, kind, text)
+        self.answer(status, text, content_type=kind)
 
 
 @pytest.fixture

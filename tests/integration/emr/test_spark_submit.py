@@ -26,6 +26,7 @@ from kinesis_efo_tools.emr import job
 from kinesis_efo_tools.emr.packing import Archive, PythonPlatform, package
 from kinesis_efo_tools.emr.target import TargetKind
 from tests.support.archives import unpack
+from tests.support.commands import outcome
 from tests.support.world import make_world, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,9 +77,7 @@ def test_the_archive_is_small_and_brings_everything_but_spark(
     # `pyspark` is Spark's to bring; what needs none of it is imported here, so that a missing package is seen.
     modules = "kinesis_efo.aws, kinesis_efo.fetcher.service, kinesis_efo.producer, pyarrow"
     show = f"import sys, importlib.util, {modules}; print(importlib.util.find_spec('pyspark'), {{m.__file__ for m in sys.modules.values() if 'site-packages' in (getattr(m, '__file__', None) or '')}})"
-    ran = subprocess.run(
-        [job.PYTHON, "-c", show], cwd=container, env=environment, capture_output=True, text=True, check=False
-    )
+    ran = outcome([job.PYTHON, "-c", show], cwd=container, env=environment)
     assert ran.stdout.strip() == "None set()", ran.stdout + ran.stderr
 
 

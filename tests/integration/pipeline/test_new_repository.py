@@ -14,6 +14,7 @@ import pytest
 
 from kinesis_efo.manifest import parse_manifest
 from kinesis_efo_local import LocalAws
+from tests.support.commands import outcome
 from tests.support.isolated import CONSTRUCTS, ROOT
 from tests.support.missing import make
 
@@ -25,13 +26,10 @@ BROUGHT = ("-o", ".venv/.full", "-o", ".venv-pipeline/.full")
 @pytest.fixture
 def repository(aws: LocalAws, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Writes a repository into an empty folder; runs a target of its Makefile, in which nothing else of this project is."""
-    written = subprocess.run(
+    written = outcome(
         [sys.executable, "-m", "kinesis_efo_infra.pipeline", "new-repository", str(tmp_path)],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CONSTRUCTS)},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CONSTRUCTS)},
     )
     assert written.returncode == 0, written.stderr
     settings = tmp_path / "environments" / "streaming-dev.yaml"
@@ -43,13 +41,10 @@ def repository(aws: LocalAws, tmp_path: Path) -> Callable[..., subprocess.Comple
     aws.client("s3").create_bucket(Bucket="acme-terraform-state", CreateBucketConfiguration=place)
 
     def run(target: str, *variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return outcome(
             [make(), "-s", *BROUGHT, target, *variables],
             cwd=tmp_path,
             env={name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     return run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.commands import outcome
 from tests.support.orders import order, rows
 from tests.support.world import World
 
@@ -143,12 +143,5 @@ def test_copy_stream(world: Callable[..., World], tmp_path: Path, example: Run) 
 @pytest.mark.slow
 def test_the_example_test_passes_under_pytest() -> None:
     command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-q", "-p", "no:cacheprovider"]
-    ran = subprocess.run(
-        [*command, "test_big_orders.py"],
-        cwd=EXAMPLES / "tests",
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    ran = outcome([*command, "test_big_orders.py"], seconds=300, cwd=EXAMPLES / "tests")
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import shlex
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import kinesis_efo
 from kinesis_efo_local import LocalAws
 from tests.support.aws_lines import run_line
+from tests.support.commands import outcome
 from tests.support.pages import blocks
 from tests.support.world import World, make_world, wait_for_rows, wait_until
 
@@ -272,13 +272,7 @@ def test_a_stream_that_exists(
         run_line(local_aws.client, line.replace("arn:aws:kinesis:us-east-1:123456789012:stream/orders", arn))
     for line in commands:
         words = shlex.split(line.replace("--stream orders", "--stream orders=there"))
-        ran = subprocess.run(
-            [Path(sys.executable).with_name(words[0]), *words[1:]],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        ran = outcome([Path(sys.executable).with_name(words[0]), *words[1:]], seconds=60)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     (program,) = (block for block in blocks("python") if block.page == page)
     names: dict[str, Any] = {}

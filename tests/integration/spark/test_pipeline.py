@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.spark.conftest import CREDENTIALS
+from tests.support.commands import outcome
 from tests.support.pages import blocks_of
 from tests.support.world import World
 
@@ -58,8 +59,9 @@ def pipeline(command: str, place: Path, **definitions: str) -> subprocess.Comple
     (place / "spark-pipeline.yml").write_text(SPEC.format(place=place.as_uri()))
     for name, text in definitions.items():
         (place / "definitions" / name.replace("_", ".")).write_text(text)
-    return subprocess.run(
+    return outcome(
         [Path(sys.executable).with_name("spark-pipelines"), command],
+        seconds=240,
         cwd=place,
         env={
             **os.environ,
@@ -67,10 +69,6 @@ def pipeline(command: str, place: Path, **definitions: str) -> subprocess.Comple
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
         },
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=240,
     )
 
 

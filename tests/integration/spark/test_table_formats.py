@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from benchmarks.peers.jars import LOCK, fetch, read_lock
 from kinesis_efo_local import LocalAws
+from tests.support.commands import outcome
 from tests.support.missing import not_here
 from tests.support.table_formats import PAGE
 from tests.support.world import make_world
@@ -33,12 +33,9 @@ def test_each_record_is_in_the_tables_once(local_aws: LocalAws, tmp_path: Path) 
         not_here(f"Delta Lake and Iceberg are missing, and Maven Central is out of reach: {error}")
     world = make_world(local_aws, tmp_path, ["orders"])
     command = [sys.executable, "-m", "tests.support.table_formats", str(world.manifest), world.streams["orders"]]
-    ran = subprocess.run(
+    ran = outcome(
         [*command, str(tmp_path), *map(str, jars)],
+        seconds=1180,
         env={**os.environ, **local_aws.environment, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1180,
     )
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.commands import outcome
 from tests.support.isolated import PROVIDER, isolated
 from tests.support.missing import terraform
 
@@ -66,14 +67,10 @@ class Terraform:
 
     def run(self, *arguments: str, succeeds: bool = True) -> str:
         """Run a command; returns what it printed. With `succeeds=False` it must fail."""
-        ran = subprocess.run(
+        ran = outcome(
             [terraform(), f"-chdir={self.stack}", *arguments, *([] if "-json" in arguments else ["-no-color"])],
             env=dict(self._environment),
-            capture_output=True,
-            text=True,
-            check=False,
             stdin=subprocess.DEVNULL,
-            timeout=120,
         )
         printed = ran.stdout + ran.stderr
         assert (ran.returncode == 0) is succeeds, (

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from kinesis_efo.calls import wire as module
 from kinesis_efo.calls.wire import (
     ALONE_BYTES,
     GREETING,
@@ -212,10 +211,10 @@ def test_silent_peer_is_abandoned(pair: tuple[Wire, socket.socket]) -> None:
 
 
 @pytest.mark.slow
-def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_peer_is_not_abandoned(pair: tuple[Wire, socket.socket]) -> None:
     """Its host confirms what it has room for. What a host does that has vanished is seen between hosts."""
-    monkeypatch.setattr(module, "UNACKNOWLEDGED_SECONDS", 0.5)
     wire, _ = pair
+    wire.unacknowledged_seconds = 0.5
     with pytest.raises(TimeoutError):
         wire.send(Kind.EVENTS, b"", [LARGE] * 20, time.monotonic() + 0.5)
     give_up_at = time.monotonic() + 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -17,6 +16,7 @@ from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.quickstart.command import check, introduction, template, write
 from kinesis_efo_tools.cli.quickstart.flights import flights
 from kinesis_efo_tools.operate.findings import Finding, Status
+from tests.support.commands import outcome
 from tests.support.messages import raises
 
 SPARK = Finding("Spark", Status.PASSED, "PySpark 4.3.0")
@@ -90,7 +90,5 @@ def test_lines_for_the_shell_are_whole(width: int, own: bool) -> None:
     commands = [line for line in lines[start:] if "kinesis-efo" not in line]
     names = [*variables, "KINESIS_EFO_MANIFEST"]
     script = "\n".join(commands) + "\n" + "\n".join(f'echo "${name}"' for name in names)
-    said = subprocess.run(
-        ["sh", "-c", script], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]}
-    )
+    said = outcome(["sh", "-c", script], env={"PATH": os.environ["PATH"]}, check=True)
     assert said.stdout.splitlines() == [*variables.values(), str(manifest)]

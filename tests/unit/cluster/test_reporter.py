@@ -6,9 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-from kinesis_efo.cluster import reporter as reporting
 from kinesis_efo.cluster.reporter import Reporter
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
@@ -16,7 +13,6 @@ from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.work import RowKey, ShardNews
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.events import Event, read_head
-from tests.support.virtual_time import run
 
 
 class Feed:
@@ -61,59 +57,48 @@ def reporter(*feeds: Feed) -> Reporter:
     return Reporter(fetcher)
 
 
-def test_closed_shard_is_reported_only_after_its_return() -> None:
-    async def main() -> None:
-        feed = Feed(0)
-        made = reporter(feed)
-        await feed.add(20, 20)
-        made.touch([feed.row])
-        made.collect()
-        buffer, feed.buffer = feed.buffer, None
-        made.touch([feed.row])
-        assert made.collect() == []
-        feed.buffer = buffer
-        made.touch([feed.row])
-        (news,) = made.collect()
-        assert (news.start, [event.through for event in news.events]) == (TRIM_HORIZON, [Position.after(20)])
-        made.touch([RowKey(None, ShardKey("orders", "shardId-000000000007"))])
-        assert made.collect() == []
-
-    run(main())
+async def test_closed_shard_is_reported_only_after_its_return() -> None:
+    feed = Feed(0)
+    made = reporter(feed)
+    await feed.add(20, 20)
+    made.touch([feed.row])
+    made.collect()
+    buffer, feed.buffer = feed.buffer, None
+    made.touch([feed.row])
+    assert made.collect() == []
+    feed.buffer = buffer
+    made.touch([feed.row])
+    (news,) = made.collect()
+    assert (news.start, [event.through for event in news.events]) == (TRIM_HORIZON, [Position.after(20)])
+    made.touch([RowKey(None, ShardKey("orders", "shardId-000000000007"))])
+    assert made.collect() == []
 
 
-def test_three_events_fill_a_report_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "MOST_ENTRIES", 3)
-
-    async def main() -> None:
-        feeds = [Feed(number) for number in range(2)]
-        made = reporter(*feeds)
-        for feed in feeds:
-            for end in (20, 30, 40):
-                await feed.add(end, end)
-        made.touch(feed.row for feed in feeds)
-        assert len(made.collect()) == 1
-        assert len(made.collect()) == 1
-
-    run(main())
-
-
-def test_run_begins_again_behind_dropped_unreported_events() -> None:
-    async def main() -> None:
-        feed = Feed(0, Position.after(0))
-        buffer, made = feed.buffer, reporter(feed)
-        assert buffer is not None
-        for end in range(1, 1021):
+async def test_three_events_fill_a_report_of_three() -> None:
+    feeds = [Feed(number) for number in range(2)]
+    made = reporter(*feeds)
+    for feed in feeds:
+        for end in (20, 30, 40):
             await feed.add(end, end)
-        made.touch([feed.row])
-        made.collect()
-        buffer.drop_before(Position.after(1000), {})
-        for end in range(1021, 1041):
-            await feed.add(end, end)
-        buffer.drop_unread()
-        await feed.add(1050)
-        made.touch([feed.row])
-        (news,) = made.collect()
-        assert news.start == Position.after(1040)
-        assert [event.through for event in news.events] == [Position.after(1050)]
+    made.touch(feed.row for feed in feeds)
+    assert len(made.collect(most_entries=3)) == 1
+    assert len(made.collect(most_entries=3)) == 1
 
-    run(main())
+
+async def test_run_begins_again_behind_dropped_unreported_events() -> None:
+    feed = Feed(0, Position.after(0))
+    buffer, made = feed.buffer, reporter(feed)
+    assert buffer is not None
+    for end in range(1, 1021):
+        await feed.add(end, end)
+    made.touch([feed.row])
+    made.collect()
+    buffer.drop_before(Position.after(1000), {})
+    for end in range(1021, 1041):
+        await feed.add(end, end)
+    buffer.drop_unread()
+    await feed.add(1050)
+    made.touch([feed.row])
+    (news,) = made.collect()
+    assert news.start == Position.after(1040)
+    assert [event.through for event in news.events] == [Position.after(1050)]

@@ -14,6 +14,7 @@ import pytest
 
 from kinesis_efo.errors import PackagingError
 from kinesis_efo_tools.emr.packing import PythonPlatform, _write_launcher, find_uv, pack, package, read_archive
+from tests.support.commands import outcome
 from tests.support.messages import raises
 
 HERE = PythonPlatform(f"3.{sys.version_info.minor}", "arm64" if os.uname().machine == "aarch64" else "x86_64")
@@ -47,13 +48,9 @@ class Unpacked:
         (root / "bin" / "python").chmod(0o755)
 
     def run(self, *arguments: str, cwd: Path, program: str = "./environment/bin/python", **environment: str) -> str:
-        ran = subprocess.run(
-            [program, *arguments],
-            cwd=cwd,
-            # A version manager's own `python3.12` on the path may be none that runs.
-            env={"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", **environment},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        ran = outcome(
+            [program, *arguments], cwd=cwd, env={"PATH": f"{sys.base_prefix}/bin:{os.environ['PATH']}", **environment}
+        )
         return ran.stdout + ran.stderr + ("" if ran.returncode == 0 else f"exit {ran.returncode}")
 
 

@@ -23,7 +23,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON
 from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.fake_clients import FakeClients
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 SHARD = "shardId-000000000000"
 REFS = {name: StreamRef(name, f"dev-{name}", f"arn:{name}", f"arn:{name}/consumer") for name in ("orders", "clicks")}
@@ -59,27 +59,22 @@ async def opened(stack: AsyncExitStack, clients: FakeClients, clock: KinesisCloc
         ("1g", 0.5, [1000, 34, 34, 34]),
     ],
 )
-def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: list[int]) -> None:
-    async def scenario() -> None:
-        clock = KinesisClock(LoopClock())
-        clients = FakeClients(clock, answer)
-        async with AsyncExitStack() as stack:
-            streams = await opened(stack, clients, clock, maxShardRate=rate)
-            apart = streams["orders"].separate
-            assert apart is not None
-            events = await apart.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
-            times = []
-            for _ in range(4):
-                assert (await anext(aiter(events))).head.records == 10
-                times.append(clock.monotonic())
-            events.close()
-        assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([seconds] * 3, rel=1e-3)
-        assert [call["Limit"] for call in clients.calls("get_records")] == limits
-        assert clock.is_set, (
-            "the time of an older response would hide what was trimmed while this machine was suspended"
-        )
-
-    run(scenario())
+async def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, limits: list[int]) -> None:
+    clock = KinesisClock(LoopClock())
+    clients = FakeClients(clock, answer)
+    async with AsyncExitStack() as stack:
+        streams = await opened(stack, clients, clock, maxShardRate=rate)
+        apart = streams["orders"].separate
+        assert apart is not None
+        events = await apart.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
+        times = []
+        for _ in range(4):
+            assert (await anext(aiter(events))).head.records == 10
+            times.append(clock.monotonic())
+        events.close()
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx([seconds] * 3, rel=1e-3)
+    assert [call["Limit"] for call in clients.calls("get_records")] == limits
+    assert clock.is_set, "the time of an older response would hide what was trimmed while this machine was suspended"
 
 
 @pytest.mark.parametrize(

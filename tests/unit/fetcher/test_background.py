@@ -9,7 +9,7 @@ import pytest
 from kinesis_efo.fetcher.background import all_of
 
 
-def test_error_is_raised_after_the_other_tasks_have_ended() -> None:
+async def test_error_is_raised_after_the_other_tasks_have_ended() -> None:
     ended: list[str] = []
 
     async def lasting() -> None:
@@ -23,10 +23,7 @@ def test_error_is_raised_after_the_other_tasks_have_ended() -> None:
         await asyncio.sleep(0)
         raise ValueError("not there")
 
-    async def run() -> None:
-        with pytest.raises(ValueError, match="not there"):
-            await all_of(lasting(), failing())
-        assert ended == ["lasting"]
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(run())
+    with pytest.raises(ValueError, match="not there"):
+        await all_of(lasting(), failing())
+    assert ended == ["lasting"]
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -83,77 +83,65 @@ def test_closed_buffer_covers_nothing_and_releases_its_bytes() -> None:
 
 
 # Shows 6, 7.
-def test_subscription_waits_for_a_commit_with_a_full_budget() -> None:
-    async def main() -> None:
-        b = buffer(limit=3 * SIZE)
-        await b.admit(event(10), 0)
-        await b.admit(event(20), 0)
-        waiting = asyncio.ensure_future(b.admit(event(30), 0))
-        await settle()
-        assert not waiting.done()
-        b.drop_before(after(10), {})
-        await waiting
-        assert b.covers(after(10)) and b.end == after(30)
-
-    run(main())
+async def test_subscription_waits_for_a_commit_with_a_full_budget() -> None:
+    b = buffer(limit=3 * SIZE)
+    await b.admit(event(10), 0)
+    await b.admit(event(20), 0)
+    waiting = asyncio.ensure_future(b.admit(event(30), 0))
+    await settle()
+    assert not waiting.done()
+    b.drop_before(after(10), {})
+    await waiting
+    assert b.covers(after(10)) and b.end == after(30)
 
 
 # Shows 42.
-def test_events_larger_than_the_budget_are_admitted_singly() -> None:
-    async def main() -> None:
-        budget = Budget(3 * SIZE)
-        one, other = buffer(budget=budget), buffer(budget=budget, number=1)
-        await one.admit(event(10, size=100_000), 0)
-        giant = asyncio.ensure_future(other.admit(event(20, size=100_000), 0))
-        await settle()
-        assert not giant.done()
-        assert one.portion(TRIM_HORIZON, 1, 1, some=True).through == after(10)
-        one.drop_before(after(10), {})
-        await giant
-        assert budget.used < 101_000
-
-    run(main())
+async def test_events_larger_than_the_budget_are_admitted_singly() -> None:
+    budget = Budget(3 * SIZE)
+    one, other = buffer(budget=budget), buffer(budget=budget, number=1)
+    await one.admit(event(10, size=100_000), 0)
+    giant = asyncio.ensure_future(other.admit(event(20, size=100_000), 0))
+    await settle()
+    assert not giant.done()
+    assert one.portion(TRIM_HORIZON, 1, 1, some=True).through == after(10)
+    one.drop_before(after(10), {})
+    await giant
+    assert budget.used < 101_000
 
 
-def test_event_admitted_for_a_reader_goes_after_its_reading() -> None:
+async def test_event_admitted_for_a_reader_goes_after_its_reading() -> None:
     """Else it would stand in the way of the next reader, until a commit that may wait for that reader."""
 
-    async def main() -> None:
-        budget = Budget(3 * SIZE)
-        full, read = buffer(budget=budget), buffer(budget=budget, number=1)
-        await full.admit(event(10), 0)
-        await full.admit(event(20), 0)
-        with read.reading(TRIM_HORIZON, after(30)) as cursor:
-            await read.admit(event(30), 0)
-            assert budget.used == 3 * SIZE
-            assert len(cursor.read(NO_LIMIT)) == 1
-        assert budget.used == 2 * SIZE
-        assert full.covers(TRIM_HORIZON)
-
-    run(main())
+    budget = Budget(3 * SIZE)
+    full, read = buffer(budget=budget), buffer(budget=budget, number=1)
+    await full.admit(event(10), 0)
+    await full.admit(event(20), 0)
+    with read.reading(TRIM_HORIZON, after(30)) as cursor:
+        await read.admit(event(30), 0)
+        assert budget.used == 3 * SIZE
+        assert len(cursor.read(NO_LIMIT)) == 1
+    assert budget.used == 2 * SIZE
+    assert full.covers(TRIM_HORIZON)
 
 
 # Shows 18.
-def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
-    async def main() -> None:
-        budget = Budget(3 * SIZE)
-        b = buffer(budget=budget)
+async def test_a_range_larger_than_the_budget_is_streamed_through() -> None:
+    budget = Budget(3 * SIZE)
+    b = buffer(budget=budget)
 
-        async def subscription() -> None:
-            for end in range(10, 1010, 10):
-                await b.admit(event(end), 0)
+    async def subscription() -> None:
+        for end in range(10, 1010, 10):
+            await b.admit(event(end), 0)
 
-        filling = asyncio.ensure_future(subscription())
-        with b.reading(TRIM_HORIZON, after(1000)) as cursor:
-            taken = 0
-            while not cursor.done:
-                taken += len(cursor.read(NO_LIMIT))
-                assert budget.used <= 3 * SIZE
-                await asyncio.sleep(0)
-        await filling
-        assert taken == 100
-
-    run(main())
+    filling = asyncio.ensure_future(subscription())
+    with b.reading(TRIM_HORIZON, after(1000)) as cursor:
+        taken = 0
+        while not cursor.done:
+            taken += len(cursor.read(NO_LIMIT))
+            assert budget.used <= 3 * SIZE
+            await asyncio.sleep(0)
+    await filling
+    assert taken == 100
 
 
 def still(b: ShardBuffer, *seconds: float) -> None:
@@ -162,36 +150,30 @@ def still(b: ShardBuffer, *seconds: float) -> None:
         run(b.admit(Event(b"", EventHead(0, 0, 0, still=True)), second))
 
 
-def test_event_beyond_the_budget_stays_until_it_is_planned() -> None:
-    async def main() -> None:
-        budget = Budget(1000)
-        b = ShardBuffer(KEY, after(10), budget, lambda: None)
-        assert budget.open_account(ShardKey("orders", "other")).try_reserve(700)
-        waiting = asyncio.ensure_future(b.admit(event(20), 0))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        b.exceed()
-        await waiting
-        assert b.records == 1 and b.covers(after(10))
-
-    asyncio.run(main())
+async def test_event_beyond_the_budget_stays_until_it_is_planned() -> None:
+    budget = Budget(1000)
+    b = ShardBuffer(KEY, after(10), budget, lambda: None)
+    assert budget.open_account(ShardKey("orders", "other")).try_reserve(700)
+    waiting = asyncio.ensure_future(b.admit(event(20), 0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    b.exceed()
+    await waiting
+    assert b.records == 1 and b.covers(after(10))
 
 
-def test_shard_with_an_event_without_room_is_not_quiet() -> None:
+async def test_shard_with_an_event_without_room_is_not_quiet() -> None:
     """The subscription closes without room, and both its last and its next first event may be wrong."""
 
-    async def main() -> None:
-        budget = Budget(1000)
-        b = ShardBuffer(KEY, after(10), budget, lambda: None)
-        nothing = Event(b"", EventHead(10, 0, 0))
-        with b.reading(after(10), after(50), asked_at=0.0) as cursor:
-            await b.admit(nothing, 1.0)
-            budget.open_account(ShardKey("orders", "other")).try_reserve(900)
-            waiting = asyncio.ensure_future(b.room.reserve(800))
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            await b.admit(nothing, 225.0)
-            assert not cursor.done
-
-    asyncio.run(main())
+    budget = Budget(1000)
+    b = ShardBuffer(KEY, after(10), budget, lambda: None)
+    nothing = Event(b"", EventHead(10, 0, 0))
+    with b.reading(after(10), after(50), asked_at=0.0) as cursor:
+        await b.admit(nothing, 1.0)
+        budget.open_account(ShardKey("orders", "other")).try_reserve(900)
+        waiting = asyncio.ensure_future(b.room.reserve(800))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await b.admit(nothing, 225.0)
+        assert not cursor.done

@@ -62,28 +62,25 @@ def feed_by(
     )
 
 
-def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
+async def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
     class Gone:
         accepts_loss = False
 
         async def run(self) -> None:
             raise DataLossError("it is gone. To go on, ...", causes=["it is gone"])
 
-    async def run() -> None:
-        told: list[tuple[str, bool]] = []
+    told: list[tuple[str, bool]] = []
 
-        async def lost(cause: str) -> None:
-            told.append((cause, buffer.ended))
+    async def lost(cause: str) -> None:
+        told.append((cause, buffer.ended))
 
-        feed = feed_by(lambda *_: Gone(), Listener(), SystemClock(), lost=lost)
-        feed.begin(TRIM_HORIZON)
-        buffer = feed.buffer
-        assert buffer is not None
-        await settle()
-        assert buffer.ended
-        assert told == [("it is gone", False)]
-
-    asyncio.run(run())
+    feed = feed_by(lambda *_: Gone(), Listener(), SystemClock(), lost=lost)
+    feed.begin(TRIM_HORIZON)
+    buffer = feed.buffer
+    assert buffer is not None
+    await settle()
+    assert buffer.ended
+    assert told == [("it is gone", False)]
 
 
 def test_order_outside_the_buffer_commits_nothing() -> None:

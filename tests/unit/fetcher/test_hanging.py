@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from kinesis_efo.fetcher import fetcher as module
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import run
@@ -15,11 +14,6 @@ from tests.unit.fetcher.test_fetcher import Query, expected, horizon
 
 LIMIT = 20_000
 """A little more than an event of one record of 3,000 bytes occupies."""
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "READ_CHUNK_BYTES", 1)
 
 
 def stream_of(records: int, shards: int = 1) -> ModelStream:
@@ -53,6 +47,7 @@ def test_fetcher_frozen_beyond_the_patience_of_ranges_continues() -> None:
     async def main() -> None:
         stream = stream_of(40)
         async with Query(stream, buffer_bytes=LIMIT) as query:
+            query.fetcher.read_chunk_bytes = 1
             await until_full(query)
             reader = await hung(query, whole(stream), 1)
             second = asyncio.create_task(query.read(whole(stream)))

@@ -14,6 +14,7 @@ import pytest
 
 from kinesis_efo.leases import owner as owner_module
 from kinesis_efo.leases.owner import of_this_program, owner_id, provably_gone, readable
+from tests.support.commands import outcome
 from tests.support.world import wait_until
 
 # The module without its package, which imports the AWS SDK: that would take half a second of CPU in each process.
@@ -111,9 +112,7 @@ def test_owner_of_another_form_is_never_provably_gone(owner: str) -> None:
 
 def is_sibling(owner: str) -> bool:
     """Whether another child of this process counts an owner to its program."""
-    answer = subprocess.run(
-        [sys.executable, "-c", SIBLING, owner], capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = outcome([sys.executable, "-c", SIBLING, owner], seconds=60, check=True)
     return {"True": True, "False": False}[answer.stdout.strip()]
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -17,6 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, Sample
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
 from kinesis_efo.metrics.otel import METER, Telemetry, publish
+from tests.support.http_server import Handler, served
 
 ORDERS = (("application", "lake"), ("environment", ""), ("stream", "orders"))
 
@@ -77,31 +76,21 @@ def test_a_programs_own_sdk_is_used_whenever_it_comes(when: str) -> None:
     assert (ran.stdout, ran.stderr) == ("kinesis_efo.records 3\n", "")
 
 
-class Collector(BaseHTTPRequestHandler):
+class Collector(Handler):
     """An OTLP/HTTP receiver."""
 
     received: list[tuple[str, ExportMetricsServiceRequest]]
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.received.append((self.path, ExportMetricsServiceRequest.FromString(body)))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+        self.received.append((self.path, ExportMetricsServiceRequest.FromString(self.body())))
+        self.answer(200)
 
 
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[tuple[str, ExportMetricsServiceRequest]]]]:
     received: list[tuple[str, ExportMetricsServiceRequest]] = []
-    server = HTTPServer(("127.0.0.1", 0), type("ThisCollector", (Collector,), {"received": received}))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", received
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(Collector, received=received) as url:
+        yield url, received
 
 
 def test_the_environment_alone_sends_metrics_to_a_collector(

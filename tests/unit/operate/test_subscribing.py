@@ -161,19 +161,16 @@ def test_recent_subscriber_is_waited_for_once() -> None:
     assert other.played.gaps == [1.0], "another refusal is not repeated"
 
 
-def test_interrupt_closes_the_subscription() -> None:
+async def test_interrupt_closes_the_subscription() -> None:
     transports = Transports(IDLE)
 
-    async def main() -> None:
-        measuring = asyncio.create_task(
-            subscribing.measured(Kinesis("shardId-1"), ORDERS, transports, SECONDS, LoopClock())
-        )
-        await asyncio.sleep(6.0)
-        measuring.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await measuring
-
-    run(main())
+    measuring = asyncio.create_task(
+        subscribing.measured(Kinesis("shardId-1"), ORDERS, transports, SECONDS, LoopClock())
+    )
+    await asyncio.sleep(6.0)
+    measuring.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await measuring
     with pytest.raises(CheckFailed, match="has no open shard"):
-        run(subscribing.measured(Kinesis(), ORDERS, Transports(), SECONDS, LoopClock()))
+        await subscribing.measured(Kinesis(), ORDERS, Transports(), SECONDS, LoopClock())
     assert [stream.closed for stream in transports.played.streams] == [True]

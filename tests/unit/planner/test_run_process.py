@@ -9,7 +9,6 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -56,19 +55,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     return Runtime()
 
 
-def stay(runtime: Any, jvm: Process, touched: list[bool] | None = None, planner: int | None = None) -> threading.Thread:
-    touch = [] if touched is None else touched
-    file: Any = SimpleNamespace(touch=lambda: touch.append(True), restore=lambda: None)
-    planner = os.getppid() if planner is None else planner
-    thread = threading.Thread(target=run_process.stay, args=(runtime, jvm, planner, file))
-    thread.start()
-    return thread
-
-
-def test_a_run_keeps_its_file_young(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_process, "_TOUCH_SECONDS", 0.05)
+def test_a_run_keeps_its_file_young(runtime: Runtime) -> None:
     touched: list[bool] = []
-    staying = stay(runtime, Process.of(os.getpid()), touched)
+    file = SimpleNamespace(touch=lambda: touched.append(True), restore=lambda: None)
+    given = (runtime, Process.of(os.getpid()), os.getppid(), file, 0.05)
+    staying = threading.Thread(target=run_process.stay, args=given)
+    staying.start()
     staying.join(0.5)
     runtime.clients = 0
     runtime.whole.emptied.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -17,8 +17,8 @@ from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.engine import REPLACED_SECONDS
 from kinesis_efo.producer.routing import HashRange
 from kinesis_efo.producer.service import KinesisService
-from tests.support import virtual_time
 from tests.support.producers import with_parts
+from tests.support.virtual_time import LoopClock
 from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
 
 PUT_SECONDS = 0.02
@@ -56,24 +56,18 @@ class LimitedService(ModelService):
         return self.stream.store(parcel)
 
 
-def run(scenario: Callable[[AsyncProducer], Awaitable[Any]], service: ModelService, **wanted: Any) -> None:
+def producing(service: ModelService, **wanted: Any) -> AsyncProducer:
     @asynccontextmanager
     async def connect() -> AsyncIterator[KinesisService]:
         yield service
 
-    async def main() -> None:
-        settings, clock = ProducerSettings(**wanted), virtual_time.LoopClock()
-        async with with_parts(
-            AsyncProducer("orders", settings=settings), connect=connect, clock=clock, random=Random(1)
-        ) as producer:
-            await scenario(producer)
-
-    virtual_time.run(main())
+    producer = AsyncProducer("orders", settings=ProducerSettings(**wanted))
+    return with_parts(producer, connect=connect, clock=LoopClock(), random=Random(1))
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
 @pytest.mark.parametrize("callers", ["one for each shard", "one for all"])
-def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool) -> None:
+async def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool) -> None:
     shards, rates = 4, [2_500, 250, 250, 250]
     service = LimitedService(shards, random := Random(1))
     put_at: dict[bytes, float] = {}
@@ -91,13 +85,11 @@ def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool
             random.shuffle(come)
             await producer.put_many([record(shard) for shard in come])
 
-    async def scenario(producer: AsyncProducer) -> None:
+    async with producing(service, aggregate=aggregate) as producer:
         its_shards = [list(range(shards))] if callers == "one for all" else [[shard] for shard in range(shards)]
         await asyncio.gather(*(call(producer, its) for its in its_shards))
         assert producer.metrics.backpressure_seconds > 1, "the hot shard must have filled the bound"
         await producer.flush()
-
-    run(scenario, service, aggregate=aggregate)
     waited = sorted(service.stored_at[data] - at for data, at in put_at.items() if not data.startswith(b"0:"))
     assert len(waited) == 3 * 25 * 250
     assert waited[-1] < 1.0
@@ -105,7 +97,7 @@ def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool
     assert service.sent < 2 * service.taken, "records are sent again and again"
 
 
-def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+async def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     service = ModelService(ModelStream(even_shards(1)))
     poisoned = True
@@ -114,8 +106,7 @@ def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureF
         failure = Answer(code="InternalFailure", message="x")
         return [failure if poisoned and parcel.key == "poison" else service.stream.store(parcel) for parcel in parcels]
 
-    async def scenario(producer: AsyncProducer) -> None:
-        nonlocal poisoned
+    async with producing(service) as producer:
         service.script = script
         await producer.put(b"secret", "poison")
         flush = asyncio.create_task(producer.flush())
@@ -125,8 +116,6 @@ def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureF
         assert not flush.done()
         poisoned = False
         await flush
-
-    run(scenario, service)
     named = [text for text in caplog.messages if "is not written yet" in text]
     assert 5 <= len(named) <= 7
     assert named[0].startswith(
@@ -137,7 +126,7 @@ def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("fails", [0, 3])
-def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> None:
+async def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> None:
     service = ModelService(ModelStream(even_shards(1)))
     lists = service.shards
 
@@ -148,7 +137,8 @@ def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> Non
             raise TimeoutError("LimitExceededException")
         return await lists()
 
-    async def scenario(producer: AsyncProducer) -> None:
+    service.shards = shards  # type: ignore[method-assign]
+    async with producing(service, aggregate=True) as producer:
         await producer.put(b"first", "k")
         await producer.flush()
         assert service.lists == 1
@@ -159,6 +149,3 @@ def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> Non
         await producer.flush()
         assert {record.data for record in service.stream.seen} == {b"first", *(b"%d" % number for number in range(200))}
         assert len(service.stream.seen) == 201, "none is written twice"
-
-    service.shards = shards  # type: ignore[method-assign]
-    run(scenario, service, aggregate=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -17,10 +18,8 @@ from kinesis_efo.producer.record import PutArguments, Record
 from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.records.distribution import Distribution
 from tests.support.messages import raises
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 from tests.support.write_model import ModelService, ModelStream, even_shards
-
-Scenario = Callable[["Writing"], Awaitable[None]]
 
 
 class Writing:
@@ -58,17 +57,14 @@ class Writing:
         return sorted(int(record.data) for record in self.stream.seen)
 
 
-def drive(scenario: Scenario, stream: ModelStream, request: pytest.FixtureRequest, **settings: Any) -> None:
+@asynccontextmanager
+async def writing_to(stream: ModelStream, request: pytest.FixtureRequest, **settings: Any) -> AsyncIterator[Writing]:
     writing = Writing(request.node.name, stream, **settings)
-
-    async def main() -> None:
-        await writing.open()
-        try:
-            await scenario(writing)
-        finally:
-            await writing.engine.stop()
-
-    run(main())
+    await writing.open()
+    try:
+        yield writing
+    finally:
+        await writing.engine.stop()
 
 
 def numbered(first: int, count: int, hash_key: int | None = None) -> list[PutArguments]:
@@ -82,10 +78,10 @@ def auto(shards: int = 8) -> ModelStream:
 @pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_nothing_is_listed_predicted_or_aggregated(
+async def test_nothing_is_listed_predicted_or_aggregated(
     ordered: bool, aggregate: bool, request: pytest.FixtureRequest
 ) -> None:
-    async def scenario(writing: Writing) -> None:
+    async with writing_to(auto(), request, ordered=ordered, aggregate=aggregate) as writing:
         for number in range(20):
             await writing.write(numbered(500 * number, 500, hash_key=7))
             await asyncio.sleep(1)
@@ -99,18 +95,14 @@ def test_nothing_is_listed_predicted_or_aggregated(
         assert not writing.aggregates
         assert writing.engine.metrics.retries == {}
 
-    drive(scenario, auto(), request, ordered=ordered, aggregate=aggregate)
 
-
-def test_ignored_settings_are_named_in_one_warning(
+async def test_ignored_settings_are_named_in_one_warning(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(writing: Writing) -> None:
+    caplog.set_level(logging.WARNING)
+    async with writing_to(auto(), request, ordered=True, aggregate=True) as writing:
         await writing.open()
         await writing.write(numbered(0, 10))
-
-    caplog.set_level(logging.WARNING)
-    drive(scenario, auto(), request, ordered=True, aggregate=True)
     (said,) = caplog.messages
     assert said == (
         f"stream {request.node.name}: records are not aggregated or kept in order: Kinesis distributes the stream's records itself "
@@ -120,10 +112,12 @@ def test_ignored_settings_are_named_in_one_warning(
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_change_to_auto_while_writing_loses_nothing(
+async def test_change_to_auto_while_writing_loses_nothing(
     ordered: bool, aggregate: bool, request: pytest.FixtureRequest
 ) -> None:
-    async def scenario(writing: Writing) -> None:
+    stream = auto()
+    stream.distribution = Distribution.KEYED
+    async with writing_to(stream, request, ordered=ordered, aggregate=aggregate) as writing:
         await writing.write(numbered(0, 2_000))
         service, stream = writing.service, writing.stream
         assert bool(writing.aggregates) is aggregate
@@ -139,19 +133,16 @@ def test_change_to_auto_while_writing_loses_nothing(
         assert not writing.aggregates
         assert service.lists == lists <= 3
 
-    stream = auto()
-    stream.distribution = Distribution.KEYED
-    drive(scenario, stream, request, ordered=ordered, aggregate=aggregate)
-
 
 @pytest.mark.parametrize("placed_by_kinesis", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_unknown_distribution_disables_aggregation_and_slows_lookups(
+async def test_unknown_distribution_disables_aggregation_and_slows_lookups(
     ordered: bool, placed_by_kinesis: bool, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = ModelStream(even_shards(8), Distribution.UNKNOWN, "the role has no permission", placed_by_kinesis)
 
-    async def scenario(writing: Writing) -> None:
+    caplog.set_level(logging.WARNING)
+    async with writing_to(stream, request, aggregate=True, ordered=ordered) as writing:
         for number in range(120):
             await writing.write(numbered(50 * number, 50))
             await asyncio.sleep(1)
@@ -160,19 +151,16 @@ def test_unknown_distribution_disables_aggregation_and_slows_lookups(
         # Once when it was opened; then, where records go elsewhere, after 0, 2, 4, 8, 16 and 32 s.
         assert writing.service.lists == (7 if placed_by_kinesis else 1)
         assert len(writing.service.requests) <= 240, "a request of 50 keys, also where order is kept"
-
-    caplog.set_level(logging.WARNING)
-    drive(scenario, stream, request, aggregate=True, ordered=ordered)
     (said,) = caplog.messages
     assert said.startswith(f"stream {request.node.name}: records are not aggregated, because it is not known")
     assert said.endswith("the role has no permission")
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_reshard_is_found_by_one_call(aggregate: bool, request: pytest.FixtureRequest) -> None:
+async def test_reshard_is_found_by_one_call(aggregate: bool, request: pytest.FixtureRequest) -> None:
     stream = ModelStream(even_shards(2))
 
-    async def scenario(writing: Writing) -> None:
+    async with writing_to(stream, request, aggregate=aggregate) as writing:
         await writing.write(numbered(0, 500))
         stream.split(0)
         await writing.write(numbered(500, 500))
@@ -184,49 +172,45 @@ def test_reshard_is_found_by_one_call(aggregate: bool, request: pytest.FixtureRe
         )
         assert writing.service.lists <= 3
 
-    drive(scenario, stream, request, aggregate=aggregate)
 
-
-def test_failed_refresh_leaves_written_records_acknowledged(
+async def test_failed_refresh_leaves_written_records_acknowledged(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else the records would count as unwritten, and be written once more."""
     stream = ModelStream(even_shards(2))
 
-    async def scenario(writing: Writing) -> None:
-        await writing.write(numbered(0, 500))
-        known = await writing.service.shards()
-        stream.split(0)
-
-        ask = writing.service.traits
-        refused = 3
-
-        async def throttled() -> Any:
-            nonlocal refused
-            refused -= 1
-            if refused >= 0:
-                raise TimeoutError("LimitExceededException")
-            return await ask()
-
-        writing.service.traits = throttled  # type: ignore[method-assign]
-        lists = writing.service.shards
-
-        async def late() -> Any:
-            """ListShards does not know the children yet."""
-            return known if refused > 0 else await lists()
-
-        writing.service.shards = late  # type: ignore[method-assign]
-        await writing.write(numbered(500, 500))
-        assert set(writing.stored) == set(range(1_000))
-        assert writing.engine.metrics.outstanding_records == 0
-
     with caplog.at_level(logging.WARNING):
-        drive(scenario, stream, request, aggregate=True)
+        async with writing_to(stream, request, aggregate=True) as writing:
+            await writing.write(numbered(0, 500))
+            known = await writing.service.shards()
+            stream.split(0)
+
+            ask = writing.service.traits
+            refused = 3
+
+            async def throttled() -> Any:
+                nonlocal refused
+                refused -= 1
+                if refused >= 0:
+                    raise TimeoutError("LimitExceededException")
+                return await ask()
+
+            writing.service.traits = throttled  # type: ignore[method-assign]
+            lists = writing.service.shards
+
+            async def late() -> Any:
+                """ListShards does not know the children yet."""
+                return known if refused > 0 else await lists()
+
+            writing.service.shards = late  # type: ignore[method-assign]
+            await writing.write(numbered(500, 500))
+            assert set(writing.stored) == set(range(1_000))
+            assert writing.engine.metrics.outstanding_records == 0
     assert "cannot be refreshed: LimitExceededException" in caplog.text
 
 
-def test_record_without_a_key_gets_a_random_one(request: pytest.FixtureRequest) -> None:
-    async def scenario(writing: Writing) -> None:
+async def test_record_without_a_key_gets_a_random_one(request: pytest.FixtureRequest) -> None:
+    async with writing_to(ModelStream(even_shards(2)), request) as writing:
         await writing.write([(b"0", None), (b"1", "mine"), (b"2", None, 7)])
         source = Random(1)
         # The engine's own draws for jitter come later: nothing has failed.
@@ -238,5 +222,3 @@ def test_record_without_a_key_gets_a_random_one(request: pytest.FixtureRequest) 
             "record 3 (1 bytes of data): the partition key must be a text of 1 to 256 characters; it has 0 characters: ''",
         ):
             await writing.write([(b"3", "")])
-
-    drive(scenario, ModelStream(even_shards(2)), request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -21,9 +21,9 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.service import KinesisService
-from tests.support import virtual_time
 from tests.support.messages import raises
 from tests.support.producers import with_parts
+from tests.support.virtual_time import LoopClock
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
@@ -68,25 +68,21 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-Scenario = Callable[[AsyncProducer, Opened], Awaitable[Any]]
+@asynccontextmanager
+async def producing(**wanted: Any) -> AsyncIterator[tuple[AsyncProducer, Opened]]:
+    producer = AsyncProducer("orders", settings=ProducerSettings(**wanted))
+    async with with_parts(producer, connect=(opened := Opened()), clock=LoopClock()):
+        yield producer, opened
 
 
-def run(scenario: Scenario, shards: int = 1, **wanted: Any) -> None:
-    async def main() -> None:
-        opened = Opened(shards)
-        async with (
-            asyncio.timeout(30),
-            with_parts(AsyncProducer("orders", settings=ProducerSettings(**wanted)), connect=opened) as made,
-        ):
-            await scenario(made, opened)
-
-    asyncio.run(main())
-
-
-def fail(scenario: Scenario, kind: type[Exception] = StreamNotFoundError, **wanted: Any) -> None:
-    """Run a scenario after which the producer raises its failure when it is closed."""
+@asynccontextmanager
+async def failing(
+    kind: type[Exception] = StreamNotFoundError, **wanted: Any
+) -> AsyncIterator[tuple[AsyncProducer, Opened]]:
+    """A producer that raises its failure when it is closed."""
     with pytest.raises(kind):
-        run(scenario, **wanted)
+        async with producing(**wanted) as both:
+            yield both
 
 
 def numbered(count: int, key: str = "k") -> Iterator[tuple[str, str]]:
@@ -94,8 +90,8 @@ def numbered(count: int, key: str = "k") -> Iterator[tuple[str, str]]:
 
 
 # Shows 87.
-def test_put_waits_for_room_and_continues_afterwards() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_put_waits_for_room_and_continues_afterwards() -> None:
+    async with producing(max_outstanding_records=10, linger=60) as (producer, opened):
         opened.service.gate.clear()
         await producer.put_many(numbered(10))
         waiting = asyncio.create_task(producer.put(b"x", "late"))
@@ -113,14 +109,12 @@ def test_put_waits_for_room_and_continues_afterwards() -> None:
         assert (metrics.records_written, metrics.backpressure_waits) == (11, 1)
         assert metrics.backpressure_seconds > 0
 
-    run(scenario, max_outstanding_records=10, linger=60)
-
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_cancelled_request_fails_the_producer(begun: bool) -> None:
+async def test_cancelled_request_fails_the_producer(begun: bool) -> None:
     """Whoever ends a program cancels all tasks of the loop; a flush after that must not wait for ever."""
 
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+    async with failing(WriteError, linger=0) as (producer, opened):
         opened.service.gate.clear()
         sent = await producer.send(b"x", "k")
         while not (opened.service.requests if begun else asyncio.all_tasks() - {asyncio.current_task()}):  # noqa: ASYNC110
@@ -131,13 +125,10 @@ def test_cancelled_request_fails_the_producer(begun: bool) -> None:
             await asyncio.wait_for(producer.flush(), SOON)
         assert isinstance(sent.exception(), WriteError)
 
-    with pytest.raises(WriteError):
-        run(scenario, linger=0)
-
 
 # Shows 87.
-def test_flush_waits_only_for_records_put_before() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_flush_waits_only_for_records_put_before() -> None:
+    async with producing(linger=60) as (producer, opened):
         opened.service.gate.clear()
         await producer.put(b"first", "k")
         flush = asyncio.create_task(producer.flush())
@@ -151,12 +142,10 @@ def test_flush_waits_only_for_records_put_before() -> None:
         assert producer.metrics.outstanding_records == 1
         assert opened.stored == [b"first"]
 
-    run(scenario, linger=60)
-
 
 # Shows 88.
-def test_first_failure_is_raised_by_every_later_call() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_first_failure_is_raised_by_every_later_call() -> None:
+    async with failing() as (producer, opened):
         opened.service.script = gone
         await producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError, match="stream orders cannot be written to: ResourceNotFoundException"):
@@ -173,34 +162,27 @@ def test_first_failure_is_raised_by_every_later_call() -> None:
                 await producer.close()
         assert opened.closed
 
-    fail(scenario)
-
 
 @pytest.mark.parametrize("fail_on_error", [False, True])
-def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
-    async def scenario() -> None:
-        opened = Opened()
-        settings = ProducerSettings(fail_on_error=fail_on_error)
-        producer = await with_parts(
-            AsyncProducer("orders", settings=settings), connect=opened, clock=virtual_time.LoopClock()
-        ).open()
-        opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
-        await producer.put_many(numbered(100))
-        with raises(
-            RetriesExhaustedError,
-            "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
-            "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
-        ):
-            await producer.flush()
-        assert producer.metrics.records_refused == 0
-        # Otherwise, garbage collection logs the lost records in the middle of another test.
-        await producer.abort()
-
-    virtual_time.run(scenario())
+async def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
+    opened = Opened()
+    settings = ProducerSettings(fail_on_error=fail_on_error)
+    producer = await with_parts(AsyncProducer("orders", settings=settings), connect=opened, clock=LoopClock()).open()
+    opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
+    await producer.put_many(numbered(100))
+    with raises(
+        RetriesExhaustedError,
+        "stream orders cannot be written to: every record for shardId-000000000000 failed for ... s, beginning with "
+        "InternalFailure: x. Remove the cause, or raise the limit (retry_timeout is 300 s)",
+    ):
+        await producer.flush()
+    assert producer.metrics.records_refused == 0
+    # Otherwise, garbage collection logs the lost records in the middle of another test.
+    await producer.abort()
 
 
 @pytest.mark.parametrize("kind", [RecordRefusedError, ZeroDivisionError])
-def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> None:
+async def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> None:
     def given() -> Iterator[tuple[bytes, str]]:
         for number in range(5):
             yield b"%d" % number, f"k{number}"
@@ -208,17 +190,15 @@ def test_put_many_writes_the_records_before_an_error(kind: type[Exception]) -> N
             yield LARGE, "large"
         raise ZeroDivisionError
 
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+    async with producing() as (producer, opened):
         with pytest.raises(kind):
             await producer.put_many(given())
         await producer.flush()
         assert opened.stored == [b"0", b"1", b"2", b"3", b"4"]
 
-    run(scenario)
 
-
-def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCaptureFixture) -> None:
+    async with failing(fail_on_error=False) as (producer, opened):
         opened.service.script = lambda parcels: [
             Answer(code="ValidationException", message="bad") if parcel.data == b"bad" else Answer(parcel.key)
             for parcel in parcels
@@ -233,21 +213,17 @@ def test_refused_records_are_counted_and_logged_on_request(caplog: pytest.LogCap
         await producer.put(b"x", "k")
         with pytest.raises(StreamNotFoundError):
             await producer.flush()
-
-    fail(scenario, fail_on_error=False)
     assert sum("not written to stream orders" in message for message in caplog.messages) == 3
 
 
-def test_record_above_a_setting_names_the_setting() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_record_above_a_setting_names_the_setting() -> None:
+    async with producing(max_outstanding_bytes=8000) as (producer, _):
         with raises(
             RecordRefusedError,
             "record 0 (partition key 'k', 8001 bytes) is larger than the 8000 bytes that 'max_outstanding_bytes' allows "
             "(partition key included). Make it smaller, or raise 'max_outstanding_bytes'",
         ):
             await producer.put(b"x" * 8_000, "k")
-
-    run(scenario, max_outstanding_bytes=8_000)
 
 
 def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptureFixture) -> None:
@@ -291,8 +267,8 @@ def test_producer_that_is_not_open_names_the_remedy() -> None:
     asyncio.run(main())
 
 
-def test_aggregate_that_missed_a_split_is_written_again() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_aggregate_that_missed_a_split_is_written_again() -> None:
+    async with producing(aggregate=True) as (producer, opened):
         opened.stream.split(0)
         await producer.put_many(numbered(50))
         await producer.flush()
@@ -300,13 +276,11 @@ def test_aggregate_that_missed_a_split_is_written_again() -> None:
         assert producer.metrics.retries == {"WrongShard": 1}
         assert opened.service.lists == 2
 
-    run(scenario, aggregate=True)
 
-
-def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+    async with producing(max_outstanding_records=1, stall_warning=0.1) as (producer, opened):
         opened.service.gate.clear()
         await producer.put(b"x", "k")
         waiting = asyncio.create_task(producer.put(b"x", "k"))
@@ -316,8 +290,6 @@ def test_stall_is_logged_when_it_begins_and_ends(caplog: pytest.LogCaptureFixtur
         opened.service.gate.set()
         await waiting
         await producer.flush()
-
-    run(scenario, max_outstanding_records=1, stall_warning=0.1)
     assert "1 records (2 bytes) are outstanding and none was acknowledged for" in caplog.messages[0]
     assert "continues after" in caplog.messages[1]
     assert len(caplog.messages) == 2
@@ -378,24 +350,20 @@ class TestBlocking:
         assert opened.closed
 
 
-def test_sent_record_fails_with_the_producer() -> None:
-    async def scenario(producer: AsyncProducer, opened: Opened) -> None:
+async def test_sent_record_fails_with_the_producer() -> None:
+    async with failing(linger=0.001) as (producer, opened):
         written = await producer.send(b"x", "k")
         assert (await written).shard_id == "shardId-000000000000"
         opened.service.script = gone
         with pytest.raises(StreamNotFoundError):
             await (await producer.send(b"y"))
 
-    fail(scenario, linger=0.001)
 
-
-def test_refused_sent_record_fails_alone() -> None:
-    async def scenario(producer: AsyncProducer, _: Opened) -> None:
+async def test_refused_sent_record_fails_alone() -> None:
+    async with producing(fail_on_error=False) as (producer, _):
         with pytest.raises(RecordRefusedError):
             await producer.send(LARGE, "k")
         assert (await (await producer.send(b"x"))).shard_id
-
-    run(scenario, fail_on_error=False)
 
 
 def test_unwritten_sent_record_fails_at_abort() -> None:

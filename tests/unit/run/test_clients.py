@@ -42,6 +42,7 @@ class Client:
         self.give_up = False
         file = RunFile(path)
         self.link = RunLink(file, RunConnection(own.address, own.secret), self.check, lambda _: time.sleep(0.01))
+        self.link.ending_seconds = 0.1  # Nothing ends this run.
         LINKS.append(self.link)
         parsed = SourceOptions.parse({"manifest": "m.json", **options})
         self.joined = self.link.join(
@@ -59,9 +60,7 @@ class Client:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
-    # Nothing ends this run.
-    monkeypatch.setattr("kinesis_efo.planner.run_link._ENDING_SECONDS", 0.1)
+def own(tmp_path: Path) -> Iterator[FakeRun]:
     own = FakeRun(manifest("orders"), OPTIONS)
     own.start()
     file = OwnFile(tmp_path / "run", RunEntry(own.address, own.secret, {}))
@@ -131,10 +130,8 @@ def test_client_of_a_dead_process_is_removed(own: FakeRun, tmp_path: Path) -> No
         each.link.close()
 
 
-def test_calls_wait_until_the_clients_streams_are_open(
-    own: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kinesis_efo.run.clients.ANSWER_SECONDS", 0.05)
+def test_calls_wait_until_the_clients_streams_are_open(own: FakeRun, tmp_path: Path) -> None:
+    own.clients.answer_seconds = 0.05
     own.loop.call_soon_threadsafe(own.may_open.clear)
     client = Client(own, tmp_path / "run")
     caller = threading.Thread(target=lambda: client.link.ask(Begin(kept=OFFSET)))

@@ -129,18 +129,15 @@ def test_waits_count_data() -> None:
     assert may_wait([small, small], 201) and not may_wait([small, small], 200)
 
 
-def test_half_of_each_buffer_and_the_limits_of_all_hold() -> None:
-    async def main() -> None:
-        query = Query(FIRST, SECOND)
-        query.buffers.groups = [({FIRST}, 8 * SIZE), ({SECOND}, 8 * SIZE)]
-        for key, end in product((FIRST, SECOND), range(10, 110, 10)):
-            query.buffers.add(key, end)
-        query.planner.touch([FIRST, SECOND])
-        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
-        for limits, records in (((), 4), ((NO_LIMIT, 6), 3), ((3_100, NO_LIMIT), 3)):
-            assert [each.records for each in (await query.poll(offset, *limits)).values()] == [records, records]
-
-    run(main())
+async def test_half_of_each_buffer_and_the_limits_of_all_hold() -> None:
+    query = Query(FIRST, SECOND)
+    query.buffers.groups = [({FIRST}, 8 * SIZE), ({SECOND}, 8 * SIZE)]
+    for key, end in product((FIRST, SECOND), range(10, 110, 10)):
+        query.buffers.add(key, end)
+    query.planner.touch([FIRST, SECOND])
+    offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON)
+    for limits, records in (((), 4), ((NO_LIMIT, 6), 3), ((3_100, NO_LIMIT), 3)):
+        assert [each.records for each in (await query.poll(offset, *limits)).values()] == [records, records]
 
 
 @given(
@@ -167,67 +164,55 @@ def test_limit_of_data_holds_beyond_one_event(events: list[tuple[ShardKey, int, 
     run(main())
 
 
-def test_large_event_behind_an_idle_one_is_planned_whole() -> None:
-    async def main() -> None:
-        query = Query(FIRST)
-        query.buffers.add(FIRST, 10, records=0)
-        query.buffers.add(FIRST, 20, records=5)
-        told = await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1)
-        assert told[FIRST].records == 5
-
-    run(main())
+async def test_large_event_behind_an_idle_one_is_planned_whole() -> None:
+    query = Query(FIRST)
+    query.buffers.add(FIRST, 10, records=0)
+    query.buffers.add(FIRST, 20, records=5)
+    told = await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1)
+    assert told[FIRST].records == 5
 
 
-def test_wait_ends_with_records_at_the_tip_only() -> None:
-    async def main() -> None:
-        query = Query(FIRST, SECOND, THIRD)
-        offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON, third=SHARD_END)
-        query.buffers.behind = {FIRST: 60_000, SECOND: 0, THIRD: 0}
-        query.buffers.add(FIRST, 10)
-        await query.poll(offset)
-        began = LoopClock().monotonic()
-        waiting = asyncio.create_task(query.planner.until_tip(50.0))
-        await asyncio.sleep(1)
-        for key, end, records in ((FIRST, 20, 1), (SECOND, 10, 0), (THIRD, 10, 1)):
-            query.buffers.add(key, end, records)
-            query.planner.touch([key])
-            query.planner.wake()
-            await asyncio.sleep(1)
-            assert not waiting.done(), key
-        query.buffers.add(SECOND, 20)
-        query.planner.touch([SECOND])
+async def test_wait_ends_with_records_at_the_tip_only() -> None:
+    query = Query(FIRST, SECOND, THIRD)
+    offset = at(first=TRIM_HORIZON, second=TRIM_HORIZON, third=SHARD_END)
+    query.buffers.behind = {FIRST: 60_000, SECOND: 0, THIRD: 0}
+    query.buffers.add(FIRST, 10)
+    await query.poll(offset)
+    began = LoopClock().monotonic()
+    waiting = asyncio.create_task(query.planner.until_tip(50.0))
+    await asyncio.sleep(1)
+    for key, end, records in ((FIRST, 20, 1), (SECOND, 10, 0), (THIRD, 10, 1)):
+        query.buffers.add(key, end, records)
+        query.planner.touch([key])
         query.planner.wake()
-        await waiting
-        assert LoopClock().monotonic() == began + 4
-        assert THIRD not in query.buffers.asked, "the query has read it whole"
-        told = await query.poll(offset)
-        assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
-
-    run(main())
-
-
-def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:
-    async def main() -> None:
-        query = Query(FIRST)
-        query.failure.on_set(query.planner.wake)
-        waiting = asyncio.create_task(query.planner.until_tip(50.0))
         await asyncio.sleep(1)
-        query.failure.set(DataLossError("gone"))
-        with pytest.raises(DataLossError, match="gone"):
-            async with asyncio.timeout(0.1):
-                await waiting
+        assert not waiting.done(), key
+    query.buffers.add(SECOND, 20)
+    query.planner.touch([SECOND])
+    query.planner.wake()
+    await waiting
+    assert LoopClock().monotonic() == began + 4
+    assert THIRD not in query.buffers.asked, "the query has read it whole"
+    told = await query.poll(offset)
+    assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
 
-    run(main())
+
+async def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:
+    query = Query(FIRST)
+    query.failure.on_set(query.planner.wake)
+    waiting = asyncio.create_task(query.planner.until_tip(50.0))
+    await asyncio.sleep(1)
+    query.failure.set(DataLossError("gone"))
+    with pytest.raises(DataLossError, match="gone"):
+        async with asyncio.timeout(0.1):
+            await waiting
 
 
-def test_finished_shard_holds_no_other_within_the_skew() -> None:
-    async def main() -> None:
-        query = Query(FIRST, SECOND, max_skew=10.0)
-        query.buffers.add(SECOND, 5, arrived=1_700_000_000_000)
-        start = at(first=1, second=1)
-        assert not (await query.poll(start))[SECOND].records
-        query.planner.finish(frozenset({FIRST}))
-        query.buffers.away = {FIRST}
-        assert (await query.poll(start))[SECOND].records == 1
-
-    run(main())
+async def test_finished_shard_holds_no_other_within_the_skew() -> None:
+    query = Query(FIRST, SECOND, max_skew=10.0)
+    query.buffers.add(SECOND, 5, arrived=1_700_000_000_000)
+    start = at(first=1, second=1)
+    assert not (await query.poll(start))[SECOND].records
+    query.planner.finish(frozenset({FIRST}))
+    query.buffers.away = {FIRST}
+    assert (await query.poll(start))[SECOND].records == 1

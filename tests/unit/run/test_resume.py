@@ -16,7 +16,7 @@ from kinesis_efo.positions import Offset, Position, ShardKey
 from kinesis_efo.run.query import Query
 from kinesis_efo.run.run import Run
 from tests.support.lease_store import MemoryLeaseStore
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 SHARD = ShardKey("orders", "shardId-000000000000")
 KEY = "orders:shardId-000000000000"
@@ -34,12 +34,9 @@ def query(notes: RunNotes | None = None) -> tuple[Run, Query]:
     return made, Query(made)
 
 
-def test_joining_query_is_compared_with_the_runs_rows(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_joining_query_is_compared_with_the_runs_rows(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         held, _ = query()
         held.lease_taken("orders", {KEY: Lease(KEY, checkpoint=Position.after(30))})
         Query(held, name="later").resume(Offset({SHARD: Position.after(20)}))
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert len([message for message in caplog.messages if "give it a new output directory" in message]) == 1

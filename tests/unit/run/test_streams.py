@@ -53,35 +53,29 @@ async def passes() -> None:
         await asyncio.sleep(0)
 
 
-def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
-    async def go() -> None:
-        opening = Opening()
-        streams = opening.streams
-        streams.add({"clicks": ref("clicks")})
-        await passes()
-        waiting = asyncio.create_task(streams.ready(["clicks"]))
-        await passes()
-        opening.further[0].listed.set_exception(StreamError("not allowed"))
-        with pytest.raises(StreamError):
-            await waiting
-        assert list(streams.arns) == ["orders"]
-        assert list(streams.opened) == ["orders"]
-        streams.add({"clicks": ref("clicks")})
-        await passes()
-        opening.further[1].listed.set_result(None)
-        await streams.ready(["clicks"])
-        assert list(streams.opened) == ["orders", "clicks"]
-
-    asyncio.run(go())
+async def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
+    opening = Opening()
+    streams = opening.streams
+    streams.add({"clicks": ref("clicks")})
+    await passes()
+    waiting = asyncio.create_task(streams.ready(["clicks"]))
+    await passes()
+    opening.further[0].listed.set_exception(StreamError("not allowed"))
+    with pytest.raises(StreamError):
+        await waiting
+    assert list(streams.arns) == ["orders"]
+    assert list(streams.opened) == ["orders"]
+    streams.add({"clicks": ref("clicks")})
+    await passes()
+    opening.further[1].listed.set_result(None)
+    await streams.ready(["clicks"])
+    assert list(streams.opened) == ["orders", "clicks"]
 
 
-def test_client_that_cannot_share_streams_gets_the_reason() -> None:
-    async def go() -> None:
-        streams = Opening().streams
-        assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []
-        (other,) = streams.faults({"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")})
-        assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders in this query" in other
-        (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")})
-        assert "give both queries the same manifest" in renamed
-
-    asyncio.run(go())
+async def test_client_that_cannot_share_streams_gets_the_reason() -> None:
+    streams = Opening().streams
+    assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []
+    (other,) = streams.faults({"orders": ref("orders", arn="arn:aws:kinesis:us-east-1:2:stream/orders")})
+    assert "stream 'orders' is arn:aws:kinesis:us-east-1:2:stream/orders in this query" in other
+    (renamed,) = streams.faults({"clicks": ref("clicks", stream="clicks-2")})
+    assert "give both queries the same manifest" in renamed

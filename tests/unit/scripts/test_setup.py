@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import outcome
+
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
 
 
@@ -51,11 +53,11 @@ class Machine:
         self.program("apt-get", f'case "$1" in install) {installs or ":"} ;; esac')
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return outcome(
             [str(self.bin / "sh"), str(self.script), *arguments],
+            seconds=20,
             env={"PATH": str(self.bin), "HOME": str(self.root), "JVM_DIR": str(self.jvm), **environment},
-            capture_output=True, text=True, timeout=20, check=False,
-        )  # fmt: skip
+        )
 
     @property
     def called(self) -> str:

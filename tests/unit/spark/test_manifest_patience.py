@@ -3,47 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 
 import pytest
 
 from kinesis_efo.errors import ManifestError
 from kinesis_efo.spark.source import KinesisEfoSource
+from tests.support.http_server import Handler, served
 
 pytestmark = pytest.mark.spark
 
 
-@contextmanager
-def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[tuple[str, list[str]]]:
-    asked: list[str] = []
+class Broken(Handler):
+    """Answers every request with an error, or with nothing until the test is over."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.headers.get("X-Amz-Target") or self.path)
-            answer(self)
+    asked: list[str]
+    over: Event
+    silent: bool
 
-        do_GET = do_POST
+    def do_POST(self) -> None:
+        self.asked.append(self.headers.get("X-Amz-Target") or self.path)
+        if not (self.silent and self.over.wait(60)):
+            self.answer(500, b"{}")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        Thread(target=http.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}", asked
-        finally:
-            http.shutdown()
-
-
-def fails(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(500)
-    handler.send_header("Content-Length", "2")
-    handler.end_headers()
-    handler.wfile.write(b"{}")
+    do_GET = do_POST
 
 
 @pytest.mark.slow
@@ -55,8 +38,9 @@ def test_the_manifest_is_awaited_no_longer_than_asked(
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "test")
+    asked: list[str] = []
     over = Event()
-    with server(lambda handler: over.wait(60) and None if silent else fails(handler)) as (url, asked):
+    with served(Broken, asked=asked, over=over, silent=silent) as url:
         options = {
             "manifest": location,
             "endpointUrl": url,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -21,6 +20,7 @@ from kinesis_efo_infra.pipeline import publisher
 from kinesis_efo_infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline.environment import load, read
 from kinesis_efo_infra.pipeline.new_repository import write
+from tests.support.commands import outcome
 from tests.unit.infra.conftest import rows
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -28,13 +28,7 @@ EXAMPLE = ROOT / "examples" / "own_cdktf_app"
 
 
 def files(directory: Path) -> Mapping[str, str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.split()
+    listed = outcome(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=directory).stdout.split()
     named = listed or [str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()]
     return {name: (directory / name).read_text(encoding="utf-8") for name in named}
 

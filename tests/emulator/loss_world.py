@@ -529,6 +529,7 @@ class SparkQuery:
         self.logged: dict[int, float] = {}
         self.spark_run = ""
         self.started: dict[str, str] = {}
+        self.rows_at_start: dict[str, dict[str, Begin]] = {}
         self.added: dict[str, float] = {}
         self.expects_word: tuple[float, int] | None = None
         self.commits_since = 0
@@ -1368,10 +1369,23 @@ class Scenario:
         reports = self.world.reports
         for report in reports[self.checked :]:
             self._check_tolerated(report)
-            oracles = [query.oracle for query in self.queries]
+            oracles = self._oracles
             if report.is_loss and not any(each.has_lost(report) for each in oracles):
                 self._exception(report, oracles)
         self.checked = len(reports)
+
+    @property
+    def _oracles(self) -> list[QueryOracle]:
+        """The oracles of all queries. A run looks for losses before the log of a new query says where it begins."""
+        found = []
+        for query in self.queries:
+            oracle = query.oracle
+            if not oracle.streams:
+                oracle = QueryOracle(query.name, self.world.reports)
+                for name in query.rows_at_start:
+                    oracle.begins(name, query.membership(name, new=False))
+            found.append(oracle)
+        return found
 
     def _check_tolerated(self, report: Report) -> None:
         """Check that a loss is tolerated only until the first range of its shard is committed."""
@@ -1492,13 +1506,8 @@ class Scenario:
         self.failed = True
         match kind:
             case "DataLossError":
-                oracle = query.oracle
-                if not oracle.streams:
-                    oracle = QueryOracle(query.name, self.world.reports)
-                    for name in query.names:
-                        oracle.begins(name, query.membership(name, new=False))
                 # Queries that share a run share its losses.
-                oracles = [oracle, *(other.oracle for other in self.queries)]
+                oracles = self._oracles
                 if not any(each.has_lost(report) for each in oracles):
                     self._exception(report, oracles)
                 self._after_loss(query, str(error))

@@ -73,8 +73,8 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        read_since: In a row at `TRIM_HORIZON`, `read_until` covers only records that arrived after this time (epoch seconds). If None,
-            it covers all records.
+        empty_until: No record arrived from `read_since` until then. None if unknown. In a row at `TRIM_HORIZON`, `read_until` says it.
+        read_since: In epoch seconds; None for the shard's beginning.
     """
 
     key: str
@@ -100,6 +100,7 @@ class Lease:
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
+    empty_until: float | None = None
     read_since: float | None = None
 
     @classmethod
@@ -187,8 +188,8 @@ class Lease:
     def read_until_at(self, position: Position) -> float | None:
         """Return `read_until` if it is certainly a low watermark of `position`, else None."""
         at = self.position
-        if at is None:
-            return None
+        if at is None or position == TRIM_HORIZON != at:
+            return self.empty_until if position == TRIM_HORIZON else None
         # A row at a start time proves nothing for a sequence number, and vice versa: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
@@ -218,6 +219,7 @@ class Lease:
             "epoch": self.epoch or None,
             "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
             "readUntil": None if until is None else round(until * 1000),
+            "emptyUntil": None if self.empty_until is None else round(self.empty_until * 1000),
             "readSince": None if self.read_since is None else round(self.read_since * 1000),
             "writtenAt": None if written is None else round(written * 1000),
         }
@@ -262,6 +264,7 @@ class Lease:
             written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.seconds(item, "readUntil"),
+            empty_until=attributes.seconds(item, "emptyUntil"),
             read_since=attributes.seconds(item, "readSince"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),

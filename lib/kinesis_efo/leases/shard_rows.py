@@ -109,14 +109,18 @@ class ShardRow:
             else:
                 return None
         until = None if changed.position is None else read_until(changed.position)
-        since = changed.read_since if changed.position == TRIM_HORIZON else None
-        if changed.position == TRIM_HORIZON and horizon is not None:
-            if until is None:
+        empty, known = read_until(TRIM_HORIZON), None if row is None else row.read_until_at(TRIM_HORIZON)
+        since = changed.read_since
+        if horizon is not None:
+            if empty is None:
                 # Write the trim horizon at which the first query began even before it reads: a later start then detects what was trimmed.
-                since = horizon if since is None and changed.read_until is None else since
-            elif (changed.read_until or 0.0) < horizon:
+                since = horizon if since is None and known is None else since
+            elif (known or 0.0) < horizon:
                 since = horizon
-        return replace(changed, read_until=changed.read_until if until is None else until, read_since=since)
+        changed = replace(changed, read_until=changed.read_until if until is None else until, read_since=since)
+        return replace(
+            changed, empty_until=None if changed.position == TRIM_HORIZON else known if empty is None else empty
+        )
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
         """Whether the row's `read_until` is outdated by `seconds` or more."""

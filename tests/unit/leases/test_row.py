@@ -47,6 +47,7 @@ leases = st.builds(
     endpoint=st.none() | texts,
     fetcher=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
+    empty_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
     lag=st.none()
     | st.tuples(counts, counts).map(lambda fields: Lag(*fields))
     | st.tuples(counts, counts, counts, texts, counts, st.none() | counts).map(lambda fields: Lag(*fields)),
@@ -92,6 +93,7 @@ def test_names_and_types_are_kcls() -> None:
         1700000000.123,
         51,
         StreamIdentity("arn:orders", 1_600_000_000),
+        empty_until=1700000060.0,
         read_since=1700000000.0,
     )
     assert lease.to_item() == {
@@ -108,6 +110,7 @@ def test_names_and_types_are_kcls() -> None:
         "epoch": {"N": "3"},
         "endpoint": {"S": "grpc://x"},
         "readUntil": {"N": "1700000000123"},
+        "emptyUntil": {"N": "1700000060000"},
         "readSince": {"N": "1700000000000"},
         "continuation": {"S": "51"},
         "streamArn": {"S": "arn:orders"},

@@ -131,9 +131,9 @@ class Checkpoints:
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return `read_since` from a shard's row, in epoch seconds; None if missing."""
+        """Return `empty_since` of a shard's row, in epoch seconds; None if missing."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
-        return None if row is None else row.read_since
+        return None if row is None else row.empty_since
 
     # -- start and stop
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.decisions.lineage import Shard
+from kinesis_efo.decisions.losses import TOLERATED_SECONDS
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import RUN_PREFIX
@@ -73,8 +74,7 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        empty_until: No record arrived from `read_since` until then. None if unknown. In a row at `TRIM_HORIZON`, `read_until` says it.
-        read_since: In epoch seconds; None for the shard's beginning.
+        empty_until: No record arrived from `read_since` (None: the shard's beginning) until then; at `TRIM_HORIZON`, `read_until` says it.
     """
 
     key: str
@@ -193,6 +193,12 @@ class Lease:
         # A row at a start time proves nothing for a sequence number, and vice versa: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
+
+    @property
+    def empty_since(self) -> float | None:
+        """From when on `read_until_at(TRIM_HORIZON)` covers all records, also those whose loss a query tolerated when it began."""
+        tolerated = 0.0 if self.position == TRIM_HORIZON else TOLERATED_SECONDS
+        return None if self.read_since is None else self.read_since + tolerated
 
     @property
     def hash_range(self) -> tuple[int, int] | None:

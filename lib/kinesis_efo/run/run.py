@@ -272,8 +272,7 @@ class Run(LeaseListener):
         if since is not None:
             # Records that were trimmed before `since` may be unread: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
-            follows = stored is not None and stored >= since
-            idle = idle if follows or (begun is not None and since <= begun + START_SECONDS) else None
+            idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
         return max((each for each in (row, idle) if each is not None), default=None)
 
     # -- for the run's lease

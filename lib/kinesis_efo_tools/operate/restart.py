@@ -141,7 +141,7 @@ async def _check_losses(
     def known(shard: str, position: Position) -> Facts:
         if (row := rows.get(shard)) is None:
             return Facts(horizon=horizon)
-        return Facts(row.read_until_at(position), horizon, read_since=row.read_since)
+        return Facts(row.read_until_at(position), horizon, read_since=row.empty_since)
 
     losses = LossErrors()
     with losses.collect():

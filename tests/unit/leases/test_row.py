@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
+from kinesis_efo.decisions.losses import TOLERATED_SECONDS
 from kinesis_efo.leases.attributes import CheckpointMark, Lag
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.notes import RunNotes
@@ -74,6 +75,12 @@ def read(item: dict[str, Any]) -> Lease:
 @given(rows())
 def test_row_survives_the_table(lease: Lease) -> None:
     assert Lease.from_item(lease.to_item()) == lease
+
+
+def test_row_that_moved_on_hides_no_tolerated_loss() -> None:
+    row = Lease("s:p", read_since=1_000.0)
+    assert row.empty_since == 1_000.0
+    assert replace(row, checkpoint=SHARD_END).empty_since == 1_000.0 + TOLERATED_SECONDS
 
 
 def test_names_and_types_are_kcls() -> None:

@@ -1113,6 +1113,7 @@ class Scenario:
         fetchers = drawn("fetchers", 0.15)
         self.fetchers = fetchers.choice((1, 2, 3)) if fetchers is not None else 0
         self.fetchers_end = fetchers
+        self.out_of_reach = drawn("fetchers out of reach", 0.4) if fetchers is not None else None
         if shared["readMode"] == "efo" and self.sees_tips and drawn("GetRecords refused", _REFUSED) is not None:
             world.refused = True
         world.aggregates = drawn("strict aggregates", 0.15)
@@ -1294,6 +1295,7 @@ class Scenario:
         run(self._disturb)
         for move, random in (
             (self._end_fetchers, self.fetchers_end),
+            (self._cut_fetchers_off, self.out_of_reach),
             (self._go_one_back, self.goes_one_back),
             (self._put_table_ahead, self.table_ahead),
             (self._begin_again, self.begun_again),
@@ -1621,6 +1623,7 @@ class Scenario:
                 self.machine.kill(query.program.jvm)
         self.world.list_age = self.world.unknown_seconds = self.world.lossy = 0.0
         self.world.silent = self.world.losing = None
+        self.world.cut_off.clear()
         self._end_outage()
         for process in machine.processes.values():
             process.frozen = False
@@ -1670,6 +1673,25 @@ class Scenario:
                 self.machine.freeze(process, seconds)
             else:
                 self.machine.kill(process)
+
+    def _cut_fetchers_off(self, random: Random) -> None:
+        """Let fetchers not reach their run for some time. Some outlive it."""
+        while self.machine.now < self.began + self.live:
+            self.machine.sleep(random.expovariate(4 / self.retention))
+            if not self.disturbing:
+                return
+            hosts = {f"host{number}" for number in range(self.fetchers) if random.random() < 0.6}
+            seconds, killed_after = random.choice((5.0, 60.0, 300.0, 600.0)), random.choice((0.0, 1.0, 4.0))
+            self.outcome.moves["cut fetchers off"] += 1
+            self._tell(f"fetchers on {sorted(hosts)} do not reach their run for {seconds:.0f} s")
+            self.frozen_until = max(self.frozen_until, self.machine.now + seconds + 300)
+            self.world.cut_off |= hosts
+            self.machine.sleep(killed_after)
+            if random.random() < 0.5:
+                self._kill_run()
+            self.machine.sleep(seconds)
+            self.world.cut_off -= hosts
+            self.excused = max(self.excused, self.machine.now)
 
     def _go_one_back(self, random: Random) -> None:
         """Go back by the one micro-batch that a query has planned since its last start."""
@@ -1918,7 +1940,7 @@ class Scenario:
             self.world.lossy, self.world.losing = 0.2, random
             self.machine.sleep(random.choice((5.0, 60.0, 300.0)))
             self.world.lossy, self.world.losing = 0.0, None
-            self.excused = self.machine.now
+            self.excused = max(self.excused, self.machine.now)
 
     def _end_resharded(self, random: Random) -> None:
         """Let queries end at the tips when their checkpoints have shards that ListShards does not show yet."""

@@ -21,7 +21,7 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import differences, of_run
 from kinesis_efo.positions import Mark
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import AnyCall, Call
+from kinesis_efo.run.access import AnyCall, Begin, Call
 from kinesis_efo.run.messages import (
     ANSWER_SECONDS,
     CALL,
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""The driver may report a micro-batch of a query this many seconds after the query has left."""
+"""The driver may report a micro-batch this many seconds after its query has left, or before it joins after another of its former run."""
 
 
 class _Client:
@@ -247,6 +247,8 @@ class Clients:
             await asyncio.wait({before})
         # Shield the task that opens streams: other calls need it if this call is cancelled.
         await asyncio.shield(client.ready)
+        if isinstance(call, Begin) and call.kept is not None and call.kept.mark is not None:
+            self._left_at[call.kept.mark.checkpoint] = self._run.clock.monotonic()
         return client.offsets.encode(await client.planner.answer(call))
 
 

@@ -164,3 +164,11 @@ def test_late_report_does_not_count_for_a_copied_query(client: Client, own: Fake
         driver.finished(FinishedBatches(marks[1:], None, run="first run"))
     assert first.left
     assert not any(marks for marks, _ in copied.finishes)
+
+
+def test_report_does_not_count_for_a_copied_query_that_continues_first(client: Client, own: FakeRun) -> None:
+    client.link.ask(Begin(kept=Offset({}, mark=Mark("ab"))))
+    continue_at(client.query, "ab")
+    with RunConnection(own.address, own.secret) as driver:
+        driver.finished(FinishedBatches([Mark("ab", 1)], None, run="run of the query that has not joined yet"))
+    assert not any(marks for marks, _ in client.query.finishes)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from kinesis_efo.clock import SystemClock
+
 
 class Answers:
     """Remembers who listens to the events of a client."""
@@ -54,3 +56,15 @@ class FixedClock:
         """Let time pass."""
         self.now += seconds
         self.up += seconds
+
+
+class ForwardClock(SystemClock):
+    """The real clocks, set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.offset
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.offset

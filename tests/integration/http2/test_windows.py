@@ -7,9 +7,10 @@ import asyncio
 from h2.errors import ErrorCodes
 
 from kinesis_efo.http2.response import ConnectionLost
+from tests.support.coroutine_tests import until
 from tests.support.http2_peer import Request, http2_peer
 
-from .conftest import client, event, fault_of, hold, read, until
+from .conftest import client, event, fault_of, hold, read
 
 
 class Door:

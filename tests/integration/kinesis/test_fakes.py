@@ -25,6 +25,7 @@ from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.frames import FrameDecoder
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.coroutine_tests import until
 from tests.support.kinesis_contract import (
     AnswersContract,
     CalledFake,
@@ -38,7 +39,7 @@ from tests.support.kinesis_contract import (
 )
 from tests.support.transports import refused
 
-from .conftest import run, until
+from .conftest import run
 
 TURN, ITERATOR, SUBSCRIPTION = 2.0, 3.0, 5.0
 """Seconds after which something is over, for the tests of that."""

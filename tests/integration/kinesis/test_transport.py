@@ -25,8 +25,9 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.frames import encode_frame
 from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
+from tests.support.coroutine_tests import until
 
-from .conftest import Bench, until
+from .conftest import Bench
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]

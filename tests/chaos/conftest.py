@@ -1,7 +1,5 @@
 """Drivers in processes of their own, and a local AWS that outlives them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

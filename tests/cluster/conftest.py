@@ -1,7 +1,5 @@
 """One cluster, and one local AWS, for all tests that need them; every test has streams of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A client whose answers a test gives by hand, for whoever follows them by botocore's events, and a clock that stands still."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any

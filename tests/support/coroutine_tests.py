@@ -1,7 +1,5 @@
 """Tests that are coroutines, run by what a `conftest.py` gives."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import time

@@ -3,8 +3,6 @@
 Creates with boto3 what `cdktf deploy` declares on AWS.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -1,7 +1,5 @@
 """What `import kinesis_efo` gives, and that jobs and examples need nothing else of the library."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Fetchers against a local AWS with quick settings; every test has streams of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

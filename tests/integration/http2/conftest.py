@@ -1,7 +1,5 @@
 """Real clients against a server of HTTP/2 that does what a test tells it to. In the end, nothing of a client is left."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import AsyncIterator, Coroutine

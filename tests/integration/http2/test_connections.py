@@ -1,7 +1,5 @@
 """Connections over real sockets: how many there are, how they end, and how a dead one is found."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Services that break the rules, or keep to them too much: what they cost is one try, and nobody else's."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

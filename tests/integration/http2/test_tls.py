@@ -1,7 +1,5 @@
 """TLS, certificates and proxies: as aiobotocore resolves them, and never in the clear by accident."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

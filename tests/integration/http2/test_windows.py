@@ -1,7 +1,5 @@
 """Flow control over real sockets: a stream that nobody has room for stands still, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 
 from h2.errors import ErrorCodes

@@ -1,7 +1,5 @@
 """Real aiobotocore clients against the local AWS over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

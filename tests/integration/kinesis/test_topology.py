@@ -1,7 +1,5 @@
 """ListShards over real HTTP: pages, filters, times, and where a query starts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 These tests also say whether a new aiobotocore still lets the response's body be taken: every one of them needs it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct

@@ -1,7 +1,5 @@
 """A local AWS over real HTTP, with real clients."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A data directory: what one local AWS leaves to the next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

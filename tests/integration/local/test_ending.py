@@ -1,7 +1,5 @@
 """How the local AWS ends: at once, whatever its clients are doing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The local AWS over HTTP/2: how a connection begins and ends, its windows, its streams, and the faults of both."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket

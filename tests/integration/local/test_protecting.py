@@ -1,7 +1,5 @@
 """What Terraform's provider sets on a stream, beyond its shards: encryption, resource policies and metrics of shards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

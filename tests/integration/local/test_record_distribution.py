@@ -1,7 +1,5 @@
 """Streams whose records Kinesis distributes itself (`RecordDistributionStrategy=AUTO`), as AWS documents them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Signatures of another time are refused as AWS refuses them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

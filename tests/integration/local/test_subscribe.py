@@ -1,7 +1,5 @@
 """SubscribeToShard with the stock boto3 client: what is pushed, when, and how it ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

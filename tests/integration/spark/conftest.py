@@ -1,7 +1,5 @@
 """One Spark session and one local AWS for all tests that need them; every test has streams of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy

@@ -4,8 +4,6 @@ Hypothesis' examples are never timed, since the machines are noisy. `make test` 
 `make seeds` tries many: `KINESIS_EFO_EXAMPLES` says how many.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

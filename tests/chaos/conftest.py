@@ -1,7 +1,5 @@
 """Drivers in processes of their own, and a local AWS that outlives them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -17,7 +15,8 @@ import pytest
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.class_archive import jvm_options
 from tests.support.played_spark import FEW_CERTIFICATES
-from tests.support.world import World, make_world, wait_until
+from tests.support.world import World, wait_until
+from tests.support.world import world as world
 
 DRIVER = Path(__file__).with_name("driver.py")
 
@@ -134,9 +133,3 @@ def local_aws() -> Iterator[LocalAws]:
     )
     with LocalAws(settings=settings) as aws:
         yield aws
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
-    """Makes a world; arguments as `make_world`."""
-    return lambda streams=("orders",), **create: make_world(local_aws, tmp_path, streams, **create)

@@ -4,8 +4,6 @@ Takes one argument, JSON. Says READY once Spark is up, and starts the query when
 up while this one runs. Writing a directory anew is idempotent by batch id, as every exactly-once sink has to be.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -5,8 +5,6 @@ Kills at random times are in test_kills_of_parts.py and the soak. What ends by i
 (test_workers.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path

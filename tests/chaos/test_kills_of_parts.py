@@ -3,8 +3,6 @@
 `KINESIS_EFO_KILLS=50` says how many.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ Each scenario takes a simulated half minute of trouble and as long as it needs a
 `KINESIS_EFO_SEEDS` says which.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

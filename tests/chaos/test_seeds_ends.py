@@ -3,8 +3,6 @@
 `make test` plays ten; `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

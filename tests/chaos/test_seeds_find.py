@@ -1,7 +1,5 @@
 """That the random search finds what it is for: each rule here was missing once, and without it some seed fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ Five seconds of writing, resharding, broken connections, refused calls, wrong an
 must be there for each of up to four queries of one run, once and in order per key. Nothing in these scripts is fatal, so no error is expected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -6,8 +6,6 @@ is one. `make test` plays ten worlds, `make seeds` 1,000. `KINESIS_EFO_DRAWN=10`
 `KINESIS_EFO_SEEDS=first:last` says which. With `PYTHONHASHSEED=0`, a seed plays the same world in every process.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """That the loss search finds what it is for: fixes are reverted one by one, and some seed that passes with the fix fails without it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -3,8 +3,6 @@
 `make test` plays ten seeds, `make seeds` 1,000. The second test reverts one fix at a time, and requires that the search finds it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

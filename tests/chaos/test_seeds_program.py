@@ -5,8 +5,6 @@ Every query reads every record once and in order, nobody stands still for a minu
 a program has one run. `make test` plays a few, `make seeds` 1,000: `KINESIS_EFO_SEEDS` says which.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections import Counter

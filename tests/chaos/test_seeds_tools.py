@@ -1,7 +1,5 @@
 """Random scenarios of the commands that change leases, beside queries and KCL applications that come and go; `make seeds` plays 1,000."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 

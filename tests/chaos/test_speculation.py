@@ -4,8 +4,6 @@ Spark never starts a speculative attempt on the host of the slow one, nor in a l
 which 127.0.0.2 and 127.0.0.3 are to it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

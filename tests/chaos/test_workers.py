@@ -4,8 +4,6 @@ The processes compete as two queries of one application do: the second may begin
 has let them expire.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ READY, then for every micro-batch `READ <begun> <rows>`, where `begun` is on the
 `FAILED <error>` where it comes to that. Ends when a line comes on stdin, `STOPPED` last.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import select

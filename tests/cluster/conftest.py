@@ -1,10 +1,7 @@
 """One cluster, and one local AWS, for all tests that need them; every test has streams of its own."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ from kinesis_efo_local import LocalAws, Settings
 from tests.support.cluster import AWS, HOSTS, Cluster
 from tests.support.driven import Driver
 from tests.support.hosts import Hosts, needed_hosts
-from tests.support.world import World, make_world
+from tests.support.world import world as world
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -69,13 +66,3 @@ def new_driver(cluster: Cluster) -> Iterator[Callable[..., Driver]]:
     yield start
     for driver in started:
         driver.kill()
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
-    """Makes a world; arguments as `make_world`."""
-
-    def make(streams: Any = ("orders",), **create: Any) -> World:
-        return make_world(local_aws, tmp_path, streams, **create)
-
-    return make

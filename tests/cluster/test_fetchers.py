@@ -1,7 +1,5 @@
 """Fetchers as Spark tasks on a cluster: they come and go with their query, whatever their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

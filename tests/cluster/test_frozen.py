@@ -1,7 +1,5 @@
 """A task that is frozen in the middle of its range, with Spark's own speculation: its copy reads on, and every record comes once."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hosts of the tests are what they say: apart from each other, cut off silently, and gone afterwards."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """A query on a cluster reads every record once and in order, with a driver on any host, and when a host is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A query whose tasks cannot reach the fetcher fails with its address in the message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A host that vanishes closes no connection. Whoever waits for it notices that within half a minute, and so does whom it waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

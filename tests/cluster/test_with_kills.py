@@ -3,8 +3,6 @@
 These tests come last: the cluster's other drivers lose executors, too.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A batch read of the local Kinesis in memory, in virtual time: what its tasks do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from kinesis_efo.batch.reading import StretchEvent, StretchProgress, read_stretch

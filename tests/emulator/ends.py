@@ -3,8 +3,6 @@
 The oracle knows only what was acknowledged when, and what the local Kinesis stored: it shares no code with the library.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

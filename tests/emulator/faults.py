@@ -1,7 +1,5 @@
 """Injects the faults of a script into the local Kinesis."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence

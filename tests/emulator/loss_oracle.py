@@ -4,8 +4,6 @@ Shares no code with the library: it knows what Kinesis accepted, when each recor
 query has committed, and which warnings and errors were logged, as text.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict

@@ -4,8 +4,6 @@ State, push loop and frames are the local Kinesis' own; only sockets are missing
 use `MemoryClient` as they use aiobotocore's client.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A stream in memory that is written and resharded, an application that reads it, and checks of what was read."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable

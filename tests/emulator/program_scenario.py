@@ -4,8 +4,6 @@ Each query must read every record once and in order, and none may stand still fo
 lease, which goes to another process only if its owner has ended or was silent for the lease timeout; and a run has one host at a time.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections import Counter

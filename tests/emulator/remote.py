@@ -1,7 +1,5 @@
 """Fetchers in processes of their own (`fetchers=N`), in virtual time: what the real ones and Spark's tasks do, without sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager

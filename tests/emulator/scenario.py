@@ -3,8 +3,6 @@
 A scenario runs in virtual time, so that minutes cost milliseconds, and the same seed plays the same scenario.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field

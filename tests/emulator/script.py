@@ -3,8 +3,6 @@
 `faults.ScriptedFaults` injects them into the local Kinesis, over HTTP or in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

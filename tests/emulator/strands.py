@@ -4,8 +4,6 @@ It replaces the names in `threading` with versions that hand over to the next th
 to the first wake-up; if there is none, the run is a deadlock.
 """
 
-from __future__ import annotations
-
 import _thread
 import asyncio
 import atexit

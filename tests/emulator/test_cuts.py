@@ -3,8 +3,6 @@
 Kinesis takes a new subscription five seconds after the last one, so that is the pace: twelve events a minute.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Every fault alone: a single one costs nothing but time; one that persists ends the query with the error in the table."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections import Counter

@@ -1,7 +1,5 @@
 """Malicious events, sent to a whole fetcher: they end the query with a clear error, and memory stays within its budget."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A shard that brings much, or whose reader is stuck, does not slow the others. In virtual time, in which only waiting takes time."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from random import Random

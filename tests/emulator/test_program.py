@@ -1,7 +1,5 @@
 """Spark programs in virtual time: what one query, or the run, does to others. Random scenarios are in `tests/chaos/test_seeds_program.py`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

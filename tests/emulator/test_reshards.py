@@ -3,8 +3,6 @@
 These are an operator's reshards; random scenarios combine reshards with faults.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Retention expires records while a query runs, or between two runs. In virtual time: either every record is read, or an error names the gap."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

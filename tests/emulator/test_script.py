@@ -1,7 +1,5 @@
 """Scripts of faults: the same seed gives the same script, and together they cover every fault."""
 
-from __future__ import annotations
-
 from random import Random
 
 from tests.emulator.script import BROKEN, EXCEPTIONS, FATAL_REFUSALS, ODD, REFUSALS, SLOW, generate

@@ -1,7 +1,5 @@
 """Queries that read up to the tips in one micro-batch, beside another query of the same run."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Commands beside streams that were created again, shards with two rows, and rows of KCL applications."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection

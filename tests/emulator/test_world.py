@@ -1,7 +1,5 @@
 """Whole programs through stops, kills and reshards: one query."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole programs with `fetchers=N`: executors that die, freeze, and lose their network."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.errors import AlreadyRunningError, FetcherError

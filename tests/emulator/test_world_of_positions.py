@@ -1,7 +1,5 @@
 """Whole programs and positions: where queries start and end, options that change between two starts, lease rows that others change."""
 
-from __future__ import annotations
-
 import json
 from itertools import permutations
 

@@ -1,7 +1,5 @@
 """Whole programs whose queries share a run."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.errors import DataLossError

@@ -1,7 +1,5 @@
 """Queries without the option `leaseTable`: what a checkpoint says decides where they go on, and runs of one host exclude each other."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.errors import AlreadyRunningError

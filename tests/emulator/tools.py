@@ -4,8 +4,6 @@ Both models may run, stop and start at any time while a command waits, reads and
 starting what it prepared: the other application reads each record that its promise names, once.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ counts it as refused. A record that `put` refuses is not stored. Each future of 
 not stored. No error comes without a cause, and no call waits for longer than `retry_timeout` while Kinesis acknowledges nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -3,8 +3,6 @@
 It shares no code with the producer, and unpacks aggregates with AWS' own message classes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

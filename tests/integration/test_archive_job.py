@@ -1,7 +1,5 @@
 """`jobs/archive.py` under `spark-submit`, as users run it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

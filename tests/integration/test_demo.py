@@ -1,7 +1,5 @@
 """The demo itself, with few events: its exit code is what people believe."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What is published: a wheel and a source distribution, installed where nothing else is but what the wheel asks for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A proxy that accepts connections but never connects: calls, commands and starts fail in time, and their errors name the proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

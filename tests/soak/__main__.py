@@ -1,7 +1,5 @@
 """`python -m tests.soak`, which `make soak` calls."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes to the stream with the library's producer, steadily and with bursts, in a thread."""
 
-from __future__ import annotations
-
 import threading
 import time
 from random import Random

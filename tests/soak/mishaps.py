@@ -3,8 +3,6 @@
 No fault loses, doubles or reorders a record in the stream: a refused PutRecords has written nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ A record holds its key, its number within the key, and the time it was put. The 
 one file per task, with rows in the order in which they were read.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The report of a soak: a table, a picture, and a JSON file with the same figures."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Runs the soak: a local AWS with faults, a producer, a Spark driver that is killed repeatedly, and an oracle."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The soak's checks, which must find violations, and a very short soak."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Measures the processes that read: memory, open files and threads over time, and whether they grow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

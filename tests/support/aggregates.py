@@ -1,7 +1,5 @@
 """Aggregates as AWS' own library for Lambdas makes them (`aws-kinesis-agg`): it packs any keys together, whatever their shards."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from hashlib import md5

@@ -1,7 +1,5 @@
 """Reads with Python and with the native core, and checks that both do the same, or end with the same error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from unittest.mock import patch

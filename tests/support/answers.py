@@ -1,10 +1,10 @@
 """A client whose answers a test gives by hand, for whoever follows them by botocore's events, and a clock that stands still."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
+
+from kinesis_efo.clock import SystemClock
 
 
 class Answers:
@@ -54,3 +54,15 @@ class FixedClock:
         """Let time pass."""
         self.now += seconds
         self.up += seconds
+
+
+class ForwardClock(SystemClock):
+    """The real clocks, set forward."""
+
+    offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.offset
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.offset

@@ -1,7 +1,5 @@
 """Unpacks archives on every supported Python."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Records with numbers, all at once or one after the other: what arrived can be told from them."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

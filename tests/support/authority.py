@@ -1,7 +1,5 @@
 """An authority for tests of TLS, and certificates of it."""
 
-from __future__ import annotations
-
 import ipaddress
 import ssl
 from datetime import UTC, datetime, timedelta

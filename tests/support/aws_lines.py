@@ -1,7 +1,5 @@
 """Carries out lines of AWS' command line with boto3: what a page or a message tells people to type is what is run."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from typing import Any

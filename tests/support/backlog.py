@@ -1,7 +1,5 @@
 """Backlogs of very different sizes in the shards of one stream, over the same stretch of time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.support.world import World

@@ -1,7 +1,5 @@
 """A real browser that shows a page, for tests of pages. It comes with npm, as `tests.support.isolated` fetches it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ source, and Spark's own tests are left out. Processes that Spark starts import i
 them compiles them anew, which takes 0.8 s of CPU; and each reads the archive's directory, of which the tests are two thirds.
 """
 
-from __future__ import annotations
-
 import py_compile
 import tempfile
 from pathlib import Path

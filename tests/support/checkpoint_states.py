@@ -3,8 +3,6 @@
 They are made from the checkpoint of a query with one source, whose micro-batches 0 to 2 are finished.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@
 the archive does not fit because Java or Spark has changed, a JVM starts without it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

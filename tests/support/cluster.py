@@ -1,7 +1,5 @@
 """A standalone Spark cluster on hosts: the master on one, a worker on each of the others, of the PySpark that runs the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

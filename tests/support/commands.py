@@ -1,7 +1,5 @@
 """Commands that tests run, and what comes of them."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path

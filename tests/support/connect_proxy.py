@@ -1,7 +1,5 @@
 """A proxy that opens ways to services (CONNECT), or does not."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ssl

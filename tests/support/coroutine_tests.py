@@ -1,8 +1,8 @@
 """Tests that are coroutines, run by what a `conftest.py` gives."""
 
-from __future__ import annotations
-
+import asyncio
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,3 +21,11 @@ def run_by(run: Callable[[Coroutine[Any, Any, None]], None]) -> Callable[[pytest
         return True
 
     return pytest_pyfunc_call
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        await asyncio.sleep(0.002)

@@ -1,7 +1,5 @@
 """Runs the tests of a module with each of the decoders: Python's and the core's, if it is installed. Both read events, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

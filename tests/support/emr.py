@@ -4,8 +4,6 @@ moto knows no release with Spark 4. botocore has checked the requests before the
 models before they are sent. The state of a run moves on whenever it is looked up, so that no test waits.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

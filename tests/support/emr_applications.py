@@ -3,8 +3,6 @@
 Nothing runs on them: there are no runs, and none can be started. State and rules, without I/O; the caller passes the time.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Callable

@@ -8,8 +8,6 @@ A source tells what is in a frame, and its checksums. The bytes are ours, so tha
   each of the 21 kinds occurs in several operations
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How many examples and seeds a test tries: few in `make test`, many in `make seeds`."""
 
-from __future__ import annotations
-
 import os
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Events and buffers for tests without Kinesis."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Coroutine, Sequence

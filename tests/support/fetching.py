@@ -1,7 +1,5 @@
 """A real fetcher and its client, without Spark: does what the stream reader and its tasks do."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """HTTP servers of a few lines, which stand in for others."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Enforces an IAM policy on local AWS, as AWS does: for every call, its resource, and the uses of keys that it implies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 the tests as fast as the others.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

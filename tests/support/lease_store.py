@@ -1,7 +1,5 @@
 """A lease table in memory with DynamoDB's rules for conditions, and a faulty network in front of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

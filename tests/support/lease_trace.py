@@ -4,8 +4,6 @@ The local AWS carries out requests to DynamoDB one at a time, in the order in wh
 replaying their conditions gives their outcomes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

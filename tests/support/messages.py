@@ -1,7 +1,5 @@
 """Examples of error messages: `scripts/messages.py` makes the catalog of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

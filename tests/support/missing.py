@@ -1,7 +1,5 @@
 """What tests need and `make test` does not bring: without it, its tests are skipped, and the end of the run says so."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """What moto forgets or does not know of what Terraform's provider declares: without it, a second plan would not be empty."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

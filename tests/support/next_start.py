@@ -1,7 +1,5 @@
 """What `kinesis-efo doctor --checkpoint` says of the next start of a query in a test's world."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Orders as the examples read them, and what they write."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What does not fit on pages, as a real browser shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

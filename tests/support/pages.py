@@ -4,8 +4,6 @@ A block is run or checked by a test (tests/unit/test_pages.py, tests/integration
 `<!-- excerpt -->` for a part of something, `<!-- needs AWS -->` for what this machine does not have.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the stream reader does with a reply to a poll, for tests that drive a query without Spark."""
 
-from __future__ import annotations
-
 from kinesis_efo.decisions.planning import PollReply
 from kinesis_efo.positions import TRIM_HORIZON, Offset
 from kinesis_efo.run.query import Query

@@ -1,7 +1,5 @@
 """Plays Spark's part of the conversation with the process that it keeps for a reader: a real one closes the connection when it likes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """GetShardIterator and GetRecords of a model stream, for tests in virtual time, with Kinesis' limits."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ports that stay free until a test takes them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

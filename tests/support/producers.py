@@ -1,7 +1,5 @@
 """Producers with a service, a clock and random numbers of a test."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from kinesis_efo.producer import AsyncProducer, Producer

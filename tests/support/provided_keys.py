@@ -1,7 +1,5 @@
 """What the option `credentialProvider` names in tests: keys that say which process asked for them, and soon expire."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from datetime import UTC, datetime, timedelta

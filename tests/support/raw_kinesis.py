@@ -1,7 +1,5 @@
 """A client for the local Kinesis that knows no operation and no parameter, so that an SDK of any age does for newer ones."""
 
-from __future__ import annotations
-
 import copy
 import json
 import urllib.error

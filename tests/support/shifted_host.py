@@ -4,8 +4,6 @@ It does what its input says, and answers each line with one: `until N` reads unt
 so many seconds and tells this host's time. An empty line ends it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

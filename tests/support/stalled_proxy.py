@@ -1,7 +1,5 @@
 """A proxy that accepts connections and then does too little."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

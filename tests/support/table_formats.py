@@ -3,8 +3,6 @@
 A program of its own, because Spark takes jars at its start. It raises what is not as the page says.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Iterable

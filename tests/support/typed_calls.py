@@ -1,7 +1,5 @@
 """Calls as users write them, which nothing runs. mypy must refuse the lines with `# E:`, with that error, and no others."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes small wheels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from zipfile import ZipFile

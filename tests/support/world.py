@@ -3,8 +3,6 @@
 Creates with boto3 what `cdktf deploy` declares on AWS.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading
@@ -18,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil
+import pytest
 
 from kinesis_efo_local import LocalAws
 
@@ -131,6 +130,12 @@ def make_world(
     }
     manifest.write_text(json.dumps(document))
     return World(aws, manifest, names, consumers, table, kinesis, dynamodb)
+
+
+@pytest.fixture
+def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
+    """Makes a world; arguments as `make_world`. For a `conftest.py` with a local AWS."""
+    return partial(make_world, local_aws, tmp_path)
 
 
 def _client(aws: LocalAws, service: str) -> Any:

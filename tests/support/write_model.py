@@ -1,7 +1,5 @@
 """A model of writes to Kinesis without I/O, for the producer's tests: shards, limits, and what readers see."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

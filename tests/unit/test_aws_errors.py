@@ -1,7 +1,5 @@
 """What errors of AWS mean, and what readers, writers and the lease table each make of the same cause."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from types import SimpleNamespace

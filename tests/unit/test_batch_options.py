@@ -1,7 +1,5 @@
 """The options of batch reads: where they begin and end, and which of a streaming query's they refuse."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.errors import OptionsError

@@ -1,7 +1,5 @@
 """What can be told of two versions by pairs of runs, and what is compared."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The jars of the readers that benchmarks compare: only those of the lock, from where the user's Maven has them."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`within`: a result in time, or None, and nothing that is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

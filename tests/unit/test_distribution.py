@@ -1,7 +1,5 @@
 """Who decides on the shard of a record, as DescribeStreamSummary tells it to SDKs of any age."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Options of other systems: each is answered with the option that takes its place, and the page has the same table."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.errors import OptionsError

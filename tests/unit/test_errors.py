@@ -1,7 +1,5 @@
 """The tree of exceptions: what a user may catch."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import pickle

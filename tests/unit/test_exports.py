@@ -1,7 +1,5 @@
 """What `import kinesis_efo` gives, and that jobs and examples need nothing else of the library."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -50,43 +48,28 @@ def test_lazy_names_match_the_type_checkers_view() -> None:
         assert getattr(kinesis_efo, name) is getattr(importlib.import_module(str(home)), name)
 
 
-@pytest.mark.slow
-def test_importing_the_package_loads_no_slow_module() -> None:
-    """Producers and tools have no PySpark; and whoever asks for the version or an exception need not wait for the AWS SDK."""
-    program = """
-import sys, kinesis_efo
-assert not {"pyspark", "aiobotocore", "botocore", "pyarrow", "asyncio"} & set(sys.modules)
-from kinesis_efo import Producer, DataLossError
-import kinesis_efo.run.thread
-assert "pyspark" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+WALKED = """importlib, pkgutil, kinesis_efo, pyspark_kinesis_efo
+for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo."):
+    importlib.import_module(module.name)"""
+OTHERS = {"kinesis_efo_local", "kinesis_efo_tools", "boto3", "cbor2", "moto", "pytest", "rich", "typer", "uv"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "never"),
+    ("modules", "never"),
     [
+        # Who asks for the version or an exception need not wait for the AWS SDK, and producers and tools have no PySpark.
+        ("kinesis_efo", {"pyspark", "aiobotocore", "botocore", "pyarrow", "asyncio"}),
+        ("kinesis_efo.run.thread; kinesis_efo.Producer, kinesis_efo.DataLossError", {"pyspark", "pandas"}),
+        # Spark imports the source in four processes before a query reads its first record, and in every worker.
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
         ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas", "pyarrow.compute"}),
-        ("kinesis_efo.run.thread", {"pandas"}),
+        (WALKED, OTHERS),
     ],
+    ids=["the package", "a producer", "the source", "a worker", "the runtime"],
 )
-def test_spark_processes_import_only_what_they_need(module: str, never: set[str]) -> None:
-    """Spark imports the source in four processes before a query reads its first record, and in every worker."""
-    program = f"import sys, {module}; found = {never} & set(sys.modules); assert not found, found"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-@pytest.mark.slow
-def test_the_runtime_imports_neither_tools_nor_local_aws() -> None:
-    program = """
-import importlib, pkgutil, sys, kinesis_efo, pyspark_kinesis_efo
-for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo."):
-    importlib.import_module(module.name)
-found = {"kinesis_efo_local", "kinesis_efo_tools", "boto3", "cbor2", "moto", "pytest", "rich", "typer", "uv"} & set(sys.modules)
-assert not found, found
-"""
+def test_processes_import_only_what_they_need(modules: str, never: set[str]) -> None:
+    program = f"import sys, {modules}\nfound = {never} & set(sys.modules); assert not found, found"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 

@@ -1,7 +1,5 @@
 """The first error of a run is kept, wakes those who wait once, and is what every later call raises."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Host names and addresses."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

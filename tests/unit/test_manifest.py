@@ -1,7 +1,5 @@
 """Manifests: loaded from three kinds of places, and everything that can be wrong with them."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The JSON Schema of manifests accepts what `parse_manifest` accepts, and refuses what it refuses."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from pathlib import Path

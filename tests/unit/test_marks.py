@@ -1,7 +1,5 @@
 """Marks of checkpoints as offsets carry them."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

@@ -1,7 +1,5 @@
 """A test that was not run is told of, or is a failure where every test must be run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of source and sink: each one right, each one wrong, and what users read then."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

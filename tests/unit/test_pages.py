@@ -3,8 +3,6 @@
 Blocks that are to be run are run in tests/integration/spark/test_pages.py.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Each call of a start, with each fault that passes, in virtual time: it is waited out, told, and given up with the first cause."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Positions, offsets and the ranges between them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The directory of small files is this user's alone, or is refused; and what was opened is used, wherever its path leads meanwhile."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

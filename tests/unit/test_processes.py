@@ -1,7 +1,5 @@
 """A process is told from others by its id and its start."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Each scenario, each promise and each fact about Kinesis has a test."""
 
-from __future__ import annotations
-
 import re
 
 from scripts.scenarios import TESTS, failures, invariants, marked, scenarios, shown

@@ -1,7 +1,5 @@
 """Every option belongs to the run that queries share, or to each query; and what differs is named."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.options import SOURCE_OPTIONS, SourceOptions

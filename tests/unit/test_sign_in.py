@@ -1,7 +1,5 @@
 """Sign-ins that no waiting mends, with real profiles, files and programs: they fail at once, and say which of them is wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What docs/sizing.md says of the bytes of a micro-batch is what an event of Kinesis occupies in the buffer."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """The types of what users call: mypy accepts right calls, and refuses wrong ones."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

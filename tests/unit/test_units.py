@@ -1,7 +1,5 @@
 """Sizes, durations and times as Spark's users write them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

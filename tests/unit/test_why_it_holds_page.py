@@ -1,7 +1,5 @@
 """The page on why the guarantees hold names code and checks that exist, some of both for each invariant, and stays short."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache, reduce

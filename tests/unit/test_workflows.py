@@ -1,7 +1,5 @@
 """What guards keys and approvals in the workflows of GitHub: permissions, pinned code, and which job runs whose code."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

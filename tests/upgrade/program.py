@@ -4,8 +4,6 @@ Takes one argument, JSON. Uses nothing of the library but the data source, so th
 were written and Spark has noted that their micro-batches are done, and says which library that was.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -3,8 +3,6 @@
 `make upgrade` runs this on both versions of Spark. The earlier version comes from the history of the repository.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

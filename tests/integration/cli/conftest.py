@@ -1,7 +1,5 @@
 """The real command line against a local AWS: what it prints, what it says on stderr, and its exit code."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """`kinesis-efo doctor` in a healthy world, in broken ones, and beside a query that must not be disturbed."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

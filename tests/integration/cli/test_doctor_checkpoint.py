@@ -1,7 +1,5 @@
 """`kinesis-efo doctor --checkpoint`: what the next start of a query would do, where streams, leases and retention have changed."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Names that others wrote reach the terminal without commands to it, forged lines or reversed text."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

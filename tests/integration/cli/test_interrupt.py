@@ -1,7 +1,5 @@
 """Ctrl-C ends a command within a second, even while the system resolves a name and cannot be interrupted."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

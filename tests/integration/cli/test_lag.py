@@ -1,7 +1,5 @@
 """`kinesis-efo lag` beside a real fetcher, beside dead and silent ones, and where permissions are missing."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """`kinesis-efo leases`: guarded changes, and what must not be changed."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """`kinesis-efo local` as a process: what it declares, its ready file, the background, and its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`kinesis-efo manifest`: what the document says, and whether AWS has it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from kinesis_efo.manifest import parse_manifest

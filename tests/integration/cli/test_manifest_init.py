@@ -1,7 +1,5 @@
 """`kinesis-efo manifest init`: a manifest from what exists in an account, and what it says where something does not."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every command where something else than AWS answers: a captive portal, or a proxy with an error of its own."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

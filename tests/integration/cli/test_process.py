@@ -1,7 +1,5 @@
 """The installed command as a process: exit codes, what goes where, and Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

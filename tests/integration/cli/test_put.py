@@ -1,7 +1,5 @@
 """`kinesis-efo put`: what was given is in the stream, and what is not is said."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """`kinesis-efo quickstart`: the user's program as a process, and once all of it with Spark."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

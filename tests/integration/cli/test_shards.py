@@ -1,7 +1,5 @@
 """`kinesis-efo shards`: the lineage of a stream that was split and merged."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.integration.cli.conftest import Cli, Here

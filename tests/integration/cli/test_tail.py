@@ -1,7 +1,5 @@
 """`kinesis-efo tail`: records on the terminal, with a consumer or without, and never at an application's expense."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

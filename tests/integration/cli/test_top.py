@@ -1,7 +1,5 @@
 """`kinesis-efo top` beside a real run: in a pipe, on a terminal, and as a page."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The page of `kinesis-efo top` in a browser: an hour of a run of 60 shards that is told by hand, looked at in several ways."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """EMR as an HTTP server, and beside it an AWS with an application that a job could read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

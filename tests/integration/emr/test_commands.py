@@ -1,7 +1,5 @@
 """`kinesis-efo emr` from the command line, against EMR as an HTTP server and local AWS."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

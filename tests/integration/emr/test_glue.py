@@ -1,7 +1,5 @@
 """`kinesis-efo glue`: the commands of emr, against Glue in local AWS, which is moto's."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A locked project built into an archive with the real uv."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

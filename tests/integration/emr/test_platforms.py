@@ -1,7 +1,5 @@
 """The three ways of EMR through botocore: what is asked, and what is understood of the answers."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterator

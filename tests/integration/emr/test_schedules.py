@@ -1,7 +1,5 @@
 """Schedules of `kinesis-efo emr`, against EMR as an HTTP server and EventBridge Scheduler in local AWS."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

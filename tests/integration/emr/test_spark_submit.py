@@ -3,8 +3,6 @@
 Spark's `local-cluster` has executors in processes and directories of their own, which unpack the archive as YARN's and Kubernetes' do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

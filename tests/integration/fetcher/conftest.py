@@ -1,15 +1,12 @@
 """Fetchers against a local AWS with quick settings; every test has streams of its own."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from kinesis_efo_local import LocalAws, Settings
-from tests.support.world import QUICK, World, make_world
+from tests.support.world import QUICK
+from tests.support.world import world as world
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -24,13 +21,3 @@ def credentials() -> Iterator[None]:
 def local_aws() -> Iterator[LocalAws]:
     with LocalAws(settings=Settings(**QUICK)) as aws:
         yield aws
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
-    """Makes a world; arguments as `make_world`."""
-
-    def make(streams: Any = ("orders",), **create: Any) -> World:
-        return make_world(local_aws, tmp_path, streams, **create)
-
-    return make

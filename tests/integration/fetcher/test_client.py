@@ -1,7 +1,5 @@
 """How the client finds a fetcher, and what it makes of one that is not there, not the right one, or ends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

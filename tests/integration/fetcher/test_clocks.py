@@ -3,8 +3,6 @@
 Kinesis' clock is moved instead of the host's, which is the same to whoever compares the two.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time

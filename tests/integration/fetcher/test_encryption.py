@@ -1,7 +1,5 @@
 """What somebody sees who looks at the connection between a task and a fetcher."""
 
-from __future__ import annotations
-
 import base64
 import socket
 import ssl

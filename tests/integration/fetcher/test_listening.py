@@ -1,7 +1,5 @@
 """Where a fetcher's service listens: on what it was told, and on nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

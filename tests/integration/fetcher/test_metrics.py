@@ -1,7 +1,5 @@
 """What a real fetcher counts while it reads, as EMF lines in a file."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Whether a fetcher's process has ended, as its port tells."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import time

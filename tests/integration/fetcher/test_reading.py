@@ -1,7 +1,5 @@
 """A fetcher over real HTTP and a real service: ranges, repetition, leases, resharding, what goes wrong."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Fetchers in processes of their own, with real connections to the planner: killed, paused, refused, looked at."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections import Counter

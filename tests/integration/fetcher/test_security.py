@@ -1,7 +1,5 @@
 """The fetcher's service lets nobody in without the secret of the run, and no secret out."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,7 +1,5 @@
 """A host whose clock is off and jumps, by libfaketime: the SDK signs with that clock, and the local Kinesis refuses it as AWS does."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A fetcher that says nothing any more is noticed in time, one that has nothing to send says so, and no call lasts for ever."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

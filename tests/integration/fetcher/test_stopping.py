@@ -1,7 +1,5 @@
 """What a fetcher leaves behind in its process once it has stopped: no thread, no open file, no port, no subscription."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import threading

@@ -1,7 +1,5 @@
 """A real run as the host of clients, over its real service: who may join, what it tells of its streams, what ends with it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

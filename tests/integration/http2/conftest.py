@@ -1,11 +1,8 @@
 """Real clients against a server of HTTP/2 that does what a test tells it to. In the end, nothing of a client is left."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +19,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON
 from kinesis_efo.records.events import Event
 from kinesis_efo.records.frames import encode_frame
-from tests.support.coroutine_tests import run_by
+from tests.support.coroutine_tests import run_by, until
 from tests.support.http2_peer import Http2Peer, Request
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"
@@ -145,14 +142,6 @@ async def fault_of(stream: BotoEventStream, text: str = "") -> Exception:
         await anext(stream)
     assert classify(caught.value).verdict is Verdict.RETRY
     return caught.value
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    """Wait until a condition is true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.002)
 
 
 def run(main: Coroutine[Any, Any, None], seconds: float = 20) -> None:

@@ -1,7 +1,5 @@
 """Connections over real sockets: how many there are, how they end, and how a dead one is found."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -11,9 +9,10 @@ from h2.settings import SettingCodes
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
+from tests.support.coroutine_tests import until
 from tests.support.http2_peer import Request, http2_peer
 
-from .conftest import client, event, fault_of, hold, read, until
+from .conftest import client, event, fault_of, hold, read
 
 # -- how many
 

@@ -1,7 +1,5 @@
 """Services that break the rules, or keep to them too much: what they cost is one try, and nobody else's."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -12,9 +10,10 @@ from hpack import Encoder
 
 from kinesis_efo.http2.response import ConnectionLost
 from kinesis_efo.kinesis.faults import Verdict, classify
+from tests.support.coroutine_tests import until
 from tests.support.http2_peer import EVENT_STREAM, Request, http2_peer
 
-from .conftest import client, event, fault_of, hold, read, until
+from .conftest import client, event, fault_of, hold, read
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:

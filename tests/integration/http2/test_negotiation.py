@@ -1,7 +1,5 @@
 """Which protocol carries subscriptions: what the option says, what the service speaks, what aiobotocore is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import ssl

@@ -1,7 +1,5 @@
 """TLS, certificates and proxies: as aiobotocore resolves them, and never in the clear by accident."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator
@@ -22,9 +20,10 @@ from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.transport import BotoEventStream
 from tests.support.authority import Authority
 from tests.support.connect_proxy import connect_proxy
+from tests.support.coroutine_tests import until
 from tests.support.http2_peer import Http2Peer, http2_peer
 
-from .conftest import Client, client, hold, read, until
+from .conftest import Client, client, hold, read
 
 
 @pytest.fixture(autouse=True)

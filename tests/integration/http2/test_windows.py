@@ -1,15 +1,14 @@
 """Flow control over real sockets: a stream that nobody has room for stands still, and nothing else does."""
 
-from __future__ import annotations
-
 import asyncio
 
 from h2.errors import ErrorCodes
 
 from kinesis_efo.http2.response import ConnectionLost
+from tests.support.coroutine_tests import until
 from tests.support.http2_peer import Request, http2_peer
 
-from .conftest import client, event, fault_of, hold, read, until
+from .conftest import client, event, fault_of, hold, read
 
 
 class Door:

@@ -1,7 +1,5 @@
 """Real Terraform over synthesized stacks, with a stand-in for the AWS provider."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A synthesized stack of any app is applied to a local AWS that runs; its directory stays as it is."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path

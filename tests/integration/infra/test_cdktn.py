@@ -1,7 +1,5 @@
 """CDKTF's fork CDK Terrain synthesizes the same, so that moving to it changes no infrastructure."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """checkov over complete environments, as stacks and as plans."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """`make doctor`: what a file names and AWS does not have is found, with calls that only read."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """A stream that is handed over is forgotten by Terraform, and nothing of it is destroyed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a pipeline's steps are given is text to make and to the shell: it comes from jobs that run the code of many packages."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

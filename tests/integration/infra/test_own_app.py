@@ -1,7 +1,5 @@
 """A CDKTF app of somebody's own, which has the constructs and nothing else of this repository."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

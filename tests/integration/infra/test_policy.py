@@ -1,7 +1,5 @@
 """The policies of readers and writers, as Terraform evaluates them, allow all calls of the library and no others."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The examples are checked and planned by Terraform, and what came of it is on the page that says what the AWS provider says."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A deployment is rehearsed in local AWS: by real Terraform with the stand-in provider, and with the real one where it is in reach."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

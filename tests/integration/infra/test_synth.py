@@ -1,7 +1,5 @@
 """`python -m infra`, and the command lines cdktf and cdktn, as users run them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Real Terraform validates, plans, applies and evaluates what is synthesized."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import date

@@ -1,7 +1,5 @@
 """An environment is declared in local AWS by API, and applied there by Terraform; the library reads both manifests."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

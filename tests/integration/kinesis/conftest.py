@@ -1,7 +1,5 @@
 """Real aiobotocore clients against the local AWS over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -14,7 +12,6 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 
 from kinesis_efo.aws import prepared
-from kinesis_efo.clock import SystemClock
 from kinesis_efo.kinesis.transport import subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_local import LocalAws, Settings
@@ -25,18 +22,6 @@ SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""
 
 QUICK: dict[str, Any] = {**world.QUICK, "idle_event_seconds": 0.1}
-
-
-class ForwardClock(SystemClock):
-    """The real clocks, set forward."""
-
-    offset = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.offset
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.offset
 
 
 class Bench:
@@ -120,14 +105,6 @@ def run(main: Coroutine[Any, Any, None], seconds: float = 30) -> None:
             await main
 
     asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10) -> None:
-    """Wait until a condition is true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.005)
 
 
 pytest_pyfunc_call = run_by(run)

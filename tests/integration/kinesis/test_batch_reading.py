@@ -1,7 +1,5 @@
 """Stretches read from the local AWS over real HTTP, and what is left when nobody wants the rest."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

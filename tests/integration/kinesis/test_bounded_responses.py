@@ -1,7 +1,5 @@
 """Control calls end, and use bounded memory, whatever an endpoint sends."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

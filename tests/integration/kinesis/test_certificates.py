@@ -1,7 +1,5 @@
 """Control calls verify AWS' certificates, also behind a proxy of the environment."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from pathlib import Path

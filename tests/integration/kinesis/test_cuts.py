@@ -1,7 +1,5 @@
 """Cuts in the middle of events on real sockets: each subscription brings the event before the cut, with both versions of HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from hashlib import md5
 from types import TracebackType
@@ -25,6 +25,7 @@ from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.frames import FrameDecoder
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.coroutine_tests import until
 from tests.support.kinesis_contract import (
     AnswersContract,
     CalledFake,
@@ -38,7 +39,7 @@ from tests.support.kinesis_contract import (
 )
 from tests.support.transports import refused
 
-from .conftest import run, until
+from .conftest import run
 
 TURN, ITERATOR, SUBSCRIPTION = 2.0, 3.0, 5.0
 """Seconds after which something is over, for the tests of that."""
@@ -184,45 +185,37 @@ def carried(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-class TestLocal(ServiceContract):
+class Opening:
+    """Runs each scenario of a contract with a fake of its own."""
+
+    _make: Callable[[], Served]
+
+    def run(self, scenario: Scenario) -> None:
+        async def main() -> None:
+            async with self._make() as fake:
+                await scenario(fake)
+
+        run(main())
+
+
+class TestLocal(Opening, ServiceContract):
     @pytest.fixture(autouse=True)
     def _served(self, aws: LocalAws, carried: str) -> None:
         self._make = lambda: Local(aws, carried)
 
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self._make() as fake:
-                await scenario(fake)
 
-        run(main())
-
-
-class TestLocalAnswers(AnswersContract):
+class TestLocalAnswers(Opening, AnswersContract):
     @pytest.fixture(autouse=True)
     def _served(self, aws: LocalAws) -> None:
         self._make = lambda: Local(aws, "http1")
 
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self._make() as fake:
-                await scenario(fake)
 
-        run(main())
-
-
-class TestLocalTimes(SubscriptionTimeContract, IteratorTimeContract):
+class TestLocalTimes(Opening, SubscriptionTimeContract, IteratorTimeContract):
     iterator_seconds, subscription_seconds = ITERATOR, SUBSCRIPTION
 
     @pytest.fixture(autouse=True)
     def _served(self, hurried: LocalAws) -> None:
         self._make = lambda: Local(hurried, "http2")
-
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self._make() as fake:
-                await scenario(fake)
-
-        run(main())
 
 
 @pytest.fixture(scope="module")
@@ -232,20 +225,13 @@ def canned(carried: str) -> Iterator[CannedKinesis]:
 
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+CANNED = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
 
 
-class TestCanned(EventsContract):
+class TestCanned(Opening, EventsContract):
     @pytest.fixture(autouse=True)
     def _served(self, canned: CannedKinesis, carried: str) -> None:
-        ref = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
-        self._make = lambda: Served(canned.endpoint, carried, ref)
-
-    def run(self, scenario: Scenario) -> None:
-        async def main() -> None:
-            async with self._make() as fake:
-                await scenario(fake)
-
-        run(main())
+        self._make = lambda: Served(canned.endpoint, carried, CANNED)
 
     def test_shards_are_listed_with_hash_keys_and_numbers(self) -> None:
         async def scenario(fake: Served) -> None:
@@ -280,11 +266,9 @@ async def test_the_local_event_stream_begins_with_the_initial_response(aws: Loca
         check_beginning(*await on_the_wire(fake))
 
 
-def test_the_prepared_event_stream_begins_with_the_initial_response() -> None:
-    ref = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1")
-
-    async def main(endpoint: str) -> None:
-        async with Served(endpoint, "http1", ref) as fake:
+async def test_the_prepared_event_stream_begins_with_the_initial_response() -> None:
+    with canned_kinesis(100, 1, 1) as served:
+        async with Served(served.endpoint, "http1", CANNED) as fake:
             response, beginning = await on_the_wire(fake)
             # The first event is larger than what is read of it.
             (first,) = FrameDecoder().feed(beginning)
@@ -294,6 +278,3 @@ def test_the_prepared_event_stream_begins_with_the_initial_response() -> None:
                 ":event-type": "initial-response",
                 ":content-type": "application/x-amz-json-1.1",
             }
-
-    with canned_kinesis(100, 1, 1) as served:
-        run(main(served.endpoint))

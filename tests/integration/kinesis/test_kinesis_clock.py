@@ -1,7 +1,5 @@
 """Any answer of Kinesis tells its time: those that open a subscription, refusals, and those of GetRecords."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """GetRecords over real HTTP with a real client: answers as they come, limits kept, iterators, ends, tips, large answers."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """ListShards over real HTTP: pages, filters, times, and where a query starts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 
@@ -10,8 +8,10 @@ import pytest
 from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request
+from tests.support.answers import ForwardClock
+from tests.support.coroutine_tests import until
 
-from .conftest import Bench, ForwardClock, until
+from .conftest import Bench
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]

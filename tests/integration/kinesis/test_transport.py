@@ -3,8 +3,6 @@
 These tests also say whether a new aiobotocore still lets the response's body be taken: every one of them needs it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import struct
@@ -25,8 +23,9 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.frames import encode_frame
 from kinesis_efo_local import AwsError, Close, Finish, Freeze, GoAway, NoFaults, Pause, Request, Reset, ResetStream
 from kinesis_efo_local.wire import exception_frame
+from tests.support.coroutine_tests import until
 
-from .conftest import Bench, until
+from .conftest import Bench
 
 SHARD = "shardId-000000000000"
 Local = Callable[..., Bench]

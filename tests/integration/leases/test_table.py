@@ -1,7 +1,5 @@
 """The lease table against DynamoDB's API over HTTP (moto)."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator

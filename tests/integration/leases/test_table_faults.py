@@ -1,7 +1,5 @@
 """The lease table when DynamoDB refuses, throttles, fails, or answers into the void: over real HTTP, with the real SDK."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """A local AWS over real HTTP, with real clients."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +9,7 @@ import pytest
 
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.h2_client import H2Client
+from tests.support.world import wait_until
 
 SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 """Clients sign with the real clock, whatever the server's says."""
@@ -24,28 +23,6 @@ QUICK: dict[str, Any] = {
     "subscribe_interval_seconds": 0.0,
     "read_limit": False,
 }
-
-
-def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Wait until the condition is true, and return what it gave."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.005)
-    return found
-
-
-class ShiftedClock:
-    """The real clocks, set forward by `offset` seconds."""
-
-    def __init__(self) -> None:
-        self.offset = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.offset
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.offset
 
 
 class Bench:
@@ -64,7 +41,7 @@ class Bench:
     def consumer(self, stream_arn: str, name: str = "lake") -> str:
         registered = self.client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
         arn = str(registered["Consumer"]["ConsumerARN"])
-        until(lambda: self.consumer_status(arn) == "ACTIVE")
+        wait_until(lambda: self.consumer_status(arn) == "ACTIVE")
         return arn
 
     def consumer_status(self, arn: str) -> str:

@@ -1,7 +1,5 @@
 """A client that speaks CBOR to Kinesis, as the Java SDK does: `x-amz-cbor-1.1`, with times in milliseconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

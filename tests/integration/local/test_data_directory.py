@@ -1,7 +1,5 @@
 """A data directory: what one local AWS leaves to the next."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +7,7 @@ import pytest
 
 from kinesis_efo_local import DataError, LocalAws, Settings
 from kinesis_efo_local.data_directory import DataDirectory
-
-from .conftest import until
+from tests.support.world import wait_until
 
 QUICK = Settings(consumer_creating_seconds=0, resubscribe_seconds=0, subscribe_interval_seconds=0)
 
@@ -123,7 +120,7 @@ def test_unwritable_directory_is_named_at_the_end(tmp_path: Path) -> None:
         aws.stop()
     (tmp_path / ".kinesis.msgpack").rmdir()
     aws.start()
-    until(lambda: aws.client("kinesis").list_streams()["StreamNames"] == [])
+    wait_until(lambda: aws.client("kinesis").list_streams()["StreamNames"] == [])
     aws.stop()
 
 

@@ -1,7 +1,5 @@
 """Declaring an application in the local AWS: what is there then, and with which ARNs."""
 
-from __future__ import annotations
-
 import json
 
 from kinesis_efo.manifest import parse_manifest

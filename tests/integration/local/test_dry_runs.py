@@ -1,7 +1,5 @@
 """`DryRun` of the five calls that have it, as AWS documents it: everything is checked, nothing happens, one a second."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

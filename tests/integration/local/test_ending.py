@@ -1,7 +1,5 @@
 """How the local AWS ends: at once, whatever its clients are doing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -22,9 +20,9 @@ from kinesis_efo_local.errors import AwsError
 from kinesis_efo_local.http import Answer, Incoming
 from kinesis_efo_local.moto_proxy import MotoProxy
 from kinesis_efo_tools.cli.ending import EndRequest
-from tests.integration.local.conftest import until
 from tests.support.h2_client import CREDENTIAL, H2Client
 from tests.support.ports import free_ports
+from tests.support.world import wait_until
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/flights"
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
@@ -39,7 +37,7 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
     )  # fmt: skip
     with server, ExitStack() as stack:
         stack.callback(server.kill)
-        until(ready_file.exists, 30)
+        wait_until(ready_file.exists, 30)
         ready = json.loads(ready_file.read_text())
         port = int(ready["endpointUrl"].rpartition(":")[2])
         consumer = json.loads(Path(ready["manifest"]).read_text())["streams"]["flights"]["consumerArn"]
@@ -81,7 +79,7 @@ def test_the_command_ends_at_once_while_it_declares(tmp_path: Path) -> None:
                 return client.answer(client.call("ListStreamConsumers", {"StreamARN": ARN}))[1].count(b"CREATING") == 1
             return False
 
-        until(listens, 30)
+        wait_until(listens, 30)
         server.send_signal(signal.SIGINT)
         said = server.communicate(timeout=10)
         assert (server.returncode, said) == (0, ("", ""))

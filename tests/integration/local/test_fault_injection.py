@@ -1,7 +1,5 @@
 """Fault injection: clients see the faults that a test injects."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """AWS' SDK for JavaScript, which needs HTTP/2, reads from the local AWS as it comes."""
 
-from __future__ import annotations
-
 import base64
 import gc
 import json

@@ -1,7 +1,5 @@
 """The local AWS over HTTP/2: how a connection begins and ends, its windows, its streams, and the faults of both."""
 
-from __future__ import annotations
-
 import json
 import logging
 import socket
@@ -26,8 +24,9 @@ from kinesis_efo_local import (
     Request,
 )  # fmt: skip
 from tests.support.h2_client import H2Client
+from tests.support.world import wait_until
 
-from .conftest import Bench, until
+from .conftest import Bench
 
 Run = Callable[..., Bench]
 SHARD = "shardId-{:012d}"
@@ -132,7 +131,7 @@ def test_http11_connection_is_upgraded_and_answered(bench: Bench) -> None:
     with bench.http2(upgrade=request) as client:
         client.until(lambda: keys(client.bodies[1]) == ["0"])
         assert client.answer(client.call("ListStreams", {}))[0] == 200
-    until(lambda: not bench.aws.kinesis.subscriptions)
+    wait_until(lambda: not bench.aws.kinesis.subscriptions)
 
 
 def test_upgrade_with_wrong_settings_is_refused(bench: Bench) -> None:
@@ -251,10 +250,10 @@ def test_reset_or_lost_connection_ends_its_subscriptions(run: Run, tls: bool) ->
     with bench.http2(tls=tls) as client:
         first, second = all_begun(client, consumer, range(2))
         client.reset(first)
-        until(lambda: open_shards(bench) == [1])
+        wait_until(lambda: open_shards(bench) == [1])
         put(bench, 1, "more", 2)
         client.until(lambda: keys(client.bodies[second]) == ["1", "more"])
-    until(lambda: open_shards(bench) == [])
+    wait_until(lambda: open_shards(bench) == [])
 
 
 def test_goaway_of_the_client_leaves_open_streams(run: Run) -> None:
@@ -306,7 +305,7 @@ def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:
     with bench.http2() as client:
         read = subscribe(client, consumer)
         assert keys(client.answer(read)[1]) == ["0", "big"]
-    until(lambda: open_shards(bench) == [])
+    wait_until(lambda: open_shards(bench) == [])
     with bench.http2(consume=False) as client:
         stream = subscribe(client, consumer)
         client.until(lambda: stream in client.resets)
@@ -322,7 +321,7 @@ def test_unread_socket_stops_the_push(bench: Bench) -> None:
     with bench.http2(window=(1 << 31) - 1) as client:
         client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
         subscribe(client, consumer)
-        until(lambda: open_shards(bench))
+        wait_until(lambda: open_shards(bench))
         sent = [0]
 
         def at_rest() -> bool:
@@ -330,7 +329,7 @@ def test_unread_socket_stops_the_push(bench: Bench) -> None:
             threading.Event().wait(0.3)
             return 0 < before == sent[0]
 
-        until(at_rest)
+        wait_until(at_rest)
         # The kernel's buffers hold the rest.
         assert sent[0] < 30_000_000
         client.until(lambda: len(client.bodies[1]) > 40 * 1_333_333)
@@ -387,7 +386,7 @@ def test_goaway_without_grace_ends_later_streams(run: Run) -> None:
         put(bench, 0, "struck")
         client.until(lambda: client.goaways)
         assert client.goaways == [(streams[1], ErrorCodes.INTERNAL_ERROR)]
-        until(lambda: open_shards(bench) == [1])
+        wait_until(lambda: open_shards(bench) == [1])
         put(bench, 1, "more")
         client.until(lambda: keys(client.bodies[streams[1]]) == ["1", "more"])
         client.reset(streams[1])
@@ -407,7 +406,7 @@ def test_frozen_connection_does_not_answer_until_it_thaws(run: Run) -> None:
         put(bench, 0, "struck")
         put(bench, 1, "more")
         # A call over HTTP/1.1 is answered after the server has acted on what came before.
-        until(lambda: bench.client.list_streams())
+        wait_until(lambda: bench.client.list_streams())
         client.h2.ping(b"12345678")
         client.flush()
         client.socket.settimeout(0.3)
@@ -477,7 +476,7 @@ def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> N
     for shard, client in enumerate(clients):
         client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
         subscribe(client, consumer, shard)
-    until(lambda: open_shards(bench) == [0, 1, 2, 3])
+    wait_until(lambda: open_shards(bench) == [0, 1, 2, 3])
     upgrade = b"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: Kinesis_20131202.ListStreams\r\n"
     clients.append(bench.http2(upgrade=upgrade + b"Content-Length: 2\r\n\r\n{}"))
     assert clients[-1].answer(1)[0] == 200

@@ -1,7 +1,5 @@
 """What Terraform's provider needs of services other than Kinesis, and moto alone does not give."""
 
-from __future__ import annotations
-
 import http.client
 import logging
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What Terraform's provider sets on a stream, beyond its shards: encryption, resource policies and metrics of shards."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +9,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo_local import LocalAws, Settings
+from tests.support.world import wait_until
 
-from .conftest import Bench, until
+from .conftest import Bench
 
 Run = Callable[..., Bench]
 
@@ -51,7 +50,7 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     kinesis.start_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
     assert summary(kinesis)["StreamStatus"] == "UPDATING"
     assert code(lambda: kinesis.start_stream_encryption(**encryption, KeyId=KEY))[0] == "ResourceInUseException"
-    until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
+    wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert (summary(kinesis)["EncryptionType"], summary(kinesis)["KeyId"]) == ("KMS", "alias/aws/kinesis")
     put = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"x")
     iterator = kinesis.get_shard_iterator(
@@ -60,7 +59,7 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     (record,) = kinesis.get_records(ShardIterator=iterator)["Records"]
     assert (put["EncryptionType"], record["EncryptionType"]) == ("KMS", "KMS")
     kinesis.stop_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
-    until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
+    wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert summary(kinesis)["EncryptionType"] == "NONE"
 
 

@@ -1,7 +1,5 @@
 """The fixtures that pytest finds when kinesis-efo is installed, in a project of somebody's own."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,14 +1,12 @@
 """Streams whose records Kinesis distributes itself (`RecordDistributionStrategy=AUTO`), as AWS documents them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.integration.local.conftest import until
 from tests.support.raw_kinesis import RawKinesis
+from tests.support.world import wait_until
 
 ON_DEMAND = {"StreamMode": "ON_DEMAND"}
 
@@ -110,7 +108,7 @@ def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
         names = [f"{stream}-{number}" for number in range(room)]
         for name in names:
             kinesis.register_stream_consumer(StreamARN=arn_of(kinesis, stream), ConsumerName=name)
-            until(lambda name=name, stream=stream: consumer_status(kinesis, stream, name) == "ACTIVE")
+            wait_until(lambda name=name, stream=stream: consumer_status(kinesis, stream, name) == "ACTIVE")
         code, message = refusal(
             kinesis.register_stream_consumer, StreamARN=arn_of(kinesis, stream), ConsumerName="more"
         )
@@ -141,7 +139,7 @@ def test_warm_throughput_is_reached_after_an_update(run: Any) -> None:
     answer = kinesis.update_stream_warm_throughput(StreamARN=arn, WarmThroughputMiBps=300)
     assert (answer["StreamName"], answer["WarmThroughput"]) == ("orders", under_way)
     assert (summary(kinesis)["StreamStatus"], summary(kinesis)["WarmThroughput"]) == ("UPDATING", under_way)
-    until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
+    wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 300, "CurrentMiBps": 300}
     kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "PROVISIONED"})
     assert "WarmThroughput" not in summary(kinesis)

@@ -1,7 +1,5 @@
 """The endpoint: clients, other services, malformed requests, and the command."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import socket

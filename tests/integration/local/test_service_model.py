@@ -1,7 +1,5 @@
 """Requests generated from AWS' own model of Kinesis: the local Kinesis refuses exactly those that break a constraint of it."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Signatures of another time are refused as AWS refuses them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +8,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws_errors import Cause, cause_of, describe, skew_of
+from tests.support.answers import ForwardClock
 
-from .conftest import Bench, ShiftedClock
+from .conftest import Bench
 
 Run = Callable[..., Bench]
 
@@ -38,7 +37,7 @@ def refused(call: Callable[[], Any]) -> ClientError:
     ],
 )
 def test_five_minutes_off_is_refused(run: Run, offset: float, words: str, told: str) -> None:
-    clock = ShiftedClock()
+    clock = ForwardClock()
     bench = run(clock=clock, signature_seconds=300.0)
     clock.offset = offset
     for call in (bench.client.list_streams, bench.aws.client("dynamodb").list_tables):
@@ -56,7 +55,7 @@ def test_five_minutes_off_is_refused(run: Run, offset: float, words: str, told: 
 
 
 def test_other_services_accept_a_quarter_of_an_hour(run: Run) -> None:
-    clock = ShiftedClock()
+    clock = ForwardClock()
     bench = run(clock=clock, signature_seconds=300.0)
     sts, s3 = bench.aws.client("sts"), bench.aws.client("s3")
     clock.offset = 800.0

@@ -1,7 +1,5 @@
 """SubscribeToShard with the stock boto3 client: what is pushed, when, and how it ends."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +7,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import EventStreamError
 
-from .conftest import Bench, until
+from tests.support.world import wait_until
+
+from .conftest import Bench
 
 Run = Callable[..., Bench]
 
@@ -67,7 +67,7 @@ def test_removed_consumer_ends_its_subscriptions(bench: Bench, how: str) -> None
     with pytest.raises(EventStreamError) as ended:
         list(events)
     assert code(ended) == "ResourceNotFoundException"
-    until(lambda: open_count(bench) == 0)
+    wait_until(lambda: open_count(bench) == 0)
 
 
 def test_event_has_a_megabyte_or_one_record(bench: Bench) -> None:
@@ -111,5 +111,5 @@ def test_slow_reader_is_cut_off_without_blocking_others(run: Run) -> None:
         events += bench.subscribe(
             quick, "AFTER_SEQUENCE_NUMBER", SequenceNumber=events[-1]["ContinuationSequenceNumber"]
         )
-    until(lambda: open_count(bench) == 0)
+    wait_until(lambda: open_count(bench) == 0)
     answer["EventStream"].close()

@@ -1,7 +1,5 @@
 """The local AWS obeys programs of this machine, and no web page that is open in its browser."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The pipeline's commands against local AWS: real Terraform with its state in S3, a stand-in for the AWS provider."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The state of the bootstrap stack ends in the bucket that the stack declares, also after an interruption."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Consumers that nobody declared are drift, against local AWS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace

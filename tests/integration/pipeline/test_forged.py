@@ -1,7 +1,5 @@
 """What is applied is planned by who applies it: of a bundle, nothing is run, whatever is in it and whatever it says of itself."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """From an empty folder to a deployed stack: a repository of another team, by the targets that the published workflows run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`TERRAFORM_BINARY_NAME` says what plans and applies, and plans do not pass from one program to the other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """An application of EMR Serverless is stopped, after its jobs, before a plan changes it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """A plan is applied if it is the reviewed one and made on the present state; else it is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

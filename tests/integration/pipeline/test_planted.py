@@ -1,7 +1,5 @@
 """Whatever the state names, no provider but that of AWS is run: not by planning, by applying, nor by an administrator's bootstrap."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

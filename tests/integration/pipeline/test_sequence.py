@@ -1,7 +1,5 @@
 """From a pull request to a running job: every step of the pipeline as CI runs it, with local AWS, a fake EMR and a project."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from contextlib import AbstractContextManager

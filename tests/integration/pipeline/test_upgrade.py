@@ -3,8 +3,6 @@
 The stacks in `deployed` are those of commit 3306112, synthesized from the environment file that is written here.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

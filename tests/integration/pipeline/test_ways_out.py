@@ -1,7 +1,5 @@
 """Every state that a deployment can end in has a way out: a removal, a deployment that ended half way, a change by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

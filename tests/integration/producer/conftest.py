@@ -1,7 +1,5 @@
 """A local AWS to write to over real HTTP, and a way to read the records back."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from typing import Any

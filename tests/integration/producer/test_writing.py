@@ -1,7 +1,5 @@
 """The producer against the local Kinesis: real HTTP, real limits, real faults."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import subprocess

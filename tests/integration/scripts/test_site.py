@@ -1,7 +1,5 @@
 """The site in a browser: code and names fit on its pages, at a desk and on a phone."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One Spark session and one local AWS for all tests that need them; every test has streams of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import runpy
@@ -20,7 +18,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from kinesis_efo.driver.tuning import MANAGER
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark
-from tests.support.world import World, make_world
+from tests.support.world import World
+from tests.support.world import world as world
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 RunExample = Callable[[str, Mapping[str, object], Callable[[], bool]], dict[str, Any]]
@@ -75,16 +74,6 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(MANAGER)
     if before is not None:
         spark.conf.set(MANAGER, before)
-
-
-@pytest.fixture
-def world(local_aws: LocalAws, tmp_path: Path) -> Callable[..., World]:
-    """Makes a world; arguments as `make_world`."""
-
-    def make(streams: Any = ("orders",), **create: Any) -> World:
-        return make_world(local_aws, tmp_path, streams, **create)
-
-    return make
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

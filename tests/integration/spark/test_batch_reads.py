@@ -1,7 +1,5 @@
 """Batch reads, as a real Spark shows them: the rows of a streaming query, an end that stays, limits, and what is refused."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What Spark says to a start on each state of a checkpoint's log is what `doctor --checkpoint` is tested by, and what it says."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The helpers for rows give the right values on both versions of Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal

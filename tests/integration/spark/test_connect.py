@@ -1,7 +1,5 @@
 """Fetchers behind Spark Connect: a client submits them, they come and go with their query, and the query outlives the client."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

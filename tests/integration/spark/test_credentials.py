@@ -1,7 +1,5 @@
 """The option `credentialProvider`, in every process that calls AWS: driver, planner, run and tasks."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Queries whose Python workers come from another daemon than Spark's, or are not used again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 

@@ -1,7 +1,5 @@
 """However a Spark program ends, nothing of it is left after a moment: no process, no zombie, no file, no lease on this host."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

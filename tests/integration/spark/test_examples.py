@@ -1,7 +1,5 @@
 """Every program in examples/ does what it says, run as `spark-submit` runs it."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping

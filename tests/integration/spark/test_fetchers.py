@@ -1,7 +1,5 @@
 """A fetcher as a Spark task, in local mode: it comes with its query, goes with it, and is started again when it dies."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

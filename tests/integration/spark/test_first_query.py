@@ -1,7 +1,5 @@
 """Queries by ARN alone: several streams, without a manifest and without a lease table, and what shows them on their host."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

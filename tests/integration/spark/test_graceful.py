@@ -1,7 +1,5 @@
 """Ending a real query in good order although the signal hits more than the driver."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

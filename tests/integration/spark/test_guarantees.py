@@ -1,7 +1,5 @@
 """Exactly once and in order, as a real Spark shows it: retries, several actions, restarts, resharding, idle shards."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The checkpoints that a query leaves in the lease table when it stops: those of the last micro-batch that Spark has finished."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

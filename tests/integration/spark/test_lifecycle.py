@@ -3,8 +3,6 @@
 The test plays Spark's part of the conversation, because a real one closes the connection right after the signal.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """`kinesis_efo.low_latency` on real sessions: what it sets works, and what is not safe stays as it is."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

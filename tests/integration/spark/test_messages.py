@@ -1,7 +1,5 @@
 """What users read when something is wrong: at `load()`, and as their query's exception."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A query begins exactly where one of EMR's built-in connector stopped, by the program of examples/emr_connector."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import time

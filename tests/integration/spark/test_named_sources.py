@@ -1,7 +1,5 @@
 """Sources with names: Spark lets a query get another one between two runs, and keep its checkpoint."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any

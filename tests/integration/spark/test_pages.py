@@ -3,8 +3,6 @@
 What says that it is an excerpt, or needs what is not here, is checked in tests/unit/test_pages.py alone.
 """
 
-from __future__ import annotations
-
 import gzip
 import shlex
 import sys

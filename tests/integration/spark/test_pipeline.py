@@ -1,7 +1,5 @@
 """A Declarative Pipeline reads a stream, whether the read is described in a function, when its file is imported, or in Python for SQL."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

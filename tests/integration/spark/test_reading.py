@@ -1,7 +1,5 @@
 """The source read by a real Spark session."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

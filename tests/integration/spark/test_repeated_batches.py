@@ -1,7 +1,5 @@
 """The first micro-batch, with two scans of the source, is repeated after a restart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

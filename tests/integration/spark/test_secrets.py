@@ -1,7 +1,5 @@
 """No secret is told by a query on real Spark: not in its plan, its progress, its checkpoint, its configuration, its failure or Spark's UI."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The program that writes several tables reads its stream once, on each version of Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path

@@ -3,8 +3,6 @@
 The test plays Spark's part: it is the parent of all readers' processes, as the driver's JVM is.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """DataFrames into Kinesis: through Spark, and a task's part of it alone."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Stalls of a running job, staged with real processes: `kinesis-efo top` or the job's log shows the cause within five minutes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

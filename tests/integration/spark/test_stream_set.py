@@ -1,7 +1,5 @@
 """Streams that come and go between two runs of a query: nothing is missed in silence, nothing is read twice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

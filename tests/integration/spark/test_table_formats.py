@@ -1,7 +1,5 @@
 """Records come into tables of Delta Lake and Iceberg once, by the page's own lines."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

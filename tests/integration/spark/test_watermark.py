@@ -1,7 +1,5 @@
 """A windowed count over backlogs of very different sizes: what Spark's watermark drops, and that `maxShardSkew` keeps it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Environment files for tests. The tests read none of `infra/environments`, which users change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import infra

@@ -1,7 +1,5 @@
 """When a stretch is complete, and which rows belong to it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plan of all streams, in virtual time: what is asked of which client, what is waited for, and what time it is."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Planning against what Kinesis says of a stream: what is refused, what is lost, which shards are asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

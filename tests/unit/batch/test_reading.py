@@ -1,7 +1,5 @@
 """Reading one stretch, in virtual time: to its end and not further, through faults, and what becomes of records that are gone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

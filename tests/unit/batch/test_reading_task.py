@@ -1,7 +1,5 @@
 """Whole reads of a task with clients that answer at once: all shards, every client closed, one error of several."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

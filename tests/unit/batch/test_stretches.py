@@ -1,7 +1,5 @@
 """Stretches: on any history of splits and merges, every record of a stretch is read by exactly one task, and nothing else is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given

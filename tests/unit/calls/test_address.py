@@ -1,7 +1,5 @@
 """The ways to a fetcher."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The certificate of a fetcher."""
 
-from __future__ import annotations
-
 import ssl
 from datetime import UTC, datetime, timedelta
 

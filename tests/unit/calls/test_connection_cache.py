@@ -1,7 +1,5 @@
 """Connections that stay open between tasks: whose they are, and how many."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

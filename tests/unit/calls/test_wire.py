@@ -1,7 +1,5 @@
 """Frames between the processes of a run: whole, or not at all."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import threading

@@ -1,7 +1,5 @@
 """The command group: loading on demand, and how errors reach the terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Wrong values of options that several commands share: the message has the value and the remedy."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

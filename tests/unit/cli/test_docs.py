@@ -1,7 +1,5 @@
 """The page about the command line names every command and every exit code."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

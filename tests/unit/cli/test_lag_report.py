@@ -1,7 +1,5 @@
 """The tables of `lag` on terminals of different widths: nothing is cut off, the worst comes first, a line sums it up."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What `kinesis-efo local` is told: settings, streams, manifests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The parts of `kinesis-efo quickstart` that need no Spark."""
 
-from __future__ import annotations
-
 import os
 from itertools import islice
 from pathlib import Path

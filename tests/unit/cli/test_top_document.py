@@ -1,7 +1,5 @@
 """What the page of `top` is told: its scales hold all that is drawn, its rows are bounded, and old runs lack records only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

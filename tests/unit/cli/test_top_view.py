@@ -1,7 +1,5 @@
 """What `top` shows on terminals of all sizes: it fits, the worst is in it, and what is slow has its remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription

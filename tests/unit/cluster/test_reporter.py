@@ -1,7 +1,5 @@
 """What a fetcher of another process tells the planner."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

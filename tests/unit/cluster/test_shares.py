@@ -1,7 +1,5 @@
 """Sharing shards out: everything is given to somebody, evenly, and little moves."""
 
-from __future__ import annotations
-
 import time
 from itertools import product
 from random import Random

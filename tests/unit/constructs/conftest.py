@@ -1,7 +1,5 @@
 """A stack of somebody's own app, and what it becomes in Terraform."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A wrong argument is refused where it is written, with the construct, the value and the remedy."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

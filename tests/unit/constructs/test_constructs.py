@@ -1,7 +1,5 @@
 """What the constructs declare in somebody's own app: secure by default, without an environment file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

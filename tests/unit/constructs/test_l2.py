@@ -1,7 +1,5 @@
 """The constructs behave as L2 constructs of the CDK do, and an upgrade changes nothing that is deployed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

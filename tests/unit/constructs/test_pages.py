@@ -1,7 +1,5 @@
 """What the pages on the constructs show runs as it stands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

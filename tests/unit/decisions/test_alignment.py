@@ -1,7 +1,5 @@
 """Shards stay together in arrival time: no micro-batch takes one too far ahead, and none stops the query."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Where a query ends that has an end, without anything that reads."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.decisions.ending import Ending

@@ -1,7 +1,5 @@
 """What an index covers once events were dropped: exactly what is still to be read from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.decisions.event_index import EventIndex

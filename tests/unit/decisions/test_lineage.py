@@ -1,7 +1,5 @@
 """Lineage: on any history of splits and merges, every shard is read once, parents first, and nothing falls through."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts as lost, from a position, times and the list of shards."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """Cutting a micro-batch: limits, fairness, and that a query never stops."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Where a query stands, and how far the rows of the lease table may follow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import nullcontext
 

@@ -1,7 +1,5 @@
 """When it is believed that nothing more comes: the answers that it takes, the time between them, and what begins it anew."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 

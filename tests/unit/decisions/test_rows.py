@@ -1,7 +1,5 @@
 """What is kept of a shard, who catches up, and where its subscription stands: for any queries and rows, and as time passes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

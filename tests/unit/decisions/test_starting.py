@@ -1,7 +1,5 @@
 """Starts: whatever a start names, each open shard is read, and nothing before the start; otherwise the start names what it leaves out."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

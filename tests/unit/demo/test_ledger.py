@@ -1,7 +1,5 @@
 """The comparison must see every way in which an archive can be wrong."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading the file sink's log: what is committed, what is compacted, what is left over."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

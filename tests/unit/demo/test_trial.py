@@ -1,7 +1,5 @@
 """The trial of an account, with a query that only copies what is put."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """Word of finished micro-batches, from the driver to the runs of its program."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

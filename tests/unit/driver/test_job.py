@@ -1,7 +1,5 @@
 """How a job ends, and with which exit code and last words; with a session that is none."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

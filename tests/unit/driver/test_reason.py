@@ -1,7 +1,5 @@
 """What users are told of errors that Spark has wrapped."""
 
-from __future__ import annotations
-
 import gc
 import socket
 

@@ -1,7 +1,5 @@
 """The watch for a stop marker, on a session whose file system is the test's."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

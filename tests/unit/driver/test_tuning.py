@@ -1,7 +1,5 @@
 """Which class writes checkpoints, by Spark's version; the rest is tested on real sessions."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.driver.tuning import manager_class

@@ -1,7 +1,5 @@
 """Which wheels of the native core are packed, and what is said of those that are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

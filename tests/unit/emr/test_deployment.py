@@ -1,7 +1,5 @@
 """What the infrastructure wrote about a job, and what is said when it is not there or not understood."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

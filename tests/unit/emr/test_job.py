@@ -1,7 +1,5 @@
 """The settings of Spark that a job is submitted with, and what identifies it."""
 
-from __future__ import annotations
-
 import shlex
 
 import pytest

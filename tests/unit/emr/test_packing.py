@@ -1,7 +1,5 @@
 """The archive's form: the same bytes from the same contents, a launcher that finds Python, and what is said when something is wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

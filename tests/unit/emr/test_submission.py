@@ -1,7 +1,5 @@
 """What a request comes to, and what is held against it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The clients with which streams are read: which are opened when, with what, and in which order they are closed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

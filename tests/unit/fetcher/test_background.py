@@ -1,7 +1,5 @@
 """Tasks beside others: where one fails, nothing of the others is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The byte budget: what fits, who waits for whom, and what never waits."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 

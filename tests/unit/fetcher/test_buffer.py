@@ -1,7 +1,5 @@
 """The buffer of one shard: what it covers, how it is cut, who makes whom wait."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

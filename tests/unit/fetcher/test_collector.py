@@ -1,7 +1,5 @@
 """What a fetcher's counts become: per shard, per stream, and nothing that steps back when shards come and go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

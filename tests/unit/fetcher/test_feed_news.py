@@ -1,7 +1,5 @@
 """Whom a feed wakes for which event."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any

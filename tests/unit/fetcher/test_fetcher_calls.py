@@ -1,7 +1,5 @@
 """What a fetcher answers to its planner about each shard, and which feeds it keeps: call by call, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 
 from kinesis_efo.errors import DataLossError

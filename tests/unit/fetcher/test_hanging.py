@@ -1,7 +1,5 @@
 """A reader that hangs in the middle of its range takes nobody with it, however full the budget is. In virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

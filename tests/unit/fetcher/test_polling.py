@@ -1,7 +1,5 @@
 """A whole fetcher in virtual time that polls, and queries that move between GetRecords and SubscribeToShard."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 from typing import Any

@@ -2,8 +2,6 @@
 once enough answers bring none. It never waits for ever, and never has fewer rows in silence.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When a range that does not come to its end is given up, and with which words."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

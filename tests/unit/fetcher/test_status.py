@@ -1,7 +1,5 @@
 """What tools need to ask a run, as it stands in the run's row; and what earlier versions understand of the answer."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

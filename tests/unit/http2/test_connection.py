@@ -1,7 +1,5 @@
 """A connection to a service in memory, in virtual time: its start, its places, its signs of life and its end."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, Self
 

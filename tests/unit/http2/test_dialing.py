@@ -1,7 +1,5 @@
 """Connections are opened over whichever address answers, and every failure is one that is tried again."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Frames of HTTP/2: whatever the cuts, the same frames, and the same as hyperframe and h2 read."""
 
-from __future__ import annotations
-
 import random
 from itertools import pairwise
 

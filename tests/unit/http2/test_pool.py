@@ -1,7 +1,5 @@
 """The pool: as many connections as the requests need, opened a few at a time, and no place is ever lost."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A response: its window is its memory, its end is told once, and it passes for aiohttp's."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

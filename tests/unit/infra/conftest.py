@@ -1,7 +1,5 @@
 """Fixtures that write environment files, load them and synthesize them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence

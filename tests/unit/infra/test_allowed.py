@@ -1,7 +1,5 @@
 """The positive list has what the constructs declare, and nothing that runs a command, reads files or calls another provider."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

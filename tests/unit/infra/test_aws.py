@@ -1,7 +1,5 @@
 """Where AWS cannot be asked, a command says in one line why, and what to do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The permissions of a pipeline's roles, and who may assume them."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gate refuses a scan that did not really take place."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The module that chooses the engine says what is missing, and spares Node what is not used."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What exists already is imported, and never replaced; and whoever scales a stream is left alone."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """What a team adds beside its files: resources of its own, of types of the AWS provider only, and excuses that end."""
 
-from __future__ import annotations
-
 from datetime import date
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A team's first environment file: `infra new` writes it, and it works alone, as the first one of the documentation does."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a stack or a plan grants is what the settings name: boundaries, accounts, roles and streams."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

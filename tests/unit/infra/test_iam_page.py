@@ -1,7 +1,5 @@
 """The policies in docs/how-to/iam.md are made of the statements that the declared ones are made of."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any, Final

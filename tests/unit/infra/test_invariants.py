@@ -1,7 +1,5 @@
 """Properties of every environment file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ledger keeps a protected environment from losing resources when names change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """checkov is what its lock says, and sees no credentials."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

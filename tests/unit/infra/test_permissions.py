@@ -1,7 +1,5 @@
 """What roles and jobs of an environment may do, and who may assume the roles, evaluated as IAM does it."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs of jobs take the arguments that files give them: those of the documentation by the programs themselves."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every alarm and every exception has its section on its page, and there are no other sections."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

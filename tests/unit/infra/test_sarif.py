@@ -1,7 +1,5 @@
 """A finding is shown at the entry of the environment file that it comes from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Schedules of jobs: what a file may say, and who may set them and start what."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest

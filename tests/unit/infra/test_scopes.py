@@ -1,7 +1,5 @@
 """No role of an environment reaches another's, of its project or of another one, evaluated as IAM does, in one account, in whatever regions."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Any
 

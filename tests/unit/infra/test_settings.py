@@ -1,7 +1,5 @@
 """Every fault of an environment file is found, at once, with file, path, value and rule."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the synthesized Terraform says, construct by construct."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The parts of the archive job that need no Spark session."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

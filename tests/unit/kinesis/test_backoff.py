@@ -1,7 +1,5 @@
 """Backoff: how long, how often, and what is remembered."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Kinesis' time, from the `Date` of answers, whatever this machine's clock says."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 

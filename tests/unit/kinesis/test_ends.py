@@ -1,7 +1,5 @@
 """Where a shard stood at a time, by the events of one subscription."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

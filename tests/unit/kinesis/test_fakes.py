@@ -1,7 +1,5 @@
 """The fakes in memory do as Kinesis does: the model stream, the polled stream, and the emulator's memory. All in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

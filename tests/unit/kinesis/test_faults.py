@@ -1,7 +1,5 @@
 """What each kind of error means; what subscriptions do about it is tested with them."""
 
-from __future__ import annotations
-
 import pickle
 import ssl
 

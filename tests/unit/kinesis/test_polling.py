@@ -1,7 +1,5 @@
 """A shard read with GetRecords in virtual time: the pace, the iterators, what ends it and what is said of errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """What is decided about one error after the other, without a subscription around it."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """What counts as trimmed before it was read, and what a number or a time must look like to say so."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """One stream for its readers: what it lists, what it calls lost, and how it asks for the end of a shard."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

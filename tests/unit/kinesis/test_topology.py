@@ -1,7 +1,5 @@
 """What ListShards says that cannot be: of servers that are not Kinesis."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import UTC, datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """A transport that is opened with its first call: once, again if that failed, and for all who wait."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whether the lease table tells that a checkpoint had been further."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

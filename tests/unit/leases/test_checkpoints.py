@@ -1,7 +1,5 @@
 """Checkpoints in virtual time against the model of the table: when they are written, by whom, and what they never overwrite."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from dataclasses import replace

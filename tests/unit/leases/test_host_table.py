@@ -1,7 +1,5 @@
 """The lease file of one host keeps the contract of a lease table, also between two processes and after a crash."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The model of the lease table that other tests rely on keeps the same contract as the real one."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from kinesis_efo.leases.row import Item

@@ -1,7 +1,5 @@
 """How far checkpoints have come, as the rows of runs keep it."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Owners of leases, with real processes: who they are, and whether they have ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """One lease in virtual time: when its row is renewed, for how long it is held, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from random import Random

@@ -1,7 +1,5 @@
 """Rows and lease keys: KCL's form, read tolerantly and written exactly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

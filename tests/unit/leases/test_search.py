@@ -1,7 +1,5 @@
 """Expiry by watching, and when the lease on a stream is free: pure decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows of finished shards go when, and only when, nothing needs them any more (KCL's LeaseCleanup scenarios)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints of another stream: told where that is certain, and never where it is not."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.arns import StreamIdentity

@@ -1,7 +1,5 @@
 """A Kinesis that runs on a clock that tests move by hand."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Starting positions, shard iterators, and the filters of ListShards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Sequence numbers look like the real ones, grow, and hold their shard and time."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

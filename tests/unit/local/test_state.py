@@ -1,7 +1,5 @@
 """Streams and consumers are created, change state with time, and are deleted; requests name them in every allowed way."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shards over time: routing, resharding, retention."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

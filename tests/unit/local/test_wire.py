@@ -1,7 +1,5 @@
 """Frames, tokens and validation: what clients see is what botocore's own decoder and models understand."""
 
-from __future__ import annotations
-
 from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st

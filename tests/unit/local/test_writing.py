@@ -1,7 +1,5 @@
 """What PutRecords takes and refuses."""
 
-from __future__ import annotations
-
 import base64
 
 import msgspec

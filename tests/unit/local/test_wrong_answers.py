@@ -1,7 +1,5 @@
 """Which wrong answers the local Kinesis gives, and how often."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

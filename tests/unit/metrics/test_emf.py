@@ -1,7 +1,5 @@
 """EMF lines, checked against AWS's own JSON schema for them, and when they are written."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

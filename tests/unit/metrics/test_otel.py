@@ -1,7 +1,5 @@
 """OpenTelemetry: nothing without an SDK, the user's SDK where there is one, and one by environment variables for Spark's processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

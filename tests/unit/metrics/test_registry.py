@@ -1,7 +1,5 @@
 """The registry: sums and worst values of several sources, and totals that never drop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A dry run beside a live query: at AWS' own endpoint it takes nothing of the query's limits; elsewhere it may be no dry run."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Following runs through outages, ends and beginnings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The rows for a KCL application: never one without the hash keys that say where it lies."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

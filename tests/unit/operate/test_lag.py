@@ -1,7 +1,5 @@
 """Lag, shard by shard: which shards matter, who is alive, what lies behind a position."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime

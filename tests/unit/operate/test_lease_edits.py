@@ -1,7 +1,5 @@
 """Changes to leases by hand: what is planned, and that nothing is written over what somebody else wrote meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace

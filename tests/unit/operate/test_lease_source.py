@@ -1,7 +1,5 @@
 """Leases to import: which rows of a KCL application can be told apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

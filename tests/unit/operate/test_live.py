@@ -1,7 +1,5 @@
 """What is believed of a shard, of its row and of the run that reads it; hostile rows and runs are given up on."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

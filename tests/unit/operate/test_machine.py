@@ -1,7 +1,5 @@
 """Checks of the machine, with clients and programs that say what they are told to."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

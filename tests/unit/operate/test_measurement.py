@@ -1,7 +1,5 @@
 """What follows from what subscriptions showed: which transport works, and what to do about one that does not."""
 
-from __future__ import annotations
-
 import pytest
 from botocore.exceptions import HTTPClientError
 

@@ -1,7 +1,5 @@
 """Rates, trends and causes, from what a run says of itself again and again."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Records as bytes: nothing of the data is lost, whatever it is."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64decode

@@ -1,7 +1,5 @@
 """Reading the offset log of a query: both of its versions, other sources beside ours, and files that are none of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from pathlib import Path

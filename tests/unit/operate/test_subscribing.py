@@ -1,7 +1,5 @@
 """Measuring subscriptions, in virtual time: at Kinesis' pace, with a limit for each step, and closed whatever happens."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

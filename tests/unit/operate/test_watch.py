@@ -1,7 +1,5 @@
 """Who is alive, in virtual time: owners that renew, that died, and that come and go while somebody watches."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Where the fetcher listens, and what tasks are told."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 
 import pytest

@@ -1,7 +1,5 @@
 """How processes of one Spark program find each other's runs, with real processes and the kernel's locks."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

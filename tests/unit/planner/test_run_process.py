@@ -1,7 +1,5 @@
 """What a query's process has to import if the run is elsewhere, and when a run's process ends."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A run that readers of one program share: who starts it, who joins it, and what follows it if its process dies."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path

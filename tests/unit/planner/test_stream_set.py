@@ -1,7 +1,5 @@
 """Streams that come, go, are renamed or replaced between two runs of a query."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Aggregates as readers decode them: AWS's own Python library, and this library's reader."""
 
-from __future__ import annotations
-
 from base64 import b64decode, b64encode
 
 import pytest

@@ -1,7 +1,5 @@
 """What `flush`, `close` and `abort` of a producer promise to several threads, to forked processes and to other event loops."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """The bound on outstanding records: who waits for room, in which order, and how a hot shard delays the records of others."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict

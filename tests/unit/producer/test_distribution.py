@@ -1,7 +1,5 @@
 """The producer on streams whose records Kinesis distributes itself, in virtual time: nothing is predicted, nothing is aggregated."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable

@@ -1,7 +1,5 @@
 """A producer's metrics, as samples and as EMF lines."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

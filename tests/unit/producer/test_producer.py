@@ -1,7 +1,5 @@
 """The producers against a modelled stream: waiting, waking, flushing, failing, closing."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The producer's decisions under any interleaving of answers, refusals, lost answers, splits and time."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from random import Random
 

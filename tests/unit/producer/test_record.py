@@ -1,7 +1,5 @@
 """Which records may be put, the shards that they go to, and the messages for those that may not."""
 
-from __future__ import annotations
-
 import pickle
 
 import aiohttp

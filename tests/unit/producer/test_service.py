@@ -1,7 +1,5 @@
 """What a request of PutRecords says, byte by byte."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """KPL aggregates: what an independent aggregator makes comes apart again; what is broken stays whole."""
 
-from __future__ import annotations
-
 from hashlib import md5
 
 import pytest

@@ -1,7 +1,5 @@
 """Marks of when the records of an event arrived."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

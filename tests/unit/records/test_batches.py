@@ -1,7 +1,5 @@
 """Ranges of several shards in common batches: the same rows as range by range, each with its own shard, in fewer batches."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pyarrow as pa

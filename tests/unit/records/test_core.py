@@ -1,7 +1,5 @@
 """The native core decodes as Python does: the same batches, or the same error in the same words, whatever comes."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The native core reads frames, heads of events and answers of GetRecords as Python does, or leaves them to it."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import threading

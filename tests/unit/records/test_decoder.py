@@ -1,7 +1,5 @@
 """Decoding: exactly the rows of the range, in the columns Spark expects, in batches of a useful size."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import logging

@@ -1,7 +1,5 @@
 """AWS' own test vectors of event streams: ours reads what they call right, and refuses what they call wrong, wherever it is cut."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Heads of events: read from any JSON, or refused as a FrameError."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """Frames: whatever the cuts, the same frames; whatever is wrong, a FrameError that says so."""
 
-from __future__ import annotations
-
 import struct
 import time
 import zlib

@@ -1,7 +1,5 @@
 """Clients of a run: what they ask arrives as it was asked, once and in order, and they are gone when their process is."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """While a query is behind, its micro-batches wait for more records: by the real planners, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Which shards a poll looks at, what it answers, and what wakes it: by what is buffered, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection
 from itertools import product

@@ -1,7 +1,5 @@
 """Where a query ends, from the list of shards alone."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

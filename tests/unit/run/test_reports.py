@@ -1,7 +1,5 @@
 """What the run concludes from the reports of fetchers in other processes, which may come late."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """A query warns if the lease table tells that the checkpoint which it goes on from had been further, whichever it learns first."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which streams a run reads, and how clients add some."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Of which streams aggregates may be left out: of none whose records Kinesis distributed itself at any time."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable
 

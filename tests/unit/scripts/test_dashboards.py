@@ -1,7 +1,5 @@
 """The dashboard and the alerts ask for the metrics of the catalog, by the names and labels that Prometheus has."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Each error message has one example, and the runbook quotes messages as they are."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The faults that `make mutants` plants, and the list of those that survive."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Prices are read from files of the form that AWS documents for its price list; the files here are made by hand."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

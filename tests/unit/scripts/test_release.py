@@ -1,7 +1,5 @@
 """What may be released, and what not."""
 
-from __future__ import annotations
-
 import re
 
 import kinesis_efo

@@ -1,7 +1,5 @@
 """`scripts/setup` on machines that are not ready, made of stand-ins for the programs it calls."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

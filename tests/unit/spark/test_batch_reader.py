@@ -1,7 +1,5 @@
 """How the ranges of a batch read become tasks, and what the source makes of its options."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from typing import Any

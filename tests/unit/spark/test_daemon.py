@@ -1,7 +1,5 @@
 """The daemon of Spark's Python workers, started and asked for a worker as Spark does it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

@@ -1,7 +1,5 @@
 """What a process learns from the JVM above it, with the command lines and threads of real ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

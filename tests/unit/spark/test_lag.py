@@ -1,7 +1,5 @@
 """How lags reach the listener: in Spark's progress on 4.2+, in files on 4.0; and how it takes what is neither."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A manifest that cannot be had: `retryTimeout` says how long it is waited for, and nothing of the SDK's adds to that."""
 
-from __future__ import annotations
-
 import time
 from threading import Event
 

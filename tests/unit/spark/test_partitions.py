@@ -1,7 +1,5 @@
 """How ranges become tasks."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """A query's place in its run, and the offsets that Spark passes again and again; planning has tests of its own in `test_stream_reader.py`."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stream reader's planning, in the order in which Spark 4.0 and 4.3 call it, against a scripted fetcher."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """What is removed from Spark's Python workers; that they work with it is tested with every query."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """What a process says of the KPL aggregates that its tasks leave out."""
 
-from __future__ import annotations
-
 import pytest
 
 from kinesis_efo.metrics import MetricsSettings, Sample

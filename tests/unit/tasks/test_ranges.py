@@ -1,7 +1,5 @@
 """Reading ranges in a task while fetchers end, move and refuse: every record once and in order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Self

@@ -1,7 +1,5 @@
 """What an environment costs while nobody reads or writes: by line, from a synthesized stack and from a plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

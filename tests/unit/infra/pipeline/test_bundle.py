@@ -1,7 +1,5 @@
 """The metadata of a plan is read as it was written, and a directory without a plan is an error."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace

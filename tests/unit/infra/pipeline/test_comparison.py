@@ -1,7 +1,5 @@
 """Plans that do the same have one digest; where they differ, names of attributes are told, and no values."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

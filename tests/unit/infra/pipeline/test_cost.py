@@ -1,7 +1,5 @@
 """What a plan changes in the bill for Enhanced Fan-Out."""
 
-from __future__ import annotations
-
 import json
 from datetime import date
 from pathlib import Path

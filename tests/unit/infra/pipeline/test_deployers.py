@@ -1,7 +1,5 @@
 """Before there is a role that applies, GitHub's rules must let only those deploy who should."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the pipeline writes to GitHub, and which plans it fetches."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import re

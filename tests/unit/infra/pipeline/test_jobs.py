@@ -1,7 +1,5 @@
 """Jobs are started one by one; each is healthy before the next is touched, and the first failure stops them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What AWS would refuse half way is refused before, and what loses records or stops jobs is told."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The steps as a CI system calls them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

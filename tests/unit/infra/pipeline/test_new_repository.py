@@ -1,7 +1,5 @@
 """A repository that the command writes fits the workflows, and the roles that an administrator makes for it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

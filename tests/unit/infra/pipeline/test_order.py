@@ -1,7 +1,5 @@
 """Environments are deployed after those that their `after` names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No plan that Terraform documents ends a step with a traceback."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The record of what is deployed: written by one deployment at a time."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Comments about plans and issues about drift say what there is, and fit."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

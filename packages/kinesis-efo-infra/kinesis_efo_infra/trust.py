@@ -68,7 +68,7 @@ class ServiceAccount:
         name: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
 
     Raises:
-        ArgumentError: The ARN of the provider is none. A reference will not do: conditions have a part of it as their names.
+        ArgumentError: The ARN of the provider is invalid. A reference is not accepted: conditions have a part of it as their names.
     """
 
     oidc_provider_arn: str

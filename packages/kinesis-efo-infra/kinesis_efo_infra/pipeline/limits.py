@@ -1,4 +1,4 @@
-"""What AWS would refuse half way through a plan, or what it loses or stops: read from the plan, before anything is applied."""
+"""What AWS would refuse midway through a plan, or what it loses or stops: read from the plan, before anything is applied."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def apply_local(stack: Path, endpoint: str) -> None:
     """Apply a stack to a local AWS. The directory of the stack stays as it is: the state is forgotten with the local AWS.
 
     Args:
-        stack: Directory that holds its `cdk.tf.json`.
+        stack: Directory with its `cdk.tf.json`.
         endpoint: URL of the local AWS.
 
     Raises:
@@ -51,7 +51,7 @@ class LocalStack:
     """A stack that is planned for, or applied to, a local AWS.
 
     Args:
-        directory: Holds its `cdk.tf.json`; what points Terraform to the local AWS is written beside it.
+        directory: Has its `cdk.tf.json`; what points Terraform to the local AWS is written beside it.
         endpoint: URL of the local AWS.
         plugins: A directory in which several stacks share the provider that `begin` installs.
 

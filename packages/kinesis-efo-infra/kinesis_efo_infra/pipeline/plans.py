@@ -59,7 +59,7 @@ def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHI
     Args:
         directory: Directory of the environment files.
         environment: The environment whose plans are scanned.
-        accepted: What may fail, whatever a team excuses.
+        accepted: What may fail, in addition to what a team excuses.
     """
 
     def scan(plans: Sequence[Path]) -> Sequence[str]:
@@ -125,7 +125,7 @@ class Planner:
     is_before: Callable[[str, str], bool] = lambda *_: False
 
     def is_deployed(self, deployment: Deployment) -> bool:
-        """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""
+        """Whether the synthesized configuration is the one that was applied last, and no deployment has ended midway since."""
         return self._is(self.records.load(deployment), deployment)
 
     def plan(

@@ -39,7 +39,7 @@ class Prices:
         gb_on_demand: A GB that a consumer of one gets; it has no consumer-shard hours.
         extended_gb_month: A GB that is kept in one for longer than 24 hours, a month.
         gb_in_on_demand_advantage: As `gb_in_on_demand`, in an account with On-demand Advantage, where streams have no hours; None
-            where that is not known.
+            where that is unknown.
         gb_out_on_demand_advantage: As `gb_out_on_demand`.
         gb_on_demand_advantage: As `gb_on_demand`.
         extended_gb_month_advantage: As `extended_gb_month`.
@@ -98,7 +98,7 @@ OF_ADVANTAGE = tuple(each for each in FIGURES if each.endswith("_advantage"))
 
 
 def prices_of(region: str, file: Path | None = None) -> Prices | None:
-    """The prices of a region, or of the nearest one that has any; None where prices are in another currency.
+    """The prices of a region, or of the nearest one that has any; None if prices are in another currency.
 
     What that one lacks is taken from the nearest one that has it (`borrowed`).
 

@@ -1,6 +1,6 @@
 """The record of what is deployed: a small document in S3 beside the state, one per deployment.
 
-It makes the pipeline repeatable: a run that was cancelled or failed half way leaves its mark, so the next run does the
+It makes the pipeline repeatable: a run that was cancelled or failed midway leaves its mark, so the next run does the
 rest, or undoes it. Without the record, a deployment that the CI system dropped from its queue would never happen. Jobs
 need no record: each run carries a fingerprint of what it was started with.
 """
@@ -26,7 +26,7 @@ class Deployed:
     Attributes:
         commit: The commit that was applied last; empty if there was none.
         stack: Digest of the Terraform JSON that was applied.
-        under_way: The commit that is being applied, or whose deployment failed or was stopped half way; empty if there is none.
+        under_way: The commit that is being applied, or whose deployment failed or was stopped midway; empty if there is none.
     """
 
     commit: str = ""
@@ -73,7 +73,7 @@ class Records:
         return read_object(self._s3, deployment.state_bucket, deployment.state_key, deployment.account_id)
 
     def load(self, deployment: Deployment) -> Deployed:
-        """Read the record of a deployment; an empty one where there is none yet.
+        """Read the record of a deployment; an empty one if there is none yet.
 
         Raises:
             AwsError: There are no credentials, or AWS cannot be reached.

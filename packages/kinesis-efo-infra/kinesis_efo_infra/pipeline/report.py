@@ -16,7 +16,7 @@ from kinesis_efo_infra.pipeline.foreign import Foreign
 from kinesis_efo_infra.pipeline.prices import prices_of, told
 
 LIMIT = 60_000
-"""Most characters in a comment or issue; GitHub refuses more than 65,536."""
+"""Maximum characters in a comment or issue; GitHub refuses more than 65,536."""
 
 _MOST_ROWS = 100
 _GRANTS = re.compile("access|grant|iam|identity|kms|permission|policy|security_group")
@@ -139,7 +139,7 @@ def drift_body(
         foreign: Lines about consumers that nobody declared.
         plan: The same plan, as it is compared.
         branch: The branch that is deployed.
-        under_way: The commit whose deployment ended half way, if one has.
+        under_way: The commit whose deployment ended midway, if one has.
         workflow: The workflow that deploys.
     """
     changed = f": {meta.changes}" if meta.any_changes else ""

@@ -28,7 +28,7 @@ class StateVersion:
     """Identifies a version of a Terraform state; the state has moved when either part differs.
 
     Attributes:
-        lineage: Id that a state gets when it is created; empty where there is none yet.
+        lineage: Id that a state gets when it is created; empty if there is none yet.
         serial: A number that grows with every change.
     """
 
@@ -43,7 +43,7 @@ class Terraform:
     """Terraform in one directory; or OpenTofu, where `$TERRAFORM_BINARY_NAME` names it.
 
     Args:
-        directory: Holds the stack's `cdk.tf.json`.
+        directory: Has the stack's `cdk.tf.json`.
         variables: Environment variables besides this process'.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A Kinesis stream, declared here or elsewhere, and what may be granted on it."""
+"""A Kinesis stream, declared here or elsewhere, and its grants."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class Stream(Shareable):
         retention_hours: How long records stay readable, 24 hours to 365 days.
         encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
             `CustomerKey`, or the ARN of one.
-        former_keys: Customer keys that it had before: readers may decrypt with them, too, as they must until the retention is
-            over. `own` keeps the key that was declared for it.
+        former_keys: Customer keys that it had before. Readers may decrypt with them, too, which they need until the retention
+            is over. `own` keeps the key that was declared for it.
         shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
         max_record_kib: Largest record in KiB, 1024 to 10240.
-        warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
-            On-demand Advantage. Needs an AWS provider that knows it, as that of CDK Terrain.
-        record_distribution_strategy: Refused: no AWS provider knows it yet. Set it with AWS' command line.
+        warm_throughput_mib: MiB per second that an on-demand stream accepts without prior scaling, 1 to 10240, in an account with
+            On-demand Advantage. Needs an AWS provider that supports it, such as that of CDK Terrain.
+        record_distribution_strategy: Rejected: no AWS provider supports it yet. Set it with AWS' command line.
         tags: Its tags, in addition to the provider's; its key has none of them.
         protected: Terraform refuses to destroy the stream and its key.
         import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
-        ignore_shard_changes: Somebody else, such as a scaler, changes the number of shards: Terraform leaves it as it is.
+        ignore_shard_changes: Something else, such as a scaler, changes the number of shards: Terraform does not change it.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: An argument is outside of what Kinesis takes (API reference, CreateStream,
-            IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput), or of what the AWS provider knows.
+        ArgumentError: An argument is not accepted by Kinesis (API reference, CreateStream,
+            IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput) or by the AWS provider.
 
     >>> orders = Stream(stack, "orders", name="orders", shards=4, retention_hours=48)
     >>> grant = orders.grant_write("orders-producer")
@@ -128,7 +128,8 @@ class Stream(Shareable):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
-            # AWS refuses to delete a stream with consumers, and those of others are in no plan: it would fail midway.
+            # AWS refuses to delete a stream with consumers. Consumers declared elsewhere are in no plan, so the deployment would fail
+            # midway.
             enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
@@ -223,7 +224,7 @@ class Stream(Shareable):
         return self._grant_poll("poll", grantee)
 
     def grant_batch(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to read stretches of the stream, without a consumer, and decrypt it."""
+        """Allow a runtime to read ranges of the stream without a consumer, and decrypt it."""
         return self._grant_poll("batch", grantee)
 
     def grant_write(self, grantee: Grantee) -> Grant:
@@ -249,7 +250,7 @@ class Stream(Shareable):
 
 
 def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:
-    """The provider's argument for warm throughput, where it is wanted."""
+    """Return the provider's argument for warm throughput, if it is set."""
     if mib is None:
         return {}
     checks.number(owner, "warm_throughput_mib", mib, 1, 10_240, "10 GiB/s is what AWS gives at most")

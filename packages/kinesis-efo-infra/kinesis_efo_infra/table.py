@@ -29,8 +29,8 @@ class LeaseTable(Resource):
         id: Its id within the parent.
         name: Its name: 3 to 255 letters, digits, `_`, `.` and `-`.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
-        protected: Neither Terraform nor anybody else may delete it, nor Terraform its key.
-        import_existing: A table of this name exists, as one restored from a backup does: Terraform takes it over. Never a KCL's.
+        protected: The table cannot be deleted at all, and its key not by Terraform.
+        import_existing: A table of this name exists, for example restored from a backup: Terraform imports it. Never use a KCL's.
         tags: Its tags and those of its key, in addition to the provider's.
         place: Its Terraform name.
 

@@ -252,8 +252,7 @@ def describe(error: Exception) -> str:
         status = code_of(error) or error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", "unknown")
         text = (
             f"{error.operation_name} returned HTTP status {status} without an AWS error code: a proxy may have responded, or the endpoint "
-            "may belong to another service (AWS_ENDPOINT_URL_KINESIS sets that of Kinesis only, instead of 'endpointUrl' and "
-            "AWS_ENDPOINT_URL)"
+            "may belong to another service (AWS_ENDPOINT_URL_KINESIS overrides 'endpointUrl' and AWS_ENDPOINT_URL for Kinesis)"
         )
     elif isinstance(error, ClientError):
         text = f"{code_of(error)}: {message_of(error) or 'without a message'}"

@@ -118,7 +118,7 @@ class LocalAws:
         """End all subscriptions and free the ports. Does nothing if it is not running.
 
         Raises:
-            DataError: It has stopped, but what should be kept could not be.
+            DataError: It has stopped, but the data could not be written to `data_dir`.
         """
         if self._thread is None or self._loop is None or self._stopping is None:
             return
@@ -180,16 +180,16 @@ class LocalAws:
 
         Args:
             stream: Name of the stream in Kinesis.
-            rows: Each is data, or a pair of partition key and data. Data is bytes, text, or what becomes JSON. Without a key, a row's
-                number is its key.
-            seconds: How long to try, if Kinesis takes some records later.
+            rows: Each is data, or a pair of partition key and data. Data is bytes, text, or an object that is encoded as JSON. Without
+                a key, a row's number is its key.
+            seconds: How long to retry records that Kinesis throttles.
 
         Returns:
             Their number.
 
         Raises:
             ClientError: There is no such stream, or a record is too large.
-            TimeoutError: Kinesis does not take all of them in time.
+            TimeoutError: Kinesis does not accept all of them in time.
 
         Example:
             >>> with LocalAws() as aws:
@@ -202,7 +202,7 @@ class LocalAws:
         return put_rows(self._writer, stream, rows, seconds)
 
     def backdate(self, stream: str, seconds: float) -> None:
-        """Let records that are put from now on seem to have arrived earlier: a backlog of hours is made in a moment.
+        """Give records that are put from now on an earlier arrival time, which creates a backlog of hours in a moment.
 
         Sequence numbers and the ages of shards stay as they are, and reads by time may leave out a shard that is younger than its
         records: a `clock` that is set back makes old shards, too.
@@ -222,13 +222,13 @@ class LocalAws:
             ...     aws.backdate("orders", 3600)
             ...     _ = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"of an hour ago")
         """
-        # One assignment, which readers of the server's thread see at once or not yet.
+        # A single assignment is atomic: the server's thread sees either the old or the new value.
         self.kinesis.stream({"StreamName": stream}).traits.backdated_seconds = seconds
 
     def register_consumer(self, stream_arn: str, name: str, created: int) -> None:
-        """Register a consumer whose ARN says that it was created at another time, such as the one that a manifest names.
+        """Register a consumer with another creation time in its ARN, such as that of the consumer that a manifest names.
 
-        It becomes ACTIVE as one that was registered by a request.
+        It becomes ACTIVE like a consumer that was registered by a request.
 
         Args:
             stream_arn: ARN of the stream.
@@ -264,7 +264,7 @@ class LocalAws:
             "AWS_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # For those who go to the TLS port; the endpoint above does not need it.
+        # For clients of the TLS port; the endpoint above does not need it.
         return variables if self._ca_path is None else {**variables, "AWS_CA_BUNDLE": self.ca_path}
 
     def client(self, service: str, **options: Any) -> Any:
@@ -344,7 +344,7 @@ class LocalAws:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Note what goes wrong, for `stop`: it must not keep the rest from ending."""
+        """Record errors for `stop` instead of raising them: they must not prevent the other parts from stopping."""
         try:
             yield
         except (OSError, BotoCoreError, ClientError) as error:
@@ -362,7 +362,7 @@ class LocalAws:
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listening = socket.create_server((self._host, port), family=family, backlog=1024)
-        # asyncio does this only for sockets that name their protocol. Without it, an event waits up to 40 ms for the one before it.
+        # asyncio does this only for sockets that name their protocol. Without it, an event may be delayed by up to 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await listener.listen(listening, tls)
         bound: int = listening.getsockname()[1]

@@ -1,6 +1,6 @@
 """CBOR, which the Java SDK speaks to Kinesis: the values of JSON, with blobs as bytes and times as milliseconds.
 
-Requests are turned into JSON before the server reads them, responses and events into CBOR after it has written them.
+Requests are converted to JSON before the server reads them, responses and events to CBOR after the server has written them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def to_json(body: bytes) -> bytes:
 
     Raises AwsError `SerializationException` if it is not CBOR.
     """
-    # Not at the top: the command line loads without the extra `local`, which brings it.
+    # Not at the top: the command line must load without the extra `local`, which installs cbor2.
     import cbor2
 
     try:

@@ -41,7 +41,7 @@ class Subscription:
 
 
 class KeptConsumer(msgspec.Struct):
-    """A consumer as a data directory keeps it."""
+    """A consumer, as stored in a data directory."""
 
     stream: str
     name: str
@@ -68,7 +68,7 @@ class Consumer:
         self._rates: dict[str, Bucket] = {}
 
     def keep(self) -> KeptConsumer:
-        """What there is to keep of the consumer."""
+        """The consumer's part of a data directory."""
         return KeptConsumer(self.stream.name, self.name, self.arn, self.created_at, self.tags, self.policy)
 
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
@@ -89,7 +89,7 @@ class Consumer:
             raise limit_exceeded(f"Rate exceeded for consumer {self.arn} and shard {shard.id}")
 
     def open(self, subscription: Subscription, now: float) -> None:
-        """Make this the shard's subscription; one that is open already ends with `ResourceInUseException`."""
+        """Make this the shard's subscription; a subscription that is already open ends with `ResourceInUseException`."""
         shard_id = subscription.shard.id
         self._succeeded[shard_id] = now
         before = self.subscriptions.pop(shard_id, None)

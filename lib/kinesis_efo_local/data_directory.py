@@ -19,7 +19,7 @@ _KINESIS, _TABLES = "kinesis.msgpack", "tables.msgpack"
 
 
 class KeptAccount(msgspec.Struct):
-    """Kinesis of an account, by region."""
+    """The Kinesis data of an account, by region."""
 
     account_id: str
     last_tick: int
@@ -32,14 +32,14 @@ class DataError(Exception):
 
 
 class DataDirectory:
-    """The directory that keeps data from one start to the next. It belongs to one local AWS at a time; made if missing."""
+    """The directory that keeps data from one start to the next. Only one local AWS may use it at a time. Created if missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: Any = None
 
     def open(self) -> None:
-        """Take the directory. Raises DataError if another local AWS has it, or it cannot be written."""
+        """Lock the directory. Raises DataError if another local AWS uses it, or it cannot be written."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             for path in (
@@ -62,13 +62,13 @@ class DataDirectory:
             ) from None
 
     def close(self) -> None:
-        """Let the next one have it."""
+        """Unlock the directory."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def account(self, account_id: str) -> KeptAccount:
-        """What was kept of Kinesis. Raises DataError if it is another account's, or cannot be read."""
+        """Read the stored Kinesis data. Raises DataError if it belongs to another account, or cannot be read."""
         kept = self._read(_KINESIS, KeptAccount) or KeptAccount(account_id, 0, {})
         if kept.form != _FORM:
             raise DataError(f"data directory {self._path} is of another version of kinesis-efo; take another directory")
@@ -79,11 +79,11 @@ class DataDirectory:
         return kept
 
     def tables(self) -> list[Table]:
-        """The tables that were kept, from `read_tables`. Raises DataError if they cannot be read."""
+        """Read the stored tables, which `read_tables` returned. Raises DataError if they cannot be read."""
         return self._read(_TABLES, list[Table]) or []
 
     def keep_account(self, kept: KeptAccount) -> None:
-        """Write what is to be kept of Kinesis."""
+        """Write the Kinesis data."""
         self._write(_KINESIS, kept)
 
     def keep_tables(self, tables: Sequence[Table]) -> None:

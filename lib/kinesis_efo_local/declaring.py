@@ -25,7 +25,7 @@ class LocalStream:
         name: Its name in the manifest.
         stream_name: Its name in Kinesis.
         shards: Number of shards; None for a stream on demand.
-        consumer_arn: The ARN that the consumer should have, creation time and all; None for a new one.
+        consumer_arn: The ARN that the consumer should have, including its creation time; None for a new one.
         polled: Whether it is read without a consumer.
         retention_hours: For how long it keeps records.
         max_record_kib: Most KiB of a record.
@@ -58,9 +58,9 @@ class LocalApplication:
 
 
 def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Create what is not there yet, wait until all is ACTIVE, and return the manifest.
+    """Create what is missing, wait until everything is ACTIVE, and return the manifest.
 
-    What a data directory has kept stays as it is: a stream keeps its shards, a consumer its ARN.
+    Data from a data directory is not changed: a stream keeps its shards, a consumer its ARN.
 
     Args:
         aws: The local AWS, running.

@@ -1,4 +1,4 @@
-"""Requests and answers as the server knows them, whichever version of HTTP they travel by."""
+"""Requests and answers in the server, independent of the version of HTTP."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class Incoming:
     """A request, read to its end.
 
-    `path` is path and query as sent, with their escapes. `headers` lack the pseudo-headers of HTTP/2; the host is
-    always `Host`. `body` is still encoded if it was sent so.
+    `path` is the path and query as sent, still escaped. `headers` lack the pseudo-headers of HTTP/2; the host is always `Host`. `body` is
+    still encoded if it was sent so.
     """
 
     method: str

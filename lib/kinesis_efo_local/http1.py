@@ -1,4 +1,4 @@
-"""HTTP/1.1, by aiohttp, and the way out of it: the upgrade to HTTP/2."""
+"""HTTP/1.1, by aiohttp, including the upgrade to HTTP/2."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Http1:
         await asyncio.gather(*pushing, return_exceptions=True)
 
     async def close(self) -> None:
-        """Close the connections there were at `end_pushes`; requests that are under way have half a second."""
+        """Close the connections that were open at `end_pushes`; running requests get half a second to finish."""
         await self._runner.cleanup()
         for transport in self._last:
             if transport is not None:

@@ -1,6 +1,6 @@
 """HTTP/2 on one connection: `h2` knows the protocol; this reads and writes the socket, and answers the requests.
 
-Written here and not left to a server library, since those neither inject faults nor let a push wait for its client.
+No server library is used, because none can inject faults or make a push wait for its client.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STREAM_WINDOW: Final = 1 << 20
 """What a client may send ahead in a request, as the real service has it."""
 _CONNECTION_WINDOW: Final = 16 << 20
 _SLICE: Final = 256 << 10
-"""Most bytes of one response before it is the turn of another."""
+"""Maximum bytes of one response that are sent before another response gets its turn."""
 _ANY_STREAM: Final = (1 << 31) - 1
 _FRAME_HEAD_BYTES: Final = 9
 _NO_CONTENT: Final = frozenset({204, 304})
@@ -126,11 +126,11 @@ class Http2(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Stop writing: the socket's buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
+        """Continue writing: the socket's buffer has space again."""
         self._paused = False
         # Not at once: asyncio trips over a write that fails within this call.
         self._pump_soon()
@@ -202,7 +202,7 @@ class Http2(asyncio.Protocol):
         if self._last_stream is not None and stream_id > self._last_stream:
             return
         if len(self._streams) >= self._max_concurrent_streams:
-            # The client may have given it up in the same breath.
+            # The client may have reset it at the same time.
             with suppress(StreamClosedError):
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
@@ -262,7 +262,7 @@ class Http2(asyncio.Protocol):
         self._h2.send_headers(stream.id, [(":status", str(answer.status)), *answer.headers, *more], end_stream=end)
 
     def _forget(self, stream: _Stream) -> None:
-        """Free the place of a stream that has ended or is given up."""
+        """Free the slot of a stream that has ended or was reset."""
         self._streams.pop(stream.id, None)
         self.take_back(stream)
         if stream.task is not None and stream.task is not asyncio.current_task():
@@ -286,7 +286,7 @@ class Http2(asyncio.Protocol):
         self._pump()
 
     def take_back(self, stream: _Stream) -> None:
-        """Send no more of what a stream has to send."""
+        """Discard the unsent data of a stream."""
         if stream in self._senders:
             self._senders.remove(stream)
 
@@ -375,7 +375,7 @@ class Http2(asyncio.Protocol):
 
 
 class _Connection(H2Connection):
-    """h2's, which would end with a client's GOAWAY. The SDK for JavaScript sends one while it still reads a subscription."""
+    """A connection of h2 that continues after a client's GOAWAY. The SDK for JavaScript sends one while it still reads a subscription."""
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         event = ConnectionTerminated()

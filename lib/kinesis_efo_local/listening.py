@@ -1,4 +1,4 @@
-"""Accepts connections, and finds out for each which version of HTTP it speaks."""
+"""Accepts connections, and detects the version of HTTP of each connection."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Listener:
         await self._http1.end_pushes()
 
     async def close(self) -> None:
-        """Close what is left, after `end_pushes`; requests over HTTP/1.1 that are under way have half a second."""
+        """Close the remaining connections, after `end_pushes`; running requests over HTTP/1.1 get half a second to finish."""
         await self._http1.close()
         await asyncio.sleep(0)
 
@@ -74,7 +74,7 @@ class Listener:
 
 
 class _FirstBytes(asyncio.Protocol):
-    """A connection of which nobody knows yet what it speaks: ALPN tells, or the client's first bytes."""
+    """A connection whose protocol is still unknown: ALPN or the client's first bytes determine it."""
 
     def __init__(
         self, http1: Callable[[], asyncio.Protocol], http2: Callable[[], Http2], undecided: set[_FirstBytes]

@@ -1,6 +1,7 @@
 """Forwards requests for services other than Kinesis to a moto server in this process, started at the first such request.
 
-moto keeps one state per process; the proxy resets it when it starts and closes. What moto does not know is an error in AWS' form.
+moto keeps one state per process; the proxy resets it when it starts and closes. Operations that moto does not support return an error in
+AWS' form.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ACCOUNT = "x-moto-account-id"
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 _KEY = re.compile(r"Credential=([^/,\s]+)/")
 _WERKZEUG = "werkzeug"
-# moto's server shows a page where AWS has an error.
+# moto's server returns a page where AWS returns an error.
 _PAGE = b"<!doctype html"
 _JSON = "application/json"
 
@@ -123,25 +124,25 @@ class MotoProxy:
                 content = await answer.read()
                 if content.startswith(_PAGE):
                     raise _refusal(request, service, self._raised)
-                # moto lets the pages of every origin in.
+                # moto allows requests from pages of every origin.
                 kept = [
                     (name, value)
                     for name, value in answer.headers.items()
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # moto calls the JSON of some services HTML, which a client may take for the page of a proxy.
+                    # moto labels the JSON of some services as HTML, which a client may mistake for a proxy's page.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
                 return Answer(answer.status, kept, content)
 
     def _watch(self) -> None:
-        """Note what moto raises, which its answers do not say; it is one line in the log, not a traceback."""
+        """Log what moto raises, which its answers do not include, as one line instead of a traceback."""
         from flask import got_request_exception
 
         got_request_exception.connect(self._note)
-        # The same function again is no second filter.
+        # Adding the same function again has no effect.
         logging.getLogger(_WERKZEUG).addFilter(_is_no_traceback)
 
     def _note(self, _app: object, exception: Exception) -> None:
@@ -161,7 +162,7 @@ class MotoProxy:
             raise AwsError("ServiceUnavailable", "the local AWS is ending", 503)
 
     async def close(self) -> None:
-        """Stop moto and reset its state, after the request that it has. Those that wait for their turn are refused."""
+        """Stop moto and reset its state, once it has answered its current request. Waiting requests are rejected."""
         self._closing = True
         await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._session is not None:

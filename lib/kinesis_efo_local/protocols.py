@@ -17,7 +17,7 @@ _RPC = re.compile(r"/service/[^/]+/operation/([^/?]+)")
 
 
 def operation_of(request: Incoming) -> str:
-    """The operation's name, or method and path where only these say what is wanted."""
+    """The operation's name, or method and path if only these identify the operation."""
     if target := request.headers.get("X-Amz-Target"):
         return target.rpartition(".")[2]
     if named := _RPC.search(request.path):
@@ -30,7 +30,7 @@ def operation_of(request: Incoming) -> str:
 
 
 def unknown(request: Incoming, service: str) -> AwsError:
-    """The error for an operation that nothing here answers, with the code of its protocol."""
+    """The error for an unsupported operation, with the code of its protocol."""
     message = f"The local AWS does not know the operation {operation_of(request)!r} of {service or 'this service'}."
     if service == "s3":
         return AwsError("NotImplemented", message, 501)

@@ -39,7 +39,7 @@ KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
-# Buckets come before the name of the endpoint. No page of others can have a name of AWS, which a client uses with this as its proxy.
+# Buckets precede the name of the endpoint. Names of AWS are safe, since no other page has one: clients use them with this as their proxy.
 LOOPBACK = re.compile(
     r"(.+\.)?(localhost(\.localdomain)?|local-aws|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
 )
@@ -75,13 +75,13 @@ class Server:
         return self._regions[region]
 
     def keep(self) -> KeptAccount:
-        """What there is to keep of Kinesis."""
+        """The Kinesis data for a data directory."""
         regions = {name: kinesis.keep() for name, kinesis in self._regions.items()}
         return KeptAccount(self._settings.account_id, self._ticks.last, regions)
 
     def restore(self, kept: KeptAccount) -> None:
-        """Take back what was kept of Kinesis."""
-        # Sequence numbers grow on, also if the clock was set back meanwhile.
+        """Restore the Kinesis data of a data directory."""
+        # Sequence numbers must keep growing even if the clock was set back in the meantime.
         self._ticks.last = kept.last_tick
         for name, region in kept.regions.items():
             self.kinesis(name).restore(region)
@@ -93,7 +93,7 @@ class Server:
         await self._moto.close()
 
     async def answer(self, request: Incoming) -> Answer:
-        """Answer a request. Who sends the answer closes its push, if it has one."""
+        """Answer a request. If the answer has a push, the sender of the answer must close it."""
         target = request.headers.get("X-Amz-Target", "")
         scope = _SCOPE.search(request.headers.get("Authorization", ""))
         region, service = scope.groups() if scope else (self._settings.region, "")
@@ -174,7 +174,7 @@ class Server:
             )
 
     def _check_time(self, request: Incoming, service: str) -> None:
-        """Refuse a request whose signature is of another time, as AWS does: that of a machine whose clock is off.
+        """Reject a request whose signature time differs too much, as AWS does: the clock of the client is wrong.
 
         The AwsError that it raises has AWS' code and wording.
         """

@@ -38,8 +38,8 @@ class Settings:
         wrong_answers: Kinds of wrong answers that GetRecords, SubscribeToShard and ListShards give, comma-separated: quiet, behind,
             last-number, empty, no-shards; or all. See `kinesis_efo_local.wrong_answers`.
         wrong_answers_rate: The part of the answers that are wrong where they can be, from 0 to 1.
-        wrong_answers_in_a_row: So many answers without the records or the shards that are there follow each other at most, for one
-            reader of a shard or one stream.
+        wrong_answers_in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader
+            of a shard or one stream.
     """
 
     region: str = "us-east-1"

@@ -1,6 +1,6 @@
 """A shard: records in order, a hash range, parents and children. State without I/O; the caller passes the time.
 
-Records are stored as the JSON of events, so that an event is a mere join of them.
+Records are stored as the JSON of events, so that an event only has to join them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Record(msgspec.Struct, array_like=True, gc=False):
 
 
 class KeptShard(msgspec.Struct):
-    """A shard as a data directory keeps it. Hash keys are texts: they have 128 bits."""
+    """A shard, as stored in a data directory. Hash keys are strings because they have 128 bits."""
 
     index: int
     hash_range: tuple[str, str]
@@ -98,7 +98,7 @@ class Shard:
     # -- keeping
 
     def keep(self) -> KeptShard:
-        """What there is to keep of the shard."""
+        """The shard's part of a data directory."""
         first, last = self.hash_range
         return KeptShard(
             index=self.index,
@@ -116,7 +116,7 @@ class Shard:
 
     @classmethod
     def restored(cls, kept: KeptShard, now: float) -> Shard:
-        """The shard that was kept, without its children."""
+        """The stored shard, without its children."""
         first, last = kept.hash_range
         shard = cls(
             kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now, kept.numbered
@@ -224,7 +224,7 @@ class Shard:
         return self.numbering.record(self._records[at].tick) if 0 <= at < len(self._records) else None
 
     def standing(self, cursor: int) -> str:
-        """A number to go on from at a cursor that has a record, right before that one."""
+        """The position right before the record at a cursor, as a sequence number to continue from."""
         return self.numbering.continuation(self._records[max(0, cursor - self._trimmed)].tick - 1)
 
     def behind_millis(self, cursor: int, now: float) -> int:

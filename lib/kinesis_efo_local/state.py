@@ -58,7 +58,7 @@ class Call:
 
 
 class KeptKinesis(msgspec.Struct):
-    """Streams and consumers of one region as a data directory keeps them."""
+    """Streams and consumers of one region, as stored in a data directory."""
 
     streams: list[KeptStream]
     consumers: list[KeptConsumer]
@@ -75,7 +75,7 @@ class Kinesis:
 
     Attributes:
         wrong: Decides which answers are wrong.
-        readers: Numbers those who read with GetRecords.
+        readers: Assigns numbers to the readers that use GetRecords.
     """
 
     def __init__(self, settings: Settings, region: str, clock: Clock, ticks: Ticks) -> None:
@@ -155,7 +155,7 @@ class Kinesis:
     # -- keeping
 
     def keep(self) -> KeptKinesis:
-        """What there is to keep. What is due later is carried out first, such as a stream's becoming ACTIVE."""
+        """The state for a data directory. Carries out all pending actions first, such as a stream becoming ACTIVE."""
         while self._agenda:
             heapq.heappop(self._agenda)[2](self.now())
         streams = self._streams.values()
@@ -165,7 +165,7 @@ class Kinesis:
         )
 
     def restore(self, kept: KeptKinesis) -> None:
-        """Take back what was kept. There is nothing else yet."""
+        """Restore the stored state. Must be called while there are no streams yet."""
         for each in kept.streams:
             arn = self.arn(f"stream/{each.name}")
             self._streams[each.name] = Stream.restored(each, arn, self._ticks, self.now())
@@ -351,7 +351,7 @@ class Kinesis:
 
 
 def _check_room(stream: Stream) -> None:
-    """Refuse one more consumer or queue than the account may have, which has On-demand Advantage (DescribeAccountSettings)."""
+    """Check the limit of consumers and queues, which is that of an account with On-demand Advantage (DescribeAccountSettings)."""
     most = MAX_CONSUMERS_ADVANTAGE if stream.traits.mode == "ON_DEMAND" else MAX_CONSUMERS
     if len(stream.consumers) + len(stream.queues) >= most:
         raise limit_exceeded(

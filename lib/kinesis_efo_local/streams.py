@@ -44,10 +44,10 @@ class Traits:
     Attributes:
         max_record_bytes: Most bytes of a record, with its partition key.
         key_id: The key that encrypts it, as it was given; None if it is not encrypted.
-        backdated_seconds: By how much records are said to have arrived earlier than they do.
+        backdated_seconds: By how much the arrival times of records are earlier than the real ones.
         distribution: AUTO or USER_PARTITION_KEY: who decides on the shard of a record, Kinesis or its key.
-        warm_mib: The throughput in MiB/s that it is scaled to; None if it was never given one.
-        warm_target_mib: The one that it is being scaled to.
+        warm_mib: The throughput in MiB/s that it is scaled to; None if it was never set.
+        warm_target_mib: The throughput that it is being scaled to.
     """
 
     retention_seconds: float
@@ -64,7 +64,7 @@ class Traits:
 
     @property
     def warm_throughput(self) -> dict[str, dict[str, int | None]]:
-        """Its warm throughput, as in API responses; empty if it was never given one."""
+        """Its warm throughput, as in API responses; empty if it was never set."""
         if self.warm_target_mib is None:
             return {}
         return {"WarmThroughput": {"TargetMiBps": self.warm_target_mib, "CurrentMiBps": self.warm_mib or 0}}
@@ -81,7 +81,7 @@ class Traits:
 
 
 class KeptStream(msgspec.Struct):
-    """A stream as a data directory keeps it."""
+    """A stream, as stored in a data directory."""
 
     name: str
     traits: Traits
@@ -96,7 +96,7 @@ class KeptStream(msgspec.Struct):
 class Stream:
     """One stream of an account and region.
 
-    With `shard_count` 0, it gets back the shards that were kept. `ticks` is the account's source of ticks for sequence
+    With `shard_count` 0, it has no shards until the stored ones are restored. `ticks` is the account's source of ticks for sequence
     numbers; `now` is the time of the creation.
     """
 
@@ -125,7 +125,7 @@ class Stream:
     # -- keeping
 
     def keep(self) -> KeptStream:
-        """What there is to keep of the stream."""
+        """The stream's part of a data directory."""
         return KeptStream(
             name=self.name,
             traits=self.traits,
@@ -139,7 +139,7 @@ class Stream:
 
     @classmethod
     def restored(cls, kept: KeptStream, arn: str, ticks: Ticks, now: Moment) -> Stream:
-        """The stream that was kept, without its consumers."""
+        """The stored stream, without its consumers."""
         stream = cls(kept.name, arn, 0, kept.traits, ticks, now)
         stream.created_at, stream.status = kept.created_at, "ACTIVE"
         stream.last_consumer_stamp = kept.last_consumer_stamp
@@ -166,9 +166,9 @@ class Stream:
         return self._open[bisect_right(self._open_starts, number) - 1]
 
     def end_dry_run(self, now: Moment) -> NoReturn:
-        """Answer a request that would succeed, if it were not a dry run. Raises either error in its place.
+        """End a dry run whose request would succeed.
 
-        The AwsError is `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of
+        Raises AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of
         whichever call.
         """
         if self.dry_runs.delay(1, now.monotonic) > 0:

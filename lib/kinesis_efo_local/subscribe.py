@@ -41,7 +41,7 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
 
 
 class Wire(ABC):
-    """What one response is written to. Has a connection of its own, as with HTTP/1.1, unless a subclass says otherwise."""
+    """Writes one response. It has a separate connection, as with HTTP/1.1, unless a subclass overrides this."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
@@ -52,11 +52,11 @@ class Wire(ABC):
         """Cut the connection in the middle of the response: with a RST, or with a FIN."""
 
     def reset_stream(self, error_code: int) -> None:  # noqa: ARG002
-        """End this response in its middle, and no other."""
+        """End only this response, before it is complete."""
         self.cut(reset=True)
 
     def go_away(self, error_code: int, *, grace: bool) -> None:  # noqa: ARG002
-        """Take no more requests; without `grace`, this one is given up as well."""
+        """Accept no more requests; without `grace`, this request ends as well."""
         if not grace:
             self.cut(reset=False)
 

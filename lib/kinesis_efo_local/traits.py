@@ -28,7 +28,7 @@ SHARD_METRICS = (
     "ReadProvisionedThroughputExceeded",
     "WriteProvisionedThroughputExceeded",
 )
-"""What the metric ALL stands for."""
+"""The metrics that ALL stands for."""
 
 
 def increase_retention(kinesis: Kinesis, params: Params) -> Params:
@@ -110,7 +110,7 @@ def describe_account_settings(kinesis: Kinesis, params: Params) -> Params:  # no
 
 
 def update_record_distribution_strategy(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamRecordDistributionStrategy. It counts for records that are put from now on."""
+    """UpdateStreamRecordDistributionStrategy. It applies to records that are put from now on."""
     stream = kinesis.stream({"StreamARN": params["StreamARN"]})
     stream.check_active()
     if stream.traits.mode != "ON_DEMAND":
@@ -243,7 +243,7 @@ def delete_resource_policy(kinesis: Kinesis, params: Params) -> Params:
 
 
 def _resource(kinesis: Kinesis, arn: str) -> Traits | Consumer:
-    """What holds tags and policy of a resource: a consumer, or a stream's traits."""
+    """The object with the tags and policy of a resource: a consumer, or a stream's traits."""
     if "/consumer/" in arn:
         return kinesis.consumer(arn)
     return kinesis.stream({"StreamARN": arn}).traits
@@ -267,7 +267,7 @@ def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def _check_policy(text: str, arn: str) -> None:
-    """Check a policy as far as it can be without identities.
+    """Check a policy, except for its principals: there are no identities.
 
     Raises AwsError `InvalidArgumentException` if it is too long, is not JSON, or a statement lacks a part or is for
     something else.

@@ -1,6 +1,6 @@
-"""Answers as servers have been seen to, although they should not: readers must lose nothing by them, and must not wait for ever.
+"""Wrong answers that were observed from servers. Readers must not lose records because of them, and must not wait forever.
 
-The setting `wrong_answers` of the local AWS turns them on.
+The setting `wrong_answers` of the local AWS enables them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KINDS: Final = {
     "empty": "empty strings and empty lists in place of what is not there",
     "no-shards": "a list of no shards, although there are some",
 }
-"""The kinds of wrong answers, and what they say."""
+"""The kinds of wrong answers, with descriptions."""
 
 MOST_BEHIND_MS: Final = 120_000
 
@@ -45,30 +45,30 @@ class WrongAnswers:
         self._rate = rate
         self.in_a_row = in_a_row
         self._random = random
-        # Of its own, so that it does not change the other answers how often shards are listed.
+        # A separate generator, so that listing shards more often does not change the other answers.
         self._random_of_lists = Random(1)
         self._hidden: Counter[Hashable] = Counter()
 
     def hides(self, reader: Hashable) -> bool:
-        """Whether a reader is to be told that nothing is there."""
+        """Whether to hide existing records from a reader."""
         return self._hides("quiet", reader, self._random)
 
     def hides_shards(self, stream_arn: str) -> bool:
-        """Whether somebody who lists the shards of a stream is to be told that it has none."""
+        """Whether to return an empty list of a stream's shards."""
         return self._hides("no-shards", stream_arn, self._random_of_lists)
 
     def lag(self, millis: int) -> int:
-        """The lag that is told, where it is `millis`."""
+        """Return the lag to report if the real one is `millis`."""
         return self._random.randint(1, MOST_BEHIND_MS) if not millis and self._strikes("behind") else millis
 
     @property
     def gives_last_number(self) -> bool:
-        """Whether the number of the last record is given as the position to go on from."""
+        """Whether to return the last record's number as the position to continue from."""
         return self._strikes("last-number")
 
     @property
     def writes_empty(self) -> bool:
-        """Whether something empty is written in place of what is not there."""
+        """Whether to write absent members as empty ones."""
         return self._strikes("empty")
 
     def _hides(self, kind: str, what: Hashable, random: Random) -> bool:

@@ -1,4 +1,4 @@
-"""Reads a frame, a head and a record with the core that is installed: whether a wheel that was just built loads, and works."""
+"""Reads a frame, a head and a record with the installed core, to check that a wheel that was just built loads and works."""
 
 import kinesis_efo_core
 

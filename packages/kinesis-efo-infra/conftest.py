@@ -1,4 +1,4 @@
-"""What the examples in docstrings stand on: a stack, and a stream with all that an application needs to read it."""
+"""Fixtures for the examples in docstrings: a stack, and a stream with all that an application needs to read it."""
 
 from __future__ import annotations
 

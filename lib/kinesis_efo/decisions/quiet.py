@@ -40,9 +40,11 @@ class Quiet:
     The reader is at the tip if these report a zero lag, or a lag that does not shrink while the iterator moves. A shrinking lag restarts
     the count: the reader is passing a period without records.
 
-    >>> quiet = Quiet() >>> for second in range(3): ...     quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second) >>>
-    quiet.is_at_tip(), quiet.is_at_tip(asked_at=1), str(quiet) (True, False, '3 responses in 2 s had no records; the last one reported a lag
-    of 0 ms')
+    >>> quiet = Quiet()
+    >>> for second in range(3):
+    ...     quiet.observe(EventHead(0, millis_behind=0, records=0, still=True), second)
+    >>> quiet.is_at_tip(), quiet.is_at_tip(asked_at=1), str(quiet)
+    (True, False, '3 responses in 2 s had no records; the last one reported a lag of 0 ms')
     """
 
     __slots__ = ("_behind", "_counted", "_least", "_needed", "answers", "latest_at", "since")

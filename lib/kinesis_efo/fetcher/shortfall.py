@@ -21,9 +21,10 @@ class Shortfall:
     """Watches one range, and gives it up after a time without progress.
 
     Args:
-        timeout: The time limit in seconds (option `retryTimeout`). waits_for: Returns the reason for waiting, for log messages. fail:
-        Whether a lost record fails the query. If not, the attribute `lost` describes the loss. beyond_since: When an earlier attempt to
-        read the range found its last record missing, monotonic seconds.
+        timeout: The time limit in seconds (option `retryTimeout`).
+        waits_for: Returns the reason for waiting, for log messages.
+        fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
+        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds.
     """
 
     def __init__(

@@ -70,9 +70,7 @@ class Step(msgspec.Struct, frozen=True):
     """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = (
-        False  # Call again: the run is still waiting for a lease or records, or is still searching for the query's end
-    )
+    again: bool = False  # Call again: the run still waits for a lease or records, or still searches for the query's end
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Changed lags in milliseconds; None if unknown

@@ -155,9 +155,7 @@ class Ends:
         """Return `bound`, or `begin` if it is a later time. Ending before `begin` would make the next run read the records in between."""
         written = time_of(key.shard, bound, self._clock.time())
         start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
-        return (
-            begin if written is not None and written + 1 <= start else bound
-        )  # sequence numbers contain whole seconds
+        return begin if written is not None and written + 1 <= start else bound  # `written` is in whole seconds
 
     async def _at_time(self, key: ShardKey, *, separate: bool) -> None:
         position, bound = self._offset.get(key, TRIM_HORIZON), self._bound(key)

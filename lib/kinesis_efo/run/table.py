@@ -341,8 +341,7 @@ class Table:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
         `requested` has positions from which tasks of `query` wait to read, `finished` positions up to which it has finished. Returns the last
-        record up to each of the latter where it is known. A single pass does all this, because loading a row from memory takes longer than
-        deciding.
+        record up to each of the latter where it is known. A single pass does it all: loading a row takes longer than deciding.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()

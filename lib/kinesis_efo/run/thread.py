@@ -109,9 +109,7 @@ class RunThread:
         try:
             asyncio.run_coroutine_threadsafe(self._stack.aclose(), self._loop).result(_STOP_SECONDS)
         except (TimeoutError, CancelledError):
-            logger.warning(
-                "the fetcher did not stop within %.0f s; leases that it still owns will expire", _STOP_SECONDS
-            )
+            logger.warning("the fetcher did not stop within %.0f s; leases that it owns will expire", _STOP_SECONDS)
         except Exception:
             # Stop the other parts in spite of this error, because the process has to end.
             logger.exception("stopping a part of the fetcher failed; the other parts are stopped")

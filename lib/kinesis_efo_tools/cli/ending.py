@@ -23,7 +23,8 @@ class ForcedEnd:
     """How the process ends if it still runs a moment after Ctrl-C. A command sets this before its work.
 
     Attributes:
-        code: The exit code. handled: How many times Ctrl-C may be pressed before this applies, because the command then completes its work.
+        code: The exit code.
+        handled: How many times Ctrl-C may be pressed before this applies, because the command then completes its work.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED

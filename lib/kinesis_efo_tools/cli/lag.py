@@ -67,9 +67,11 @@ def lag(
     """Return how far an application is behind, shard by shard, as `kinesis-efo lag --json` prints it. Not for use in an event loop.
 
     Args:
-        manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line. streams: Logical names of streams; None for
-        all of the manifest. count: Count up to this many unread records per shard with GetRecords; 0 makes no such calls. lease_timeout:
-        The query's `leaseTimeout` in seconds. The call watches the leases for at most this long. aws: Region, endpoint and role.
+        manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line.
+        streams: Logical names of streams; None for all of the manifest.
+        count: Count up to this many unread records per shard with GetRecords; 0 makes no such calls.
+        lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for at most this long.
+        aws: Region, endpoint and role.
 
     Raises:
         KinesisEfoError: The manifest, the lease table or all streams cannot be read.

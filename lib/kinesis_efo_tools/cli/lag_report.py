@@ -24,10 +24,16 @@ class LagReport:
     """The lag of one application at one moment.
 
     Attributes:
-        application: Its name. at: The moment, epoch seconds. runs: The runs' rows, by stream. states: Whether their owners are alive, by
-        stream. asked: Streams whose run has reported its status. shards: The shards. reported: CloudWatch's lag by stream, milliseconds.
-        remarks: Remarks. missing: The errors of streams that are not shown. queries: The status of a run's queries, if there are several,
-        by stream.
+        application: Its name.
+        at: The moment, epoch seconds.
+        runs: The runs' rows, by stream.
+        states: Whether their owners are alive, by stream.
+        asked: Streams whose run has reported its status.
+        shards: The shards.
+        reported: CloudWatch's lag by stream, milliseconds.
+        remarks: Remarks.
+        missing: The errors of streams that are not shown.
+        queries: The status of a run's queries, if there are several, by stream.
     """
 
     application: str

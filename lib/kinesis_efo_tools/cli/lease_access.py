@@ -85,8 +85,7 @@ class Leases:
         return dict(sorted(found.items()))
 
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """Return the selected shards' rows of a scan, by lease key. Of several rows for a shard, the one whose key has this library's form
-        is returned.
+        """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, the one with this library's form of key wins.
 
         Raises ConfigurationError if a selected shard has no row.
         """

@@ -26,8 +26,7 @@ FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks runs of a job with a schedule: they end by themselves, so a change of the job need not stop them."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards that the job reads, which determines its memory. Set by the user: a number from Kinesis would change the
-fingerprint."""
+"""Maximum shards that the job reads, for its memory. Set by the user: a number from Kinesis would change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -56,12 +55,18 @@ class Job:
     """A job to submit.
 
     Attributes:
-        name: See `job_name`. program: S3 URI of the program. arguments: Arguments of the program. spark: Spark settings. role_arn: The role
-        it runs with; None for the instance profile of a cluster. release_label: EMR release, on EKS. logs: S3 URI for its logs; None: the
-        target's. logs_key_arn: KMS key for the logs. fingerprint: Digest of the whole request: equal jobs have equal fingerprints. token:
-        Identifies the run: submitting the job twice with one token starts one run. archive: S3 URI of the environment archive, for targets
-        whose settings do not name it. tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own
-        environment.
+        name: See `job_name`.
+        program: S3 URI of the program.
+        arguments: Arguments of the program.
+        spark: Spark settings.
+        role_arn: The role it runs with; None for the instance profile of a cluster.
+        release_label: EMR release, on EKS.
+        logs: S3 URI for its logs; None: the target's.
+        logs_key_arn: KMS key for the logs.
+        fingerprint: Digest of the whole request: equal jobs have equal fingerprints.
+        token: Identifies the run: submitting the job twice with one token starts one run.
+        archive: S3 URI of the environment archive, for targets whose settings do not name it.
+        tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own environment.
     """
 
     name: str

@@ -147,9 +147,7 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         try:
             await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
         except ClientError as error:
-            if (
-                code_of(error) != "InvalidCiphertextException"
-            ):  # the expected error if the call was executed instead of a dry run
+            if code_of(error) != "InvalidCiphertextException":  # expected if the call was executed
                 return _key_outcome(error, key_id)
         raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 

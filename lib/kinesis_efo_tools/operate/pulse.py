@@ -100,9 +100,13 @@ class ShardPulse:
     """The figures of one shard. Rates are None while unknown.
 
     Attributes:
-        status: The last status. incoming: Bytes a second that arrive. processed: Bytes a second that are processed. records_in: Kinesis
-        records per second that arrive; also None if the run's version does not report them. records_out: Kinesis records per second that
-        are processed; None likewise. trend: Seconds of lag added each second. failures: Failures of its subscriptions within the window.
+        status: The last status.
+        incoming: Bytes a second that arrive.
+        processed: Bytes a second that are processed.
+        records_in: Kinesis records per second that arrive; also None if the run's version does not report them.
+        records_out: Kinesis records per second that are processed; None likewise.
+        trend: Seconds of lag added each second.
+        failures: Failures of its subscriptions within the window.
         cause: The cause of its lag; None if it is not behind.
     """
 

@@ -1,7 +1,7 @@
 """Constructs of CDK for Terraform for Amazon Kinesis with Enhanced Fan-Out, in the style of the CDK's L2 constructs.
 
-What is here is public; modules below are not. Names that need CDKTF are loaded when they are first used, so that what needs
-only names, statements and documents does without it.
+Names of this package are public; its modules are not. Names that need CDKTF are loaded when they are first used, so that names, statements
+and documents can be used without CDKTF.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 _MODULES: Final = (
     "access", "alarms", "application", "base", "consumer", "dashboard", "glue", "grants", "key", "manifest", "stream", "table",
 )  # fmt: skip
-"""Where the names are that are loaded when they are first used."""
+"""The modules of the names that are loaded when they are first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The managed policies of an application, and a role for what runs it."""
+"""The managed policies of an application, and a role for its jobs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, Trust
 
 
 class ReaderAccess(Part):
-    """The policy of an application and, where something is trusted to run it, a role that has the policy.
+    """The policy of an application and, with `trust`, a role that has the policy.
 
     Args:
         scope: The parent construct.
-        id: Its id there.
-        application: The application, as descriptions and default names call it.
+        id: Its id within the parent.
+        application: The application, as named in descriptions and default names.
         policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
         environment: Where it is deployed, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
         trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: the policy's.
-        role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
+        role_policies: ARNs of additional managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
-        tags: Tags of what it declares, beside the provider's.
+        tags: Tags of what it declares, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: A name is none (IAM API reference, CreatePolicy and CreateRole).
+        ArgumentError: A name is invalid (IAM API reference, CreatePolicy and CreateRole).
 
     >>> policy = policy_for(stack)
     >>> grant = orders.grant_read(policy, lake)
@@ -91,17 +91,17 @@ class ReaderAccess(Part):
 
     @property
     def role_arn(self) -> str | None:
-        """ARN of the role; None where only a policy is declared."""
+        """ARN of the role; None if only a policy is declared."""
         return self._role.arn if self._role else None
 
     @property
     def role_name(self) -> str | None:
-        """Name of the role, to which other constructs may grant more; None where only a policy is declared."""
+        """Name of the role, to which other constructs may grant more; None if only a policy is declared."""
         return self._role.name if self._role else None
 
     @property
     def grant_principal(self) -> IamRole:
-        """The role, to which constructs may grant more; an error where only a policy is declared."""
+        """The role, to which constructs may grant more; an error if only a policy is declared."""
         if self._role is None:
             raise ArgumentError(f"{self.node.path}: grants need a role; got none: give `trust`, or grant to the policy")
         return self._role
@@ -138,7 +138,7 @@ class ReaderAccess(Part):
             put(association, self._place and self._place.join(part))
 
     def _attach(self, role: IamRole, policies: Sequence[str]) -> None:
-        # A digest: policies in different paths may share a name, and names may hold characters that Terraform refuses.
+        # Use a digest: policies in different paths may share a name, and names may contain characters that Terraform rejects.
         attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in policies}
         for name, arn in {"reader": self._policy_arn, **attached}.items():
             attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
@@ -150,16 +150,16 @@ class BatchAccess(Part):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
-        application: The application, as the description and the default name call it.
+        id: Its id within the parent.
+        application: The application, as named in the description and the default name.
         policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
         environment: Where it is deployed, for the description and the default name; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
-        tags: Tags of what it declares, beside the provider's.
+        tags: Tags of what it declares, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: The name is none (IAM API reference, CreatePolicy).
+        ArgumentError: The name is invalid (IAM API reference, CreatePolicy).
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class BatchAccess(Part):
 def _declare(
     scope: Part, policy: Policy, name: str, description: str, document: str | None, place: Place | None
 ) -> str:
-    # Names and not ids are in descriptions: IAM replaces a policy whose description changes.
+    # Put names, not ids, into descriptions: changing the description of a policy replaces the policy.
     policy.deny_registration()
     statements = policy_document(scope, "document", policy.statements.values(), name=document)
     managed = IamPolicy(scope, "policy", name=name, description=description, policy=statements.json)

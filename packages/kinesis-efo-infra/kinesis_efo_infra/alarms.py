@@ -18,13 +18,13 @@ LAG: Final = "SubscribeToShardEvent.MillisBehindLatest"
 BYTES: Final = "SubscribeToShardEvent.Bytes"
 RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
 AT_RISK: Final = 0.5
-"""The part of a stream's retention by which an application may be behind before it is in danger to lose records."""
+"""The fraction of a stream's retention by which an application may be behind before it is in danger of losing records."""
 TAKEOVERS: Final = 5  # in five minutes; the library gives up after as many
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric in CloudWatch, as `metric` of streams and consumers gives it.
+    """A metric in CloudWatch, as returned by `metric` of streams and consumers.
 
     Attributes:
         metric_name: Its name.
@@ -41,7 +41,7 @@ class Metric:
     namespace: str = "AWS/Kinesis"
 
     def to_alarm_config(self) -> dict[str, Any]:
-        """What it is to a `CloudwatchMetricAlarm`: hand it over as keywords."""
+        """Return the metric as keyword arguments of `CloudwatchMetricAlarm`."""
         arguments = asdict(self)
         if self.statistic.startswith("p"):
             arguments["extended_statistic"] = arguments.pop("statistic")
@@ -57,7 +57,7 @@ class Rule:
         threshold: The alarm is for values above this.
         periods: How many periods are looked at.
         datapoints: In how many of them the value must be above the threshold.
-        missing: What a period without data counts as.
+        missing: How a period without data is treated.
     """
 
     metric: Metric
@@ -68,7 +68,7 @@ class Rule:
 
 
 def described(description: str, what: str) -> str:
-    """The description of an alarm: what is wrong, and where it says what to do."""
+    """Return the description of an alarm: what is wrong, and the page that says what to do."""
     return f"{description} Runbook: docs/runbook.md, alarm {what}."
 
 
@@ -79,9 +79,9 @@ def declare(
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         rule: When it goes off.
-        name: Its name; the last part, behind a `/`, is that of its section in the runbook.
+        name: Its name; the part after the last `/` is the name of its section in the runbook.
         description: What is wrong then.
         notify: ARNs of topics that it notifies.
         place: Its Terraform name.
@@ -110,21 +110,21 @@ class ConsumerAlarms(Part):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: What their names begin with, before `/lag`, `/retention` and `/subscribe-refused`.
         application: Who reads, for descriptions.
         stream: The stream, for descriptions.
-        stream_name: Name of the stream in Kinesis; a reference will do.
+        stream_name: Name of the stream in Kinesis; may be a reference.
         consumer_name: Name of the consumer.
         notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
         lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
         continuous: Whether it always has a subscription: silence is an alarm then.
-        retention_hours: For how long the stream keeps records.
-        tags: Their tags, beside the provider's.
+        retention_hours: How long the stream retains records.
+        tags: Their tags, in addition to the provider's.
         place: Their Terraform name, joined with what each of them is about.
 
     Raises:
-        ArgumentError: The threshold or the retention is no such number.
+        ArgumentError: The threshold or the retention is out of range.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ConsumerAlarms(Part):
         super().__init__(scope, id, tags)
         dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
         lag = Metric(LAG, dimensions, "Maximum", 60)
-        # An open subscription gets events even when nobody writes: no data means that nobody reads.
+        # An open subscription receives events even if the stream is idle, so no data means that there is no reader.
         silence = "breaching" if continuous else "notBreaching"
         rules = {
             "lag": (

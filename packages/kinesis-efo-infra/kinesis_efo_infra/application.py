@@ -27,33 +27,33 @@ from kinesis_efo_infra.trust import Trust
 
 
 class StreamingApplication(Part):
-    """A consumer on each stream, a lease table, the manifest, and a policy with just what a reader calls.
+    """A consumer on each stream, a lease table, the manifest, and a policy with only the actions that a reader needs.
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: The application: the name of its consumers, and part of the names of all else.
-        streams: What it reads, by the names that options and offsets have: choose them once. For a stream, a consumer is
-            declared, unless it only polls; a consumer is taken as it is.
+        streams: What it reads, by the names used in options and offsets, which cannot be changed later. For a stream, a consumer is
+            declared, unless it only polls; a given consumer is used unchanged.
         environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
-        polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another one
-            of the same program reads alone by it until it has caught up. With `Polling.NEVER`, all of them wait for the slowest;
-            `Polling.ONLY` allows nothing else, and declares no consumers.
-        batch: Declare a second policy, for who reads stretches of the streams: with neither consumers nor leases.
+        polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another one of the
+            same program reads alone by it until it has caught up. With `Polling.NEVER`, all of them wait for the slowest; `Polling.ONLY`
+            allows nothing else, and declares no consumers.
+        batch: Declare a second policy, for batch reads of the streams, without consumers and leases.
         writes: Streams it may put records into.
-        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
+        output: Where it writes, as `s3://bucket/prefix`: it may only use objects below this prefix.
         checkpoint: The same for Spark's checkpoints, where they are not below `output`.
         output_key: ARN of the customer key of what it writes to both; default: none.
         lease_table: Its lease table, for no other application; default: one is declared.
         manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
-        encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or
-            the ARN of one.
+        encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or the ARN of
+            one.
         trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
         role_name: Name of the role; default: `kinesis-efo-<environment>-<name>`.
-        role_policies: ARNs of more managed policies of the role, such as for checkpoint and output buckets.
+        role_policies: ARNs of additional managed policies of the role, such as for checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
         protected: Terraform refuses to destroy consumers, lease table and key.
-        tags: Tags of what it declares, beside the provider's.
+        tags: Tags of what it declares, in addition to the provider's.
         place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
 
     Raises:
@@ -194,17 +194,17 @@ class StreamingApplication(Part):
 
     @property
     def manifest(self) -> Manifest:
-        """Its manifest; `manifest.location` is what a job's option says."""
+        """Its manifest; `manifest.location` is the value for a job's option."""
         return self._manifest
 
     @property
     def access(self) -> ReaderAccess:
-        """Its policy, and its role where one is declared."""
+        """Its policy, and its role if one is declared."""
         return self._access
 
     @property
     def grant_principal(self) -> IamRole:
-        """The role, to which constructs may grant more; an error where none is declared."""
+        """The role, to which constructs may grant more; an error if none is declared."""
         return self._access.grant_principal
 
     @property
@@ -221,7 +221,7 @@ class StreamingApplication(Part):
         lag_threshold_seconds: int | None = None,
         place: Place | None = None,
     ) -> Dashboard:
-        """Declare a dashboard: is it keeping up? The state of alarms, what it reads, and what is written.
+        """Declare a dashboard that shows whether the application keeps up: the state of alarms, its reads, and the writes.
 
         Args:
             id: Its id below the application.

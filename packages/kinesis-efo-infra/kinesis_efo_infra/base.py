@@ -1,4 +1,4 @@
-"""What all constructs need: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
+"""Common parts of the constructs: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base of the constructs, whose tags go to all resources below. A wrong keyword is refused with the right ones."""
+    """Base of the constructs, whose tags apply to all resources below. The error for a wrong keyword lists the valid ones."""
 
     def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
         super().__init__(scope, id)
@@ -72,7 +72,7 @@ def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def put(resource: _Resource, place: Place | None) -> _Resource:
-    """Give a resource the tags around it, and its place's Terraform name, to which it is moved from its earlier one."""
+    """Set a resource's tags, and the Terraform name of its place. If the place has a former name, Terraform moves the resource."""
     tags = resource.node.try_get_context(_TAGS)
     if tags and hasattr(type(resource), "tags"):
         resource.tags = tags  # type: ignore[attr-defined]
@@ -86,12 +86,12 @@ def put(resource: _Resource, place: Place | None) -> _Resource:
 def keep(
     protected: bool, *, ignoring: Sequence[str] = (), requiring: Sequence[Precondition] = ()
 ) -> TerraformResourceLifecycle | None:
-    """Lifecycle of a resource: where it is protected, Terraform refuses to destroy it.
+    """Return the lifecycle of a resource: if it is protected, Terraform refuses to destroy it.
 
     Args:
-        protected: Whether it is.
-        ignoring: Attributes that others change, which Terraform is to leave as they are.
-        requiring: What must hold, or Terraform refuses the plan.
+        protected: Whether it is protected.
+        ignoring: Attributes that are changed elsewhere, which Terraform must not change.
+        requiring: Conditions without which Terraform rejects the plan.
     """
     if not (protected or ignoring or requiring):
         return None
@@ -112,17 +112,17 @@ class _Validation:
 
 
 def validate(scope: Construct, rule: Callable[[], Iterable[str]]) -> None:
-    """Let synthesis fail with what a rule finds wrong, once the whole tree is there to be looked at.
+    """Make synthesis fail with the faults that a rule finds, once the construct tree is complete.
 
     Args:
         scope: The construct that the rule is about.
-        rule: Yields a sentence for each thing that is wrong.
+        rule: Yields a sentence for each fault.
     """
     scope.node.add_validation(_Validation(rule))
 
 
 def region_of(scope: Construct) -> str | None:
-    """The region that something is deployed to, if it is known before Terraform asks AWS: as pinned, or as the provider says."""
+    """Return the region of a deployment, if it is known before Terraform calls AWS: pinned, or set in the provider."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return str(pinned["region"])
@@ -136,7 +136,7 @@ def _regions(stack: TerraformStack) -> Iterator[str]:
 
 
 def pin_account(scope: Construct, account_id: str, region: str) -> None:
-    """Say which account and region a stack is deployed to, in place of having Terraform ask AWS.
+    """Set the account and region that a stack is deployed to, so that Terraform need not look them up.
 
     Call it before anything else is put into the scope. Without it, a stack gets the data sources `aws_caller_identity`,
     `aws_region` and `aws_partition` of its default provider.
@@ -158,7 +158,7 @@ def pin_account(scope: Construct, account_id: str, region: str) -> None:
 
 
 def account_of(scope: Construct) -> Account:
-    """The account and region that something is deployed to: as pinned, else as Terraform learns from its provider."""
+    """Return the account and region of a deployment: pinned, or looked up by Terraform with its provider."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return Account.literal(pinned["account_id"], pinned["region"])
@@ -175,7 +175,7 @@ def account_of(scope: Construct) -> Account:
 
 
 def environment_of(scope: Construct, owner: str, environment: str | None) -> str:
-    """Where something is deployed, as its names and messages say it: as given, else the name of its stack."""
+    """Return the name of the environment for names and messages: `environment` if given, else the name of the stack."""
     chosen = environment or TerraformStack.of(scope).node.id
     remedy = "give `environment` a short name such as 'dev'; its default is the name of the stack"
     return checks.text(owner, "environment", chosen, checks.PART_OF_NAMES, remedy)
@@ -184,11 +184,11 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Statements as a Terraform data source, which evaluates references and which checkov understands.
+    """Create a Terraform data source with the statements, which evaluates references and which checkov understands.
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         statements: Its statements.
         name: Its Terraform name; default: CDKTF's.
     """
@@ -199,7 +199,7 @@ def policy_document(
 
 
 def put_statements(document: DataAwsIamPolicyDocument, statements: Iterable[Statement]) -> None:
-    """Give a document other statements."""
+    """Replace the statements of a document."""
     document.put_statement([_statement(each) for each in statements])
 
 

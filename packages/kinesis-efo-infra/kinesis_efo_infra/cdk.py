@@ -1,4 +1,4 @@
-"""What the constructs use of CDKTF and its AWS provider: nothing else here imports them."""
+"""Re-exports all that the constructs use of CDKTF and its AWS provider. No other module imports these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the constructs' arguments: at once, where they are written. Tokens, whose values only Terraform knows, pass."""
+"""Checks of the constructs' arguments, when a construct is created. Tokens, whose values only Terraform knows, are accepted."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def is_token(value: object) -> bool:
 
 
 def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: str) -> str:
-    """A text that has a form; returns it.
+    """Return `value` if it matches `form`.
 
     Raises:
-        ArgumentError: It has not.
+        ArgumentError: It does not match.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
@@ -57,10 +57,10 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
 
 
 def number(owner: str, argument: str, value: float, lowest: int, highest: int, remedy: str) -> float:
-    """A whole number within limits; returns it.
+    """Return `value` if it is a whole number within limits.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: It is not.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):
@@ -71,10 +71,10 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
 
 
 def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy: str) -> str:
-    """A value of those that are known; returns it.
+    """Return `value` if it is one of the known values.
 
     Raises:
-        ArgumentError: It is another one.
+        ArgumentError: It is not.
     """
     if value not in known:
         raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")

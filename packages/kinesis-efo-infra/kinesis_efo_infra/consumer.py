@@ -1,4 +1,4 @@
-"""A consumer of a stream, for Enhanced Fan-Out: declared here, and never registered by what reads through it."""
+"""A consumer of a stream, for Enhanced Fan-Out. It is declared here; readers never register it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _ARN = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<crea
 
 
 class StreamConsumer(Shareable):
-    """A consumer, with 2 MB/s of its own from every shard of its stream. It is billed as long as it exists.
+    """A consumer, with a separate 2 MB/s from every shard of its stream. It is billed as long as it exists.
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         stream: Its stream.
         name: Its name: 1 to 128 letters, digits, `_`, `.` and `-`.
         protected: Terraform refuses to destroy it.
-        import_existing: ARN of the consumer of this name that exists: Terraform takes it over. Its ARN, and not only its name,
-            since that holds the time of its creation.
-        tags: Its tags and those of its alarms, beside the provider's.
+        import_existing: ARN of an existing consumer with this name, which Terraform imports. The name is not enough, because the
+            ARN contains the time of creation.
+        tags: Its tags and those of its alarms, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: The name is none (Kinesis API reference, RegisterStreamConsumer), the ARN is another consumer's, or the
+        ArgumentError: The name is invalid (Kinesis API reference, RegisterStreamConsumer), the ARN is another consumer's, or the
             stream is of another account or region, where its owner registers consumers.
 
     >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
@@ -74,16 +74,16 @@ class StreamConsumer(Shareable):
 
     @staticmethod
     def from_arn(scope: Construct, id: str, arn: str, *, stream: Stream) -> StreamConsumer:
-        """A consumer that somebody else declares, as the owner of a stream in another account does.
+        """Return a consumer that is declared elsewhere, for example by the owner of a stream in another account.
 
         Args:
             scope: The parent construct.
-            id: Its id there.
-            arn: The consumer; a reference to it will do.
+            id: Its id within the parent.
+            arn: The consumer; may be a reference.
             stream: Its stream.
 
         Raises:
-            ArgumentError: It is no ARN of a consumer, or of one on another stream.
+            ArgumentError: It is not the ARN of a consumer, or of one on another stream.
         """
         _check(f"StreamConsumer.from_arn {id!r}", "arn", arn, stream)
         return _GivenConsumer(scope, id, arn, stream)
@@ -95,16 +95,16 @@ class StreamConsumer(Shareable):
 
     @property
     def name(self) -> str | None:
-        """Its name; None where only Terraform knows it."""
+        """Its name; None if only Terraform knows it."""
         return self._name
 
     @property
     def metric_name(self) -> str:
-        """The same as metrics name it; a reference where only Terraform knows it."""
+        """Its name in metrics; a reference if only Terraform knows it."""
         return self._name or Fn.element(Fn.split(":", Fn.element(Fn.split("/", self._arn), 3)), 0)
 
     def grant_read(self, grantee: Grantee, *, polling: bool = True) -> Grant:
-        """Let a runtime read the stream through it, as `Stream.grant_read` does."""
+        """Allow a runtime to read the stream through it, as `Stream.grant_read` does."""
         return self._stream.grant_read(grantee, self, polling=polling)
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
@@ -127,7 +127,7 @@ class StreamConsumer(Shareable):
         tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> ConsumerAlarms:
-        """Declare alarms on it: it is behind, it nears the end of the retention, or its subscriptions are refused.
+        """Declare alarms on it: it is behind, its lag approaches the retention, or its subscriptions are refused.
 
         Args:
             id: Their id below the consumer.
@@ -135,14 +135,13 @@ class StreamConsumer(Shareable):
             environment: Where it is deployed, for names; default: the name of the stack.
             notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
             lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
-            continuous: False for what reads now and then, or may poll: silence is then no alarm.
-            retention_hours: For how long the stream keeps records; default: what is declared, or 24 for a stream of somebody else.
-            tags: Their tags, beside the provider's.
+            continuous: False for an application that only reads now and then, or may poll: silence is then not an alarm.
+            retention_hours: How long the stream retains records; default: what is declared, or 24 for a stream declared elsewhere.
+            tags: Their tags, in addition to the provider's.
             place: Their Terraform name.
 
         Raises:
-            ArgumentError: A number is out of its limits, or the stream is known to be of another account or region, where its
-                metrics are.
+            ArgumentError: A number is out of its limits, or the stream is known to be of another account or region, where its metrics are.
 
         >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
         >>> topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
@@ -171,10 +170,10 @@ class StreamConsumer(Shareable):
         )
 
     def read_by(self, application: str) -> None:
-        """Note that an application reads through it. Synthesis fails for two of them: they would end each other's subscriptions.
+        """Record that an application reads through it. Synthesis fails for two applications, which would end each other's subscriptions.
 
         Args:
-            application: The application and where it is deployed, as messages call it.
+            application: The application and where it is deployed, as named in messages.
         """
         self._readers[application] = None
 
@@ -184,7 +183,7 @@ class StreamConsumer(Shareable):
         validate(self, self._wrong)
 
     def _wrong(self) -> Iterator[str]:
-        # One that is given by its ARN may be there more than once.
+        # A consumer that is given by its ARN may occur more than once.
         alike = [each for each in _IN_APP[self.node.root] if each._is(self)]
         if alike[0] is not self:
             return
@@ -220,7 +219,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Refuse a stream of another account or region; if only Terraform knows them, let it refuse that."""
+    """Reject a stream of another account or region. If only Terraform knows these, return conditions with which it checks them."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

@@ -43,7 +43,7 @@ class Dashboard(Part):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: Name of the dashboard.
         region: Region of the metrics.
         rows: Rows of graphs; one without metrics in its first graph is left out.

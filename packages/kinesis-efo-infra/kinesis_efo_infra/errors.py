@@ -7,7 +7,7 @@ InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── AwsError        AWS cannot be asked: no credentials, or no way to it
-└── PipelineError   a step of the pipeline failed, or refuses to go on
+└── PipelineError   a step of the pipeline failed, or refuses to continue
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
 ```
@@ -33,11 +33,11 @@ class MissingError(InfraError, ImportError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong in an environment file.
+    """A fault in an environment file.
 
     Attributes:
         path: Where in the file, as `streams.orders.shards`; empty for the file as a whole.
-        value: The value found there; None where it is missing.
+        value: The value found there; None if it is missing.
         rule: What the value must be, and what to do.
         file: The environment file.
     """
@@ -77,11 +77,11 @@ class GateError(InfraError):
 
 
 class AwsError(InfraError):
-    """AWS cannot be asked: there are no credentials, or it cannot be reached."""
+    """AWS cannot be called: there are no credentials, or it cannot be reached."""
 
 
 class PipelineError(InfraError):
-    """A step of the pipeline failed, or refuses to go on."""
+    """A step of the pipeline failed, or refuses to continue."""
 
 
 class StalePlanError(PipelineError):

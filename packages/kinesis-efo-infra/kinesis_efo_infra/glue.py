@@ -16,7 +16,7 @@ class StreamingGlueJob(Part):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: Its name.
         access: Access with a role that Glue may assume: `ReaderAccess(..., trust=Glue(), permissions_boundary=...)`.
         script: S3 URI of the program; `kinesis-efo glue submit` runs another in its place.
@@ -25,7 +25,7 @@ class StreamingGlueJob(Part):
         workers: How many workers, of which one is the driver.
         connections: Names of Glue connections, for jobs in a VPC.
         arguments: Default arguments of each run.
-        tags: Its tags, beside the provider's.
+        tags: Its tags, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:

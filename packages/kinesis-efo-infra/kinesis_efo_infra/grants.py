@@ -1,4 +1,4 @@
-"""To whom permissions are granted, and what a grant declares."""
+"""Grants permissions: to whom, and which policies a grant declares."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kinesis_efo_infra.regions import Account
 
 
 class Grantable(Protocol):
-    """What has a role to which permissions are granted."""
+    """A construct with a role to which permissions can be granted."""
 
     @property
     def grant_principal(self) -> IamRole:
@@ -45,7 +45,7 @@ Grantee = Policy | Grantable | IamRole | ArnPrincipal | ServicePrincipal | str
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What was granted. What cannot be granted is an `ArgumentError`.
+    """The result of granting permissions. If a permission cannot be granted, an `ArgumentError` is raised instead.
 
     Attributes:
         principal_statements: Statements added to the policy of the grantee.
@@ -81,7 +81,7 @@ class _Declared:
 
 
 class Resource(Part):
-    """Base of what permissions are granted on."""
+    """Base of resources on which permissions are granted."""
 
     _arn: str
     _shared: _Declared | None = None
@@ -106,23 +106,23 @@ class Resource(Part):
 
     def _declare(self, resource: TerraformResource, place: Place | None) -> None:
         self.node.default_child = put(resource, place)
-        # Not before: a reference has the name that the resource had when it was made.
+        # Set this only now: a reference contains the name that the resource has when the reference is created.
         self._arn = resource.arn  # type: ignore[attr-defined]
         _DECLARED.setdefault(self.node.root, {})[self._arn] = self
 
 
 _DECLARED: WeakKeyDictionary[IConstruct, dict[str, Resource]] = WeakKeyDictionary()
-"""What each app declares, by ARN."""
+"""The resources that each app declares, by ARN."""
 
 
 class Shareable(Resource):
-    """Base of what may have a resource policy."""
+    """Base of resources that may have a resource policy."""
 
     def add_to_resource_policy(self, statement: Statement) -> TerraformResource:
         """Add a statement to its resource policy, which is declared with the first one.
 
         Raises:
-            ArgumentError: Something else declares it, whose only policy this would replace; or the statement has no principals.
+            ArgumentError: The resource is declared elsewhere, so this would replace its only policy; or the statement has no principals.
         """
         if self.node.default_child is None or not statement.principals:
             raise ArgumentError(
@@ -137,11 +137,11 @@ class Shareable(Resource):
 
 
 _GIVEN: WeakKeyDictionary[Construct, dict[tuple[str, str], _Declared]] = WeakKeyDictionary()
-"""What each construct has granted, by what and by role: the same again adds to it, and is no second policy."""
+"""The policies that each construct has granted, by permission and role: a second grant extends the policy instead of adding one."""
 
 
 _ACCOUNTS: WeakKeyDictionary[IConstruct, Account] = WeakKeyDictionary()
-"""The accounts of stacks: each reference that is made is another text, and equal statements must have equal ones."""
+"""The accounts of stacks, created once: each new reference has a different text, but equal statements must have equal texts."""
 
 
 def _account(scope: Construct) -> Account:
@@ -150,7 +150,7 @@ def _account(scope: Construct) -> Account:
 
 
 def policy_for(scope: Construct) -> Policy:
-    """An empty policy for the account and region of a stack, to be handed to the grants of constructs."""
+    """Return an empty policy for the account and region of a stack, to pass to the grants of constructs."""
     account = _account(scope)
     return Policy(account.region, account.dns_suffix)
 
@@ -160,13 +160,13 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
 
     Args:
         scope: The construct that grants; the inline policy of a role is declared in it.
-        what: What is granted, as a part of names: `read`.
-        grantee: To whom. The inline policy of a role also denies to register and to deregister consumers, whatever else the
-            role is allowed. Resource policies name roles of other accounts.
+        what: What is granted, as a part of names, such as `read`.
+        grantee: To whom. The inline policy of a role also denies registering and deregistering consumers. Roles of other
+            accounts are added to resource policies.
         add: Adds the permissions to a policy.
 
     Raises:
-        ArgumentError: The grantee is none, or needs a resource policy where there can be none.
+        ArgumentError: The grantee is invalid, or needs a resource policy where there can be none.
     """
     to: Any = getattr(grantee, "grant_principal", grantee)
     policy = Policy(to.region, to.dns_suffix) if isinstance(to, Policy) else policy_for(scope)
@@ -185,7 +185,7 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
     role = arn[2] if arn else to if isinstance(to, str) else to.name
     remedy = "give a role, its name or its ARN, or an ArnPrincipal or a ServicePrincipal"
     checks.text(owner, "the role's name", role, checks.ROLE_NAME, remedy)
-    # Of a reference, its text in Terraform: a token has another number whenever something before it changes.
+    # Use a reference's text in Terraform: the number of a token changes whenever something before it changes.
     resolver = DefaultTokenResolver(StringConcat())
     text = str(Tokenization.resolve(role, scope=scope, resolver=resolver, preparing=False))
     given = _GIVEN.setdefault(scope, {})
@@ -203,13 +203,14 @@ def _inline(scope: Construct, what: str, role: str, text: str, policy: Policy) -
     policy.deny_registration()
     name = f"{what}-{re.sub(r'[^a-zA-Z0-9_]+', '-', text).strip('-')}"
     document = policy_document(scope, f"{name}-document", policy.statements.values())
-    # A name takes fewer characters than an id. Part of the construct's own address: another construct's grant to the same role must not overwrite this one.
+    # A name allows fewer characters than an id. Add part of the construct's address, so that another construct's grant to the same role
+    # does not overwrite this one.
     called = f"kinesis-efo-{re.sub(r'[^a-zA-Z0-9_.-]', '-', what)[:100]}-{scope.node.addr[-10:]}"
     return _Declared(policy, document, IamRolePolicy(scope, name, name=called, role=role, policy=document.json))
 
 
 def _share(scope: Construct, owner: str, to: ArnPrincipal | ServicePrincipal, statements: Sequence[Statement]) -> Grant:
-    """Add statements to the resource policies of what they are about. A key that is given by its ARN is left to its owner."""
+    """Add statements to the policies of their resources. The policy of a key that is given by its ARN is not changed."""
     conditions: tuple[Condition, ...] = ()
     if isinstance(to, ArnPrincipal):
         checks.text(owner, "the principal", to.arn, checks.PRINCIPAL_ARN, "give the ARN of a role, user or account")

@@ -16,8 +16,8 @@ from kinesis_efo_infra.locations import Location
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
-"""For `readMode=polling`, for batch reads, and for queries with a consumer: one that is behind another one of the same program reads
-alone by GetRecords until it has caught up."""
+"""For `readMode=polling`, batch reads, and queries with a consumer, which use GetRecords while they catch up with another query of the
+same program."""
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
 WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecords")
 LEASES = (
@@ -39,7 +39,7 @@ REGISTRATION = ("kinesis:DeregisterStreamConsumer", "kinesis:RegisterStreamConsu
 
 
 class Polling(Enum):
-    """Whether an application may read with GetRecords, by the former values."""
+    """Whether an application may read with GetRecords."""
 
     ALLOWED = True
     NEVER = False
@@ -150,7 +150,7 @@ def tls_only(bucket_arn: str) -> Statement:
 
 @dataclass(slots=True)
 class Policy:
-    """What a runtime may do, collected grant by grant.
+    """The permissions of a runtime, collected grant by grant.
 
     Args:
         region: For the names of the services that keys are used through.
@@ -167,7 +167,7 @@ class Policy:
     statements: dict[str, Statement] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
-        """Add a statement; if one is there that says the same of other resources, add only its resources to that."""
+        """Add a statement; if an equal statement for other resources exists, add the resources to that statement."""
         sid, number = statement.sid, 1
         while (known := self.statements.get(sid)) is not None:
             resources = tuple(dict.fromkeys(known.resources + statement.resources))
@@ -198,8 +198,8 @@ class Policy:
             consumer_arn: The consumer.
             key_arn: Customer key of the stream, if it has one.
             former_keys: Customer keys that encrypt records which it still retains.
-            polling: Also allow GetRecords: a query that is behind another one of the same program reads alone by it until it has
-                caught up. Without, all of them wait for the slowest.
+            polling: Also allow GetRecords, which a query uses to catch up with another query of the same program. Without it, all
+                of these queries wait for the slowest.
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
@@ -239,11 +239,11 @@ class Policy:
     def use_location(self, what: str, location: Location, bucket_arn: str, key_arn: str | None) -> None:
         """Allow reading, writing, deleting and listing objects below a prefix of a bucket.
 
-        Beside it, only the names of uploads that are not complete can be listed, which S3 does for whole buckets. Source: Service
+        Outside of the prefix, only the names of incomplete uploads can be listed, because S3 lists these for whole buckets. Source: Service
         Authorization Reference, Amazon S3; Hadoop's S3A committers list uploads.
 
         Args:
-            what: What is kept there, as a part of statements' ids: `Output`.
+            what: What is stored there, as a part of statement ids, such as `Output`.
             location: The bucket and the prefix.
             bucket_arn: The bucket.
             key_arn: Customer key of what is written there, if it has one.
@@ -257,11 +257,11 @@ class Policy:
             self.add(Statement("EncryptObjects", actions, (key_arn,), conditions=self.through("s3")))
 
     def deny_registration(self) -> None:
-        """Deny registering and deregistering consumers, whatever else a role is allowed: that is Terraform's job."""
+        """Deny registering and deregistering consumers, even if other policies of a role allow it: only Terraform does this."""
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
 
     def json(self) -> str:
-        """The policy document, for literal values only."""
+        """Return the policy document, for literal values only."""
         return policy_json(list(self.statements.values()))
 
     def _decrypt_stream(self, *key_arns: str | None) -> None:
@@ -276,7 +276,7 @@ class Policy:
 
 
 def policy_json(statements: Sequence[Statement]) -> str:
-    """A policy document from statements without tokens."""
+    """Return a policy document from statements without tokens."""
     return json.dumps(
         {"Version": "2012-10-17", "Statement": [_statement_json(statement) for statement in statements]},
         separators=(",", ":"),

@@ -1,4 +1,4 @@
-"""A customer key of KMS with its alias, and the choice between such a key, a given one and that of AWS."""
+"""A KMS customer key with its alias, and the choice between such a key, an existing key and the AWS managed key."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class CustomerKey(Shareable):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         alias: Alias without `alias/`; dots in it become slashes.
         description: What it encrypts.
         foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
         protected: Terraform refuses to destroy it.
-        tags: Its tags, beside the provider's.
+        tags: Its tags, in addition to the provider's.
         place: Its Terraform name.
 
     >>> key = CustomerKey(stack, "key", alias="shop/orders", description="Records of orders")
@@ -58,7 +58,7 @@ class CustomerKey(Shareable):
                     account.region, "kinesis", principals=foreign_readers, dns_suffix=account.dns_suffix
                 )
             )
-        # Not a data source: in a key's policy the resource * is the key itself, but linters take it for all keys.
+        # Do not use a data source: in a key's policy, the resource * is the key itself, but linters interpret it as all keys.
         self._key = KmsKey(
             self,
             "key",
@@ -69,7 +69,7 @@ class CustomerKey(Shareable):
             lifecycle=keep(protected),
         )
         self._declare(self._key, place)
-        # A stream's name may hold dots, an alias may not. A '/' instead keeps names distinct.
+        # A stream's name may contain dots, an alias may not. Using '/' instead keeps names distinct.
         name = f"alias/{alias if checks.is_token(alias) else alias.replace('.', '/')}"
         put(KmsAlias(self, "alias", name=name, target_key_id=self._key.key_id), place)
 
@@ -85,7 +85,7 @@ EncryptionKey = CustomerKey | str
 
 
 def check_key(owner: str, key: EncryptionKey) -> None:
-    """Refuse what is no key.
+    """Reject an invalid choice of key.
 
     Raises:
         ArgumentError: It is neither a key nor the ARN of one, nor `own` or `aws-managed`.
@@ -98,7 +98,7 @@ def check_key(owner: str, key: EncryptionKey) -> None:
 def key_arn(
     scope: Construct, key: EncryptionKey, *, alias: str, description: str, protected: bool, place: Place | None
 ) -> str | None:
-    """ARN of the customer key that was chosen, which is declared in the scope for `own`; None for that of AWS."""
+    """Return the ARN of the chosen customer key, which is declared in the scope for `own`; None for the AWS managed key."""
     if key == AWS_MANAGED:
         return None
     if key == OWN:

@@ -12,14 +12,14 @@ _TOKEN: Final = r"\$\{TfToken\[[\w.]+\]\}"
 _WITH_TOKENS: Final = re.compile(
     rf"s3://(?P<bucket>(?:[a-z0-9.-]|{_TOKEN})+)/(?P<prefix>(?:[A-Za-z0-9_.=/-]|{_TOKEN})+)"
 )
-"""The same with parts that only Terraform knows, as the name of a bucket that is declared."""
+"""The same, with parts that only Terraform knows, such as the name of a declared bucket."""
 _URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[A-Za-z0-9_.=/-]+)")
 """A prefix without IAM's wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A bucket and a prefix in it: all keys that are the prefix, or go on with a `/`.
+    """A bucket and a prefix in it: all keys that equal the prefix or begin with it and a `/`.
 
     Attributes:
         bucket: Name of the bucket.
@@ -36,14 +36,14 @@ class Location:
 
     @staticmethod
     def parse(uri: str, *, tokens: bool = False) -> Location:
-        """The location that a URI names.
+        """Parse the URI of a location.
 
         Args:
             uri: `s3://bucket/prefix`.
-            tokens: Whether bucket and prefix may be, or hold, tokens of CDKTF.
+            tokens: Whether bucket and prefix may contain CDKTF tokens.
 
         Raises:
-            ArgumentError: It is no such URI, or has no prefix.
+            ArgumentError: It is not such a URI, or lacks a prefix.
         """
         found = _URI.fullmatch(uri) if isinstance(uri, str) else None
         if found is None and tokens and isinstance(uri, str) and "${" in uri:
@@ -63,15 +63,15 @@ class Location:
 
     @property
     def uri(self) -> str:
-        """As `parse` reads it."""
+        """The URI, as `parse` reads it."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Its keys, as patterns of IAM: what is called as the prefix, and what lies below it."""
+        """Return IAM patterns for its keys: the prefix itself, and all keys below it."""
         return self.prefix, f"{self.prefix}/*"
 
     def overlaps(self, other: Location) -> bool:
-        """Whether one of the two is the other, or lies below it."""
+        """Whether the two are equal or one is below the other."""
         one, two = f"{self.prefix}/", f"{other.prefix}/"
         return self.bucket == other.bucket and (one.startswith(two) or two.startswith(one))

@@ -1,4 +1,4 @@
-"""The manifest of an application, in Parameter Store or in S3, by which infrastructure and library meet."""
+"""The manifest of an application, in Parameter Store or in S3."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from kinesis_efo_infra.stream import Stream
 from kinesis_efo_infra.table import LeaseTable
 
 _BYTES: Final = {"standard": 4096, "advanced": 8192}
-"""What a parameter holds. Source: Systems Manager API reference, PutParameter, Value."""
+"""The size limit of a parameter, in bytes. Source: Systems Manager API reference, PutParameter, Value."""
 
 
 class Manifest(Part):
-    """An encrypted parameter, or an object in S3, that says what an application reads. A job names it by its location.
+    """An encrypted parameter, or an object in S3, that describes what an application reads. A job refers to it by its location.
 
     Args:
         scope: The parent construct.
-        id: Its id there.
-        application: The application, as metrics and messages call it.
+        id: Its id within the parent.
+        application: The application, as named in metrics and messages.
         table: Its lease table.
-        streams: What it reads, by the names that options and offsets have: choose them once. A consumer, or a stream that it
-            only polls, without one.
+        streams: What it reads, by the names used in options and offsets, which cannot be changed later: consumers, or streams
+            that it only polls.
         environment: Where it is deployed, such as `prod`, for metrics and messages; default: the name of the stack.
         name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`. An object's key is the same without the
             first `/`.
@@ -47,7 +47,7 @@ class Manifest(Part):
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
         tier: Of a parameter: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
         protected: Terraform refuses to destroy its key. The manifest itself can be written again.
-        tags: Its tags and those of its key, beside the provider's.
+        tags: Its tags and those of its key, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:
@@ -121,7 +121,7 @@ class Manifest(Part):
         )
         # Not json.dumps: only Terraform knows the values of references, and can quote them.
         text = Fn.jsonencode(content)
-        # ARNs are not those of what is declared: with a reference, the policy would wait for the manifest without need.
+        # Do not use references for ARNs: the policy would wait for the manifest unnecessarily.
         if bucket is None:
             self._location, self._arn = f"ssm://{name}", account.arn("ssm", f"parameter{name}")
             self._declared = f"ssm://{self._parameter(name, text, tier, place).name}"
@@ -147,12 +147,12 @@ class Manifest(Part):
 
     @property
     def location(self) -> str:
-        """What a job's option `manifest` says."""
+        """The value for a job's option `manifest`."""
         return self._location
 
     @property
     def declared_location(self) -> str:
-        """The same, as a reference: what has it waits until the manifest is there."""
+        """The location as a reference: resources that use it are created after the manifest."""
         return self._declared
 
     def _parameter(self, name: str, text: str, tier: str, place: Place | None) -> SsmParameter:
@@ -170,7 +170,7 @@ class Manifest(Part):
         return parameter
 
     def _object(self, bucket: str, key: str, text: str, place: Place | None) -> S3Object:
-        # S3 takes ten tags for an object, and a provider may have more of them for all that it declares.
+        # S3 allows ten tags per object, but the provider's default tags may be more.
         untagged = S3ObjectOverrideProvider(default_tags=S3ObjectOverrideProviderDefaultTags(tags={}))
         declared = S3Object(
             self,
@@ -187,14 +187,14 @@ class Manifest(Part):
         return declared
 
     def grant_read(self, grantee: Grantee) -> Grant:
-        """Let a runtime load the manifest."""
+        """Allow a runtime to load the manifest."""
         return grant(
             self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3)
         )
 
 
 def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
-    """Refuse a manifest that no parameter of the tier holds, as far as its length is known before Terraform asks AWS."""
+    """Reject a manifest that is too long for a parameter of the tier, as far as its length is known before Terraform calls AWS."""
     size, limit = len(json.dumps(known, separators=(",", ":")).encode()), _BYTES[tier]
     if size > limit:
         larger = "give tier='advanced', which holds 8 KB, or " if tier == "standard" else "give "
@@ -205,7 +205,7 @@ def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
 
 
 def _literal(read: StreamConsumer | Stream, region: str) -> document.StreamRef:
-    """The shortest that Terraform may write: without what only it knows."""
+    """Return the shortest possible entry: without values that only Terraform knows."""
     stream = read.stream if isinstance(read, StreamConsumer) else read
     name = stream.declared_name or ""
     arn = f"arn:aws:kinesis:{region}:{'0' * 12}:stream/{name}"

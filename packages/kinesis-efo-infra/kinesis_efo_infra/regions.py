@@ -1,6 +1,6 @@
 """Partitions and DNS suffixes of AWS regions, and the account that something is deployed to.
 
-As botocore has them, which the constructs do not depend on: a test compares the table with it.
+A copy of botocore's data, because the constructs do not depend on botocore; a test compares them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Kinesis stream, declared or somebody else's, and what may be granted on it."""
+"""A Kinesis stream, declared here or elsewhere, and its grants."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ class Stream(Shareable):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: Name in Kinesis: 1 to 128 letters, digits, `_`, `.` and `-`.
         shards: Number of shards; default: on-demand, where Kinesis chooses.
         retention_hours: How long records stay readable, 24 hours to 365 days.
         encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
             `CustomerKey`, or the ARN of one.
-        former_keys: Customer keys that it had before: readers may decrypt with them, too, as they must until the retention is
-            over. `own` keeps the key that was declared for it.
+        former_keys: Customer keys that it had before. Readers may decrypt with them, too, which they need until the retention
+            is over. `own` keeps the key that was declared for it.
         shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
         max_record_kib: Largest record in KiB, 1024 to 10240.
-        warm_throughput_mib: MiB that an on-demand stream takes each second without a warning, 1 to 10240, in an account with
-            On-demand Advantage. Needs an AWS provider that knows it, as that of CDK Terrain.
-        record_distribution_strategy: Refused: no AWS provider knows it yet. Set it with AWS' command line.
-        tags: Its tags, beside the provider's; its key has none of them.
+        warm_throughput_mib: MiB per second that an on-demand stream accepts without prior scaling, 1 to 10240, in an account with
+            On-demand Advantage. Needs an AWS provider that supports it, such as that of CDK Terrain.
+        record_distribution_strategy: Rejected: no AWS provider supports it yet. Set it with AWS' command line.
+        tags: Its tags, in addition to the provider's; its key has none of them.
         protected: Terraform refuses to destroy the stream and its key.
         import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
-        ignore_shard_changes: Somebody else, such as a scaler, changes the number of shards: Terraform leaves it as it is.
+        ignore_shard_changes: Something else, such as a scaler, changes the number of shards: Terraform does not change it.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: An argument is outside of what Kinesis takes (API reference, CreateStream,
-            IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput), or of what the AWS provider knows.
+        ArgumentError: An argument is not accepted by Kinesis (API reference, CreateStream,
+            IncreaseStreamRetentionPeriod and UpdateStreamWarmThroughput) or by the AWS provider.
 
     >>> orders = Stream(stack, "orders", name="orders", shards=4, retention_hours=48)
     >>> grant = orders.grant_write("orders-producer")
@@ -128,7 +128,8 @@ class Stream(Shareable):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
-            # AWS refuses to delete a stream with consumers, and those of others are in no plan: it would fail half way.
+            # AWS refuses to delete a stream with consumers. Consumers declared elsewhere are in no plan, so the deployment would fail
+            # midway.
             enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
@@ -148,18 +149,18 @@ class Stream(Shareable):
         encryption_key: CustomerKey | str | None = None,
         former_keys: Sequence[CustomerKey | str] = (),
     ) -> Stream:
-        """A stream that somebody else declares: nothing of it is declared here.
+        """A stream that is declared elsewhere.
 
         Args:
             scope: The parent construct.
-            id: Its id there.
-            arn: The stream; a reference to it will do.
+            id: Its id within the parent.
+            arn: The stream; may be a reference.
             encryption_key: The customer key that encrypts it, or its ARN, so that grants let readers decrypt; default: none, as
                 with the key of AWS.
             former_keys: Customer keys that it had before: see `Stream`.
 
         Raises:
-            ArgumentError: It is no ARN of a stream, or the key is none.
+            ArgumentError: It is not the ARN of a stream, or the key is invalid.
 
         >>> orders = Stream.from_arn(stack, "orders", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders")
         """
@@ -184,12 +185,12 @@ class Stream(Shareable):
 
     @property
     def declared_name(self) -> str | None:
-        """The same as text that is known before Terraform asks AWS; None where it is not."""
+        """The same as text that is known before Terraform asks AWS; None if it is not."""
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     @property
     def retention_hours(self) -> int | None:
-        """How long records stay readable; None for a stream of somebody else."""
+        """How long records stay readable; None for a stream declared elsewhere."""
         return self._retention_hours
 
     @property
@@ -198,7 +199,7 @@ class Stream(Shareable):
         return self._key_arn
 
     def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> Grant:
-        """Let a runtime read the stream through a consumer, and decrypt it. Consumers it may never register.
+        """Allow a runtime to read the stream through a consumer, and decrypt it. It never allows registering consumers.
 
         Args:
             grantee: A policy that gathers grants; a role, its name or its ARN, or a `ReaderAccess` with one. Resource policies
@@ -208,7 +209,7 @@ class Stream(Shareable):
                 one of the same program reads alone by it until it has caught up. Without, all of them wait for the slowest.
 
         Raises:
-            ArgumentError: The grantee is none; or resource policies must name it, and somebody else declares the stream.
+            ArgumentError: The grantee is invalid; or resource policies must name it, and the stream is declared elsewhere.
         """
         former = self._former_keys
         return grant(
@@ -219,15 +220,15 @@ class Stream(Shareable):
         )
 
     def grant_poll(self, grantee: Grantee) -> Grant:
-        """Let a runtime read the stream without a consumer (`readMode=polling`), and decrypt it."""
+        """Allow a runtime to read the stream without a consumer (`readMode=polling`), and decrypt it."""
         return self._grant_poll("poll", grantee)
 
     def grant_batch(self, grantee: Grantee) -> Grant:
-        """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
+        """Allow a runtime to read ranges of the stream without a consumer, and decrypt it."""
         return self._grant_poll("batch", grantee)
 
     def grant_write(self, grantee: Grantee) -> Grant:
-        """Let a runtime put records into the stream, and encrypt them."""
+        """Allow a runtime to put records into the stream, and encrypt them."""
         return grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
@@ -249,7 +250,7 @@ class Stream(Shareable):
 
 
 def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:
-    """The provider's argument for warm throughput, where it is wanted."""
+    """Return the provider's argument for warm throughput, if it is set."""
     if mib is None:
         return {}
     checks.number(owner, "warm_throughput_mib", mib, 1, 10_240, "10 GiB/s is what AWS gives at most")

@@ -26,16 +26,16 @@ class LeaseTable(Resource):
 
     Args:
         scope: The parent construct.
-        id: Its id there.
+        id: Its id within the parent.
         name: Its name: 3 to 255 letters, digits, `_`, `.` and `-`.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
-        protected: Neither Terraform nor anybody else may delete it, nor Terraform its key.
-        import_existing: A table of this name exists, as one restored from a backup does: Terraform takes it over. Never a KCL's.
-        tags: Its tags and those of its key, beside the provider's.
+        protected: The table cannot be deleted at all, and its key not by Terraform.
+        import_existing: A table of this name exists, for example restored from a backup: Terraform imports it. Never use a KCL's.
+        tags: Its tags and those of its key, in addition to the provider's.
         place: Its Terraform name.
 
     Raises:
-        ArgumentError: The name is none (DynamoDB API reference, CreateTable), or the key.
+        ArgumentError: The name is invalid (DynamoDB API reference, CreateTable), or the key.
 
     >>> table = LeaseTable(stack, "leases", name="lake-leases")
     >>> grant = table.grant_read_write("lake-job")
@@ -86,16 +86,16 @@ class LeaseTable(Resource):
     def from_name(
         scope: Construct, id: str, name: str, *, encryption_key: CustomerKey | str | None = None
     ) -> LeaseTable:
-        """A table of this account and region that somebody else declares: nothing of it is declared here.
+        """A table of this account and region that is declared elsewhere.
 
         Args:
             scope: The parent construct.
-            id: Its id there.
-            name: Its name; a reference will do.
+            id: Its id within the parent.
+            name: Its name; may be a reference.
             encryption_key: The customer key that encrypts it, or its ARN, so that grants let runtimes use it; default: none.
 
         Raises:
-            ArgumentError: The name is none, or the key.
+            ArgumentError: The name or the key is invalid.
 
         >>> leases = LeaseTable.from_name(stack, "leases", "lake-leases")
         """
@@ -112,11 +112,11 @@ class LeaseTable(Resource):
 
     @property
     def declared_name(self) -> str | None:
-        """The same as text that is known before Terraform asks AWS; None where it is not."""
+        """The same as text that is known before Terraform asks AWS; None if it is not."""
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     def grant_read_write(self, grantee: Grantee) -> Grant:
-        """Let a runtime keep its leases in the table."""
+        """Allow a runtime to keep its leases in the table."""
         return grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
 
 

@@ -68,7 +68,7 @@ class ServiceAccount:
         name: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
 
     Raises:
-        ArgumentError: The ARN of the provider is none. A reference will not do: conditions have a part of it as their names.
+        ArgumentError: The ARN of the provider is invalid. References are not accepted: names of conditions contain a part of it.
     """
 
     oidc_provider_arn: str
@@ -107,8 +107,8 @@ class PodIdentity:
     Args:
         cluster: Name of the EKS cluster, in the account and region of the role.
         namespace: Kubernetes namespace.
-        service_account: Name of the service account, as it is: an association knows no wildcards. Default: the three that EMR on
-            EKS makes for the jobs of the role, whose name must then be known.
+        service_account: Exact name of the service account: associations have no wildcards. Default: the three that EMR on EKS
+            creates for the jobs of the role, whose name must then be known.
 
     Raises:
         ArgumentError: The name of the service account has a wildcard.
@@ -129,7 +129,7 @@ class PodIdentity:
             )
 
     def service_accounts(self, account_id: str, role_name: str) -> Mapping[str, str]:
-        """The names of the service accounts, by what runs as them.
+        """Return the names of the service accounts, by the kind of pod that uses them.
 
         Source: AWS command line, `aws emr-containers create-role-associations`.
 
@@ -138,7 +138,7 @@ class PodIdentity:
             role_name: Name of the role.
 
         Raises:
-            ArgumentError: Only Terraform knows the name of the role, and the names of EMR on EKS are made of it.
+            ArgumentError: Only Terraform knows the role's name, from which EMR on EKS derives its names.
         """
         if self.service_account is not None:
             return {"pods": self.service_account}
@@ -158,7 +158,8 @@ class PodIdentity:
             ("sts:AssumeRole", "sts:TagSession"),
             (),
             principals={"Service": ("pods.eks.amazonaws.com",)},
-            # EKS tags its sessions. Without conditions, who may associate roles could give this one to any pod of the account.
+            # EKS tags its sessions. Without conditions, any principal that may associate roles could give this one to any pod of the
+            # account.
             conditions=(
                 Condition("StringEquals", "aws:SourceAccount", (account.account_id,)),
                 Condition(
@@ -171,7 +172,7 @@ class PodIdentity:
 
 
 def _base36(text: str) -> str:
-    """The bytes of a text as one number, in digits and small letters: the form in which EMR on EKS writes names of roles."""
+    """Return the bytes of a text as a number in base 36, as EMR on EKS encodes names of roles."""
     number, digits = int.from_bytes(text.encode(), "big"), ""
     while number:
         number, digit = divmod(number, 36)

@@ -1,1 +1,1 @@
-"""The gate: what a stack, or a plan of it, may hold and grant, and what checkov says of it."""
+"""The gate: checks what a stack or plan may contain and grant, and runs checkov."""

@@ -1,8 +1,8 @@
-"""The positive list: all that a stack, or a plan of it, may hold. Whatever else is in it, nothing of it is run.
+"""The allowlist: all that a stack or plan may contain. If it contains anything else, none of it is run.
 
-Both come from elsewhere: a stack is handed from job to job, and was written by packages of others. Terraform runs commands
-where a stack has a provisioner or the data source `external`, and code of any provider that it names. None of these three
-can be added here.
+Stacks and plans are untrusted: they are passed from job to job, and third-party packages write them. Terraform runs the
+commands of provisioners and of the data source `external`, and the code of each provider that a stack names. None of these
+three can be added to the list.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESOURCES = frozenset(
 )
 """Types of resources of environments: those that the constructs declare."""
 BOOTSTRAP = frozenset({"aws_iam_openid_connect_provider"})
-"""Types of resources that only bootstrap stacks have besides."""
+"""Additional types of resources in bootstrap stacks."""
 DATA = frozenset(
     {"aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region", "aws_subnet"},
 )
@@ -60,24 +60,24 @@ _BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
 _PROVIDER = {"allowed_account_ids", "default_tags", "region"}
 _RUNS = ("provisioner", "connection")
 _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
-"""In an expression: functions that read files of the machine, or templates of which nobody sees what is in them; those of providers."""
+"""In an expression: functions that read files of the machine or templates, whose contents no reviewer sees, and functions of providers."""
 _SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
-"""In an expression: what would put a secret into plans, which every reader of the repository can read."""
+"""In an expression: a function that would put a secret into plans, which every reader of the repository can see."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
 """Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
-"""What the constructs leave as others change it. Whatever else is ignored, no plan would ever put right."""
+"""Attributes whose changes the constructs ignore. If others were ignored, no plan would ever correct them."""
 _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
-"""The key of a manifest: what is in `programs/` and `environments/`, jobs run."""
+"""The key of a manifest: not below `programs/` and `environments/`, whose objects jobs run."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
-"""Of types that the constructs declare, what the provider itself marks as sensitive."""
+"""Attributes that the provider marks as sensitive, of types that the constructs declare."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
-"""Of plans of newer versions of Terraform."""
+"""Keys in plans of newer Terraform versions."""
 
 
 def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
-    """What a stack's Terraform JSON holds that it may not hold.
+    """Return what a stack's Terraform JSON contains although it is not allowed.
 
     Args:
         stack: The stack.
@@ -96,7 +96,7 @@ def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collec
 
 
 def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
-    """What a plan, as `terraform show -json` writes it, holds that it may not hold.
+    """Return what a plan, as `terraform show -json` writes it, contains although it is not allowed.
 
     Args:
         plan: The plan.
@@ -125,12 +125,12 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collecti
 
 
 def in_state(state: str | bytes) -> list[str]:
-    """What a state of Terraform names that may not run: Terraform installs the providers of the state as well as those of the stack.
+    """Return the providers in a Terraform state that are not allowed: Terraform installs the state's providers, too.
 
     Args:
         state: The state's text.
     """
-    # Of names that are written twice, Terraform takes the last, and capital letters for small ones.
+    # Of repeated names, Terraform uses the last, and ignores case.
     try:
         root = json.loads(state, object_pairs_hook=lambda pairs: [(name.casefold(), value) for name, value in pairs])
         found = [] if _all(root, "version") == [4] else ["it is not of version 4, which alone can be looked at"]
@@ -145,17 +145,17 @@ def in_state(state: str | bytes) -> list[str]:
 
 
 def _all(pairs: Any, name: str) -> list[Any]:
-    """All values of a name in an object that was read as pairs."""
+    """Return all values of a name in an object that was read as pairs."""
     return [value for each, value in pairs if each == name]
 
 
 def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:
-    # What an administrator applies, no team adds to.
+    # Teams cannot add types to stacks that an administrator applies.
     return RESOURCES | BOOTSTRAP if bootstrap else RESOURCES | {each for each in extra if each.startswith("aws_")}
 
 
 def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
-    """Faults of providers and of the backend: they say where code comes from, and who gets the credentials and the state."""
+    """Yield faults of providers and the backend, which determine where code comes from, and who receives credentials and state."""
     terraform, providers = stack.get("terraform", {}), stack.get("provider", {})
     if not isinstance(terraform, Mapping) or not isinstance(providers, Mapping):
         yield "terraform, provider: must be objects"
@@ -178,8 +178,8 @@ def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> Iterator[str]:
-    """Faults of resources or data sources."""
-    # Terraform also reads lists of blocks, which this project never writes, and which would hide what is in them.
+    """Yield faults of resources or data sources."""
+    # Reject lists of blocks: Terraform also reads them, but this project never writes them, and their contents would be hidden.
     kinds = stack.get(section, {})
     if not isinstance(kinds, Mapping) or not all(isinstance(each, Mapping) for each in kinds.values()):
         yield f"{section}: must be objects by type and name"
@@ -202,14 +202,14 @@ def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> 
 
 
 def _commands(body: Any, at: str) -> Iterator[str]:
-    """Faults of what runs commands, in the bodies of blocks."""
+    """Yield faults of blocks that run commands."""
     for each in body if isinstance(body, list) else [body]:
         found = [name for name in _RUNS if not isinstance(each, Mapping) or name in each]
         yield from (f"{at}.{name}: it runs commands, and is not allowed" for name in found)
 
 
 def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
-    """Faults of arguments that name a file: that of a process has its credentials in it."""
+    """Yield faults of arguments that name a file: files in /proc contain credentials."""
     if kind == "aws_s3_object" and body.get("source") is None:
         content = [name for name in ("content_base64", "source_hash") if body.get(name) is not None]
         if content or not _MANIFEST.fullmatch(str(body.get("key"))):
@@ -220,7 +220,7 @@ def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
 
 
 def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
-    """Faults of a resource's lifecycle, which no plan shows."""
+    """Yield faults of a resource's lifecycle, which no plan shows."""
     for each in lifecycle if isinstance(lifecycle, list) else [lifecycle]:
         if not isinstance(each, Mapping):
             yield f"{at}.lifecycle: must be an object"
@@ -232,7 +232,7 @@ def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
 
 
 def _hidden(change: Mapping[str, Any]) -> Iterator[str]:
-    """Faults of values that an expression makes sensitive: neither reviewers nor checkov would see them."""
+    """Yield faults of values that an expression makes sensitive, which would hide them from reviewers and checkov."""
     marks, after = (change.get("change", {}).get(each) for each in ("after_sensitive", "after"))
     for name, value in (after or {}).items() if change["type"] in RESOURCES | DATA else ():
         mark = marks.get(name) if isinstance(marks, Mapping) else marks
@@ -247,17 +247,17 @@ def _is_marked(mark: Any) -> bool:
 
 
 def _is_dynamic(body: Any) -> bool:
-    """Whether there are blocks in it, at any depth, that Terraform makes of expressions."""
+    """Whether it contains blocks, at any depth, that Terraform creates from expressions."""
     if isinstance(body, Mapping):
         return isinstance(body.get("dynamic"), Mapping | list) or any(map(_is_dynamic, body.values()))
     return isinstance(body, list) and any(map(_is_dynamic, body))
 
 
 def _expressions(value: Any, calls: re.Pattern[str]) -> Iterator[str]:
-    """Expressions that call something that is not allowed."""
+    """Yield expressions that call something that is not allowed."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            # Where a value is expected, Terraform evaluates the names in an object as well.
+            # Terraform also evaluates the names in an object that is used as a value.
             yield from _expressions(name, calls)
             yield from _expressions(each, calls)
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Excuses of a team: checks that may fail for a resource, each with a reason and the day on which that ends.
+"""Excuses of a team: checks that may fail for a resource, each with a reason and an expiry date.
 
 They are in `excuses.yaml` beside the environment files. Checks of this project's own cannot be excused.
 """
@@ -31,10 +31,10 @@ class Excuse(BaseModel):
     """A check that may fail.
 
     Attributes:
-        check: Its id; none of this project's own.
+        check: Its id. Checks of this project cannot be excused.
         resource: Address of the resource.
         environment: The environment; default: any.
-        reason: Why that is well, for whoever reviews it.
+        reason: Why the failure is acceptable, for reviewers.
         until: The last day, a year from now at most.
     """
 
@@ -47,7 +47,7 @@ class Excuse(BaseModel):
     until: Annotated[date, Field(strict=True)]
 
     def fits(self, failure: Failure, environment: str | None) -> bool:
-        """Whether it is about a failure in an environment; None: in one that is not known."""
+        """Whether it excuses a failure in an environment (None if unknown)."""
         # Some checks report a resource without its type, and a check looks at one type.
         kind, _, name = failure.resource.rpartition(".")
         named = failure.resource == self.resource or (
@@ -57,7 +57,7 @@ class Excuse(BaseModel):
 
 
 def load_excuses(directory: Path, today: date) -> list[Excuse]:
-    """Read the excuses beside environment files; none without the file.
+    """Read the excuses next to the environment files; empty without the file.
 
     Raises:
         SettingsError: The file has faults.
@@ -93,13 +93,13 @@ def _fault(number: int, detail: Any, place: str) -> Fault:
 def excused(
     failed: Iterable[Failure], excuses: Sequence[Excuse], today: date, environment_of: Any
 ) -> tuple[list[Failure], list[tuple[Failure, str]]]:
-    """Separate what is excused: what still fails, and what does not, with the reason.
+    """Separate failures: return those that are not excused, and those that are, with the reason.
 
     Args:
         failed: Checks that failed.
         excuses: The excuses.
-        today: The day; an excuse that has ended excuses nothing, and the failure says so.
-        environment_of: Gives the environment of a failure's stack or plan.
+        today: The current day. An expired excuse has no effect, and the failure mentions it.
+        environment_of: Returns the environment of a failure's stack or plan.
     """
     still, not_any_more = [], []
     for failure in failed:

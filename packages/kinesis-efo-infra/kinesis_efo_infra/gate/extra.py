@@ -1,6 +1,6 @@
-"""Types of resources that a team adds to the positive list, in `extra.py` beside its environment files.
+"""Types of resources that a team adds to the allowlist, in `extra.py` next to its environment files.
 
-They are read without running the file: the steps that decide what may be applied run nobody's code.
+They are read without running the file: the steps that decide what may be applied do not run a team's code.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NEVER = (
     "aws_servicecatalog_provisioned_product",
     "aws_ssm_association",
 )
-"""Types that hand out keys, run commands, or make resources of any type out of a template, which nobody looks at."""
+"""Types that issue access keys, run commands, or create resources of any type from a template, which no check reads."""
 
 
 def types(directory: Path) -> frozenset[str]:
-    """Types of resources that `extra.py` adds to those that a stack may have; none without the file.
+    """Return the types of resources that `extra.py` adds to the allowed ones; empty without the file.
 
     Args:
         directory: Directory of the environment files.

@@ -1,4 +1,4 @@
-"""What a scan found."""
+"""The results of a scan."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Result:
     """What a scan found.
 
     Attributes:
-        failed: Checks that failed, planted faults aside.
+        failed: Checks that failed, except for planted faults.
         excused: Checks that failed and are accepted.
-        reasons: Why they are.
+        reasons: Why these are accepted.
         passed: Number of checks passed, by stack or plan.
     """
 

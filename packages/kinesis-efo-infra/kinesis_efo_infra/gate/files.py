@@ -1,4 +1,4 @@
-"""Files of a team that the pipeline reads, and as messages show them."""
+"""Reads a team's files for the pipeline, and formats their paths for messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_VALUES = 100_000
 
 
 def shown(path: Path) -> str:
-    """A path for messages: short where it is below the current directory."""
+    """Return a path for messages, relative if it is below the current directory."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def place() -> str:
-    """The current directory, as a path in the repository that GitHub checked out; empty at its root, and elsewhere than on GitHub."""
+    """Return the current directory as a path in the repository that GitHub checked out; empty at its root and outside of GitHub."""
     here, root = Path.cwd().resolve(), os.environ.get("GITHUB_WORKSPACE")
     if not root or here == Path(root).resolve() or not here.is_relative_to(Path(root).resolve()):
         return ""
@@ -46,7 +46,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """How many values a node has with its aliases written out: a few lines of aliases of aliases can have billions."""
+    """Return the number of values of a node after expanding aliases: a few lines of nested aliases can have billions."""
     if sizes.setdefault(node, 0):
         return sizes[node]
     size = 1
@@ -63,7 +63,7 @@ def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A safe loader that refuses a key written twice, where YAML would quietly take the last one."""
+    """A safe loader that rejects repeated keys, of which YAML would silently use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

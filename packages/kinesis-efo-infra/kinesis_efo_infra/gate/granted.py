@@ -1,7 +1,7 @@
-"""What a stack, or a plan of it, may grant, and to whom: what the settings name, whatever is in it besides.
+"""Checks what a stack or plan grants, and to whom: only what the settings name is allowed.
 
-checkov's checks see one resource at a time, and nothing of the settings. These see which boundaries, accounts and workloads an
-environment's file names. Beside policies, they look at what grants something without one: profiles, images, actions of alarms.
+checkov's checks see one resource at a time, and not the settings. These checks know the boundaries, accounts and workloads in an
+environment's file. They also check resources that grant something without a policy: profiles, images, actions of alarms.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""What a resource may refer to: the provider tells it, so that it can be no pattern; and IAM's variables, as `${aws:username}`."""
+"""References whose value comes from the provider, so that it cannot be a pattern, and IAM's variables, such as `${aws:username}`."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
-"""An ARN that has wildcards in its last part only."""
+"""An ARN with wildcards only in its last part."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
 )  # fmt: skip
-"""Arguments of resources that a team adds, as permissions of Lambda and grants of KMS have them. A document's are in its statements."""
+"""Arguments with principals of resources that a team adds, such as Lambda permissions and KMS grants. Policy documents have statements."""
 _INCLUDED = ("source_json", "override_json", "source_policy_documents", "override_policy_documents")
 """Arguments of a policy document that bring in statements of other policies."""
 _POLICIES = ("access_policies", "access_policy", "assume_role_policy", "policy", "policy_document")
@@ -41,7 +41,7 @@ _STATEMENT_KEYS = frozenset(
 _RECEIVERS = (
     "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "target_role_arn", "user", "user_name", "users"
 )  # fmt: skip
-"""Arguments of IAM's resources, and of EKS' associations: who gets a policy, or whose rights a profile or pod gets."""
+"""Arguments of IAM resources and EKS associations: which role gets a policy, or whose rights a profile or pod gets."""
 _OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
 _ALARM_ACTIONS = ("alarm_actions", "insufficient_data_actions", "ok_actions")
 _OUR_TOPIC, _TOPIC = (
@@ -61,7 +61,7 @@ _NOT_PLACES = (
     "resources",
     "values",
 )
-"""Arguments whose ARNs are looked at in another way; a policy's resources, by what it allows."""
+"""Arguments whose ARNs are checked in another way, such as a policy's resources, which are checked with its actions."""
 _INTERACTIVE = ("livy_endpoint_enabled", "studio_enabled")
 _CLOSED_ACLS = ("bucket-owner-full-control", "bucket-owner-read", "log-delivery-write", "private")
 _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins|submit\.pyFiles)(?:\..*)?")
@@ -69,19 +69,19 @@ _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What the settings of an environment name.
+    """The names that the settings of an environment allow.
 
     Attributes:
         account: Its account.
-        accounts: Other accounts that its policies may let in.
+        accounts: Other accounts that its policies may give access.
         boundaries: ARNs of boundaries, one of which each role must have.
-        declared: Addresses of what declares a boundary in the stack itself; a boundary grants nothing.
-        reserved: Names of resources that the gate takes for a boundary's, and that nothing here may have.
+        declared: Addresses of boundaries that the stack itself declares. A boundary does not grant anything.
+        reserved: Names that the gate treats as names of boundaries, and that no other resource may have.
         unbounded: The IAM path of roles that need no boundary; empty if all need one.
         identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, as
             `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.
-        roles: Names of roles that others declare, which may get policies.
-        topics: ARNs of topics of whatever account, which alarms may notify.
+        roles: Names of roles declared elsewhere that may get policies.
+        topics: ARNs of topics, in any account, that alarms may notify.
         services: Services of AWS that may assume its roles, as `ec2`.
     """
 
@@ -119,7 +119,7 @@ class _Statement:
 
 
 def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
-    """What a stack's Terraform JSON grants that it may not grant; its form is that of `allowed.in_stack`."""
+    """Return what a stack's Terraform JSON grants although it is not allowed. `allowed.in_stack` must have accepted the stack."""
     found: list[str] = []
     declared = {
         body["name"]
@@ -135,7 +135,7 @@ def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
 
 
 def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
-    """What a plan, as `terraform show -json` writes it, grants that it may not grant."""
+    """Return what a plan, as `terraform show -json` writes it, grants although it is not allowed."""
     root = plan.get("configuration", {}).get("root_module", {})
     refers = {each["address"]: each.get("expressions", {}) for each in root.get("resources", [])}
     found: list[str] = []
@@ -148,13 +148,13 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     for each in changes:
         unknown = each["change"].get("after_unknown") or {}
         expressions = refers.get(_as_declared(each["address"]))
-        # What the stack does not set, AWS tells the provider.
+        # Values that the stack does not set come from AWS.
         known = {
             name: value for name, value in each["change"]["after"].items() if expressions is None or name in expressions
         }
         for attribute in ("permissions_boundary", *_POLICIES, *_RECEIVERS):
             if unknown.get(attribute) is True and (expressions is None or attribute in expressions):
-                # What only AWS knows yet, by what it refers to.
+                # For a value that only AWS knows yet, use what it refers to.
                 references = (expressions or {}).get(attribute, {}).get("references") or ["?"]
                 known[attribute] = f"${{{references[0]}}}"
         found += _faults(each["address"], each["type"], known, named, declared)
@@ -162,7 +162,7 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
 
 
 def allows(policy: str | None, action: str) -> bool:
-    """Whether a policy in JSON may allow an action, on whatever resource; False for one that cannot be read, or that is not known yet."""
+    """Whether a policy in JSON may allow an action on any resource; False if the policy cannot be read or is not known yet."""
     statements = _statements("", "", {"policy": policy})
     return any(not isinstance(each, str) and each.allows(action) for each in statements)
 
@@ -216,12 +216,12 @@ def _faults(
 
 
 def _as_declared(address: str) -> str:
-    """The address that a stack has for what a plan has one of: without the index of `count` and `for_each`."""
+    """Return the address in the stack of a plan's resource, without the index of `count` and `for_each`."""
     return address.partition("[")[0]
 
 
 def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Faults of a role that could do more than a boundary of the settings."""
+    """Yield faults of a role that could do more than the boundaries in the settings allow."""
     if named.unbounded and role.get("path") == named.unbounded:
         return
     boundary = role.get("permissions_boundary")
@@ -231,7 +231,7 @@ def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[
 
 
 def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_Statement | str]:
-    """The statements of policies that allow something; or what is wrong with a policy that cannot be read."""
+    """Yield the statements of policies that allow something, or the fault of a policy that cannot be read."""
     if kind == "aws_iam_policy_document":
         for each in _blocks(body.get("statement")):
             if each.get("effect") != "Deny":
@@ -276,7 +276,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which no key is written twice: of two, AWS may take the other one."""
+    """Return a JSON object. Rejects repeated keys, of which AWS may use another one."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")
@@ -289,7 +289,7 @@ def _only(written: Mapping[str, Any], keys: Collection[str]) -> None:
 
 
 def _written(statement: Mapping[str, Any]) -> _Statement:
-    """A statement of a policy in JSON."""
+    """Parse a statement of a policy in JSON."""
     principal = statement.get("Principal")
     groups = principal if isinstance(principal, Mapping) else {"AWS": principal}
     principals = [(kind, name) for kind, group in groups.items() for name in _many(group)]
@@ -309,7 +309,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Faults of what gives a policy to somebody else's role, or the rights of such a role to an instance or a pod."""
+    """Yield faults of resources that attach a policy to a foreign role, or give a foreign role's rights to an instance or pod."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):
@@ -328,7 +328,7 @@ def _received(
 
 
 def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Faults of what lets others in, or acts or copies elsewhere, without a policy."""
+    """Yield faults of resources that give others access, or act or copy elsewhere, without a policy."""
     if "replica" in kind or kind == "aws_dynamodb_global_table":
         yield f"{address}: replicates elsewhere, which no environment's file names"
     if kind.startswith("aws_s3"):
@@ -374,7 +374,7 @@ def _is_wide(cidr: str) -> bool:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """The entries of objects at any depth, and those of lists under the name of the list."""
+    """Yield the entries of objects at any depth; entries of lists have the name of the list."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield name, each
@@ -389,7 +389,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Faults of trust in an identity provider: it vouches for all of GitHub, or for every pod of a cluster, unless `sub` says for whom."""
+    """Yield faults of trust in an identity provider: without a condition on `sub`, it includes all of GitHub, or all pods of a cluster."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions
@@ -409,12 +409,12 @@ def _is_named(workload: str, named: Named) -> bool:
 
 
 def _blocks(value: Any) -> list[Mapping[str, Any]]:
-    """Blocks of Terraform: JSON may have one of them alone."""
+    """Return Terraform blocks as a list; in JSON, a single block may be an object."""
     return [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, Mapping)]
 
 
 def _many(value: Any) -> list[str]:
-    """Values as a list, without those of a plan that only AWS knows yet: the stack says what they refer to."""
+    """Return values as a list, without those that only AWS knows yet; the stack contains what they refer to."""
     return [str(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
 
 
@@ -423,15 +423,15 @@ def _is_computed(value: str) -> bool:
 
 
 def _is_like(action: str, pattern: str) -> bool:
-    """Whether an action fits a pattern of IAM, which knows `*` and `?`; a bracket stands for itself."""
+    """Whether an action matches an IAM pattern with `*` and `?`. Brackets are ordinary characters."""
     return fnmatchcase(action.lower(), pattern.lower().replace("[", "[[]"))
 
 
 def _is_open(pattern: str, service: str, kind: str) -> bool:
-    """Whether a pattern of ARNs may fit a resource of whatever name, or one in several partitions, regions or accounts."""
+    """Whether a pattern of ARNs may match resources of any name, or in several partitions, regions or accounts."""
 
     def told(reference: re.Match[str]) -> str:
-        # An ARN that is referred to is one of its provider, and no pattern. A variable of IAM may have any value.
+        # A referenced ARN comes from the provider and is not a pattern. An IAM variable may have any value.
         return "arn:aws:x:::x" if reference[0].endswith(".arn}") else "x" if reference[1] else "*"
 
     plain = _PLAIN.fullmatch(_ARN.sub(told, pattern))
@@ -442,7 +442,7 @@ def _is_open(pattern: str, service: str, kind: str) -> bool:
 
 
 def _outsider(kind: str, principal: str, named: Named) -> str | None:
-    """Who a principal is, as words; None for services, for accounts that are named, and for what the stack itself declares."""
+    """Describe a foreign principal; None for services, accounts in the settings, and principals that the stack itself declares."""
     if (kind == "Service" and _SERVICE.fullmatch(principal)) or _OUR_ROLE.fullmatch(principal):
         return None
     found = None if _is_computed(principal) or kind not in ("AWS", "Federated") else _ACCOUNT.fullmatch(principal)

@@ -1,6 +1,6 @@
-"""checkov, with exactly the packages of its lock, which see nothing of the environment that they run in.
+"""Runs checkov with exactly the packages of its lock, which do not see the environment of this process.
 
-checkov and its 95 packages are code of others, and the pipeline holds credentials when it scans a plan.
+checkov and its 95 packages are third-party code, and the pipeline has credentials when it scans a plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kinesis_efo_infra.errors import GateError
 LOCKED = Path(__file__).parent / "checkov"
 """The project with checkov's version, and the lock with the hashes of all packages."""
 ENVIRONMENT = Path(".venv-checkov")
-"""Where it is installed, in the directory that a pipeline runs in."""
+"""The directory of its environment, in the pipeline's working directory."""
 LONGEST_SCAN = 600.0
 """Seconds; our own stacks take less than ten."""
 _CHECKOV = "import gc, runpy; gc.disable(); runpy.run_module('checkov.main', run_name='__main__', alter_sys=True)"
@@ -27,7 +27,7 @@ _STEERS_UV = {"VIRTUAL_ENV", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT", "UV_FROZEN"
 
 
 def install(project: Path = LOCKED, environment: Path | None = None) -> Path:
-    """Make the environment what the lock says, and return checkov's Python; if it is that already, this takes no time.
+    """Install the packages of the lock, and return checkov's Python. Fast if they are already installed.
 
     uv runs no code of the packages, so that it may have the whole environment, with proxies and indexes.
 
@@ -52,11 +52,11 @@ def install(project: Path = LOCKED, environment: Path | None = None) -> Path:
 
 
 def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -> subprocess.CompletedProcess[str]:
-    """Run checkov, which asks nothing of its vendor: neither texts for its checks nor whether there is a newer version.
+    """Run checkov without calls to its vendor for check descriptions or newer versions.
 
     Args:
         arguments: Its arguments.
-        scratch: An empty directory to run in: checkov would obey a `.checkov.yaml` in the current one, and in the home.
+        scratch: An empty directory to run in: checkov would read a `.checkov.yaml` in the current and the home directory.
         timeout: Seconds after which it is stopped.
 
     Raises:
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -
 
 
 def _visible(environment: Mapping[str, str], scratch: str) -> Mapping[str, str]:
-    """What checkov sees: no credentials of AWS or GitHub, whatever they are called, no home, and our settings only."""
+    """Return the environment variables for checkov: only our settings, without a home directory and credentials."""
     return {
         "PATH": environment.get("PATH", os.defpath),
         "HOME": scratch,
@@ -96,10 +96,10 @@ def _visible(environment: Mapping[str, str], scratch: str) -> Mapping[str, str]:
 
 
 def find_uv() -> str:
-    """The program uv: the one that is installed with this Python, else the one on the PATH.
+    """Return the path of uv: installed with this Python, else on the PATH.
 
     Raises:
-        GateError: There is none.
+        GateError: uv is missing.
     """
     try:
         from uv import find_uv_bin

@@ -1,4 +1,4 @@
-"""Planted faults, which every scan must find: else it did not take place, or is blind."""
+"""Planted faults, which every scan must find; otherwise it did not take place or cannot be trusted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 CANARY = "canary"
-"""The stack, or plan, that holds them."""
+"""The stack or plan with the planted faults."""
 
 
 def canary() -> dict[str, Any]:
-    """Terraform JSON with one planted fault of each kind that the gate must find."""
+    """Return Terraform JSON with one planted fault of each kind that the gate must find."""
     return {
         "resource": {
             "aws_kinesis_stream": {"unencrypted": {"name": "unencrypted", "shard_count": 1}},
@@ -74,11 +74,11 @@ PLANTED = {
     "CKV_EFO_5 aws_iam_policy_document.everybody",
 }
 DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
-"""Checks of Terraform's data sources, which a plan holds as the policies that they evaluate to."""
+"""Checks of Terraform's data sources; a plan contains the evaluated policies instead."""
 
 
 def canary_changes() -> list[dict[str, Any]]:
-    """The same as changes of a plan."""
+    """Return the planted faults as the changes of a plan."""
     return [
         {
             "address": f"{kind}.{name}",

@@ -1,4 +1,4 @@
-"""Says what a scan found."""
+"""Reports the results of a scan."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def report(
     sarif: Path | None = None,
     excused: bool = False,
 ) -> int:
-    """Log what a scan found, and return the exit code.
+    """Log the results of a scan, and return the exit code.
 
     Args:
         result: What it found.
         directory: Directory of the environment files.
-        environment_of: Gives the environment of a stack or plan.
+        environment_of: Returns the environment of a stack or plan.
         sarif: File that gets the findings for code scanning.
         excused: Whether to list what is excused.
     """

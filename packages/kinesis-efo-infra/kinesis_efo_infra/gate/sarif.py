@@ -1,7 +1,7 @@
 """Writes the checkov gate's findings as SARIF 2.1.0 for GitHub's code scanning.
 
-Each finding is placed at the entry of the environment file that it comes from; checkov's own SARIF points into
-synthesized files, which no reviewer sees.
+Each finding points to the entry of the environment file that caused it; checkov's own SARIF points to synthesized files, which reviewers do
+not see.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kinesis_efo_infra.gate.failures import Failure
 def as_sarif(
     failures: Iterable[Failure], directory: Path, environment_of: Callable[[str], str | None], place: str = ""
 ) -> str:
-    """The findings as a SARIF document.
+    """Return the findings as a SARIF document.
 
     Args:
         failures: What failed.
         directory: Directory of the environment files.
-        environment_of: Gives the environment of a stack or plan.
-        place: The current directory, as a path in its repository. The document names files relative to the repository, and
-            is of a category of its own in each place: GitHub keeps one document of a tool, commit and category.
+        environment_of: Returns the environment of a stack or plan.
+        place: The current directory, as a path in its repository. The document names files relative to the repository. Each
+            place has its own category, because GitHub keeps one document per tool, commit and category.
             Source: docs.github.com, "SARIF support for code scanning", "runAutomationDetails object".
     """
     failed = list(failures)
@@ -65,7 +65,7 @@ def _result(failure: Failure, directory: Path, environment: str | None, place: s
 
 
 def _place(failure: Failure, directory: Path, environment: str | None) -> tuple[str, int]:
-    """File and line of the entry that declares a resource, whose Terraform name begins with the entry's key."""
+    """Return file and line of the entry that declares a resource, whose Terraform name begins with the entry's key."""
     path = directory / f"{environment}.yaml"
     if not path.exists():
         return _relative(directory), 1
@@ -79,7 +79,7 @@ def _relative(path: Path) -> str:
 
 
 def _lines(path: Path) -> dict[str, int]:
-    """Line of each entry, by its key."""
+    """Return the line of each entry, by its key."""
     document = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     sections = document.value if isinstance(document, yaml.MappingNode) else []
     return {

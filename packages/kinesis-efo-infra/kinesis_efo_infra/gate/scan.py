@@ -1,7 +1,7 @@
-"""Scans synthesized stacks and plans with checkov, and makes sure that the scan really took place.
+"""Scans synthesized stacks and plans with checkov, and verifies that the scan really took place.
 
 checkov exits with 0 for empty directories, files it cannot parse and unknown frameworks. Therefore every scan includes
-planted faults that must be found, and a least number of checks must pass.
+planted faults that must be found, and a minimum number of checks must pass.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from kinesis_efo_infra.gate.planted import CANARY, DOCUMENTS, PLANTED, canary, c
 
 CHECKS = Path(__file__).parent / "checks"
 ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
-"""Kinds of stacks: those of environments, which pipelines apply, and those that only an administrator applies."""
+"""Kinds of stacks: those of environments, which pipelines apply, and bootstrap stacks, which only an administrator applies."""
 
 _REFERENCE = re.compile(r"((?:\bdata\.)?\baws_\w+\.[\w-]+)(?:\.\w+)?")
-"""A resource or data source, with what is read of it."""
+"""A reference to a resource or data source, with its attribute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What is accepted of the stacks of an app, by whoever wrote it.
+    """The failures that the author of an app accepts in its stacks.
 
     Attributes:
         excused: Reasons of failures that are accepted, by kind of stack, check and name. A check looks at one type, so that
             these are addresses.
-        floor: The least number of checks that must pass for each stack or plan.
+        floor: The minimum number of checks that must pass for each stack or plan.
     """
 
     excused: Mapping[tuple[str, str, str], str] = field(default_factory=dict)
@@ -60,10 +60,10 @@ def scan_stacks(
     Args:
         synthesized: The output directories of syntheses of environments.
         bootstrap: Those of bootstrap stacks.
-        named: What each stack may grant, by kind and name; there may be no others. None not to look.
-        beside: Directory of the environment files, beside which a team has types, checks and excuses of its own.
-        environment_of: Gives the environment of a stack.
-        accepted: What may fail, whatever a team excuses.
+        named: What each stack may grant, by kind and name; other stacks are rejected. None skips this check.
+        beside: Directory of the environment files, next to which are a team's own types, checks and excuses.
+        environment_of: Returns the environment of a stack.
+        accepted: What may fail, in addition to what a team excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -91,12 +91,12 @@ def scan_stacks(
 
 
 def excuse(result: Result, beside: Path | None, environment_of: Callable[[str], str | None]) -> Result:
-    """A result without what a team excuses.
+    """Return a result without the failures that a team excuses.
 
     Args:
         result: What a scan found.
         beside: Directory of the environment files; None for no excuses.
-        environment_of: Gives the environment of a stack or plan.
+        environment_of: Returns the environment of a stack or plan.
 
     Raises:
         SettingsError: The excuses have faults.
@@ -119,7 +119,7 @@ def refused(
     named: Mapping[tuple[str, str], Named],
     added: Collection[str] = (),
 ) -> Iterator[Failure]:
-    """What stacks hold or grant that they may not; see `allowed` and `granted`."""
+    """Yield what stacks contain or grant although it is not allowed; see `allowed` and `granted`."""
     for name, document in documents.items():
         may = named.get((kinds[name], name))
         if may is None:
@@ -151,9 +151,9 @@ def scan_plans(
 
     Args:
         plans: The plans.
-        beside: Directory of the environment files, beside which a team has checks and excuses of its own.
+        beside: Directory of the environment files, next to which are a team's own checks and excuses.
         environment: The environment of the plans, for excuses.
-        accepted: What may fail, whatever a team excuses.
+        accepted: What may fail, in addition to what a team excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -178,7 +178,7 @@ def scan_plans(
 
 
 def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, Any]:
-    """What is shown of a plan, in the form that checkov reads: as `terraform show -json` writes it.
+    """Convert a plan from `comparison.shown` to the form that checkov reads, which is that of `terraform show -json`.
 
     Args:
         plan: As `comparison.shown` returns it.
@@ -205,7 +205,7 @@ def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, An
 
 
 def _references(value: Any) -> Any:
-    """What the values of a block refer to, as a plan says it: an attribute, and then its resource."""
+    """Return the references in a block's values in the form of plans: an attribute, and then its resource."""
     if isinstance(value, Mapping):
         return {name: _references(each) for name, each in value.items()}
     if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -221,7 +221,7 @@ def _write(path: Path, text: str) -> str:
 
 
 def _scannable(stack: Path) -> dict[str, Any]:
-    """A stack without `moved`, `import`, `removed` and `required_version`, which checkov cannot parse."""
+    """Return a stack without `moved`, `import`, `removed` and `required_version`, which checkov cannot parse."""
     document: dict[str, Any] = json.loads(stack.read_text(encoding="utf-8"))
     if not document.get("resource"):
         raise GateError(f"{stack} declares nothing")
@@ -257,7 +257,7 @@ def judge(
     kinds: Mapping[str, str],
     accepted: Accepted = NOTHING,
 ) -> Result:
-    """Separate planted faults from real ones, and refuse a scan that cannot be trusted."""
+    """Separate planted faults from real ones, and reject a scan that cannot be trusted."""
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []

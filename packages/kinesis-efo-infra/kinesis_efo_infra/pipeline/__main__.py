@@ -1,4 +1,4 @@
-"""`kinesis-efo-infra`: a repository for an app of one's own, its gate, and the steps of its pipeline.
+"""`kinesis-efo-infra`: creates a repository for your own app, and runs its gate and the steps of its pipeline.
 
 Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 drift was found.
 """
@@ -30,7 +30,7 @@ DIRECTORY = Path("environments")
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A repository with an app of its own, as its pipeline sees it.
+    """A repository with its own app, as its pipeline sees it.
 
     Attributes:
         directory: Directory of the environment files.
@@ -49,11 +49,11 @@ class Own:
         return self._environment(environment).deployment
 
     def refuse(self, environment: str) -> None:
-        """Refuse to go to AWS with values of the template."""
+        """Refuse to call AWS with values of the template."""
         filled_in.refuse(self._environment(environment))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """What tells of applications of EMR that somebody must stop: their jobs are not the pipeline's."""
+        """Return a function that lists the EMR applications to be stopped by hand, because their jobs are not the pipeline's."""
 
         def tell(plan: Plan) -> None:
             for application in applications_to_stop(plan):

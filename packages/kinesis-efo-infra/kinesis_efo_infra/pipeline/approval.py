@@ -12,11 +12,11 @@ from kinesis_efo_infra.pipeline.limits import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a deployment may go on.
+    """Whether a deployment may continue.
 
     Attributes:
-        may_go_on: Whether the plan was approved, or is about to be, by whoever approves the job that applies.
-        digest: Digest of the plan that was looked at.
+        may_go_on: Whether the plan was approved, or must be approved by the reviewers of the job that applies.
+        digest: Digest of the plan.
         told: Why, as Markdown.
     """
 
@@ -35,14 +35,14 @@ def decide(
     repair: bool = False,
     workflow: str = WORKFLOW,
 ) -> Decision:
-    """Decide on a plan that was made for a deployment. A plan that differs from what was reviewed is never applied in silence.
+    """Decide on a plan that was made for a deployment. A plan that differs from the reviewed one is never applied without approval.
 
     Args:
         deployment: What is deployed.
         plan: The plan.
         reviewed: The plan that was reviewed with the merged pull request; None if there is none.
-        approved: Digests of plans that somebody has read and approved.
-        approvers: Whether somebody must approve the job that applies, which comes after this plan is shown.
+        approved: Digests of plans that someone has read and approved.
+        approvers: Whether the job that applies needs an approval, which is given after this plan is shown.
         repair: Whether the plan undoes drift.
         workflow: The workflow that deploys.
     """

@@ -1,4 +1,4 @@
-"""Clients of AWS, and what it means for who runs a command if AWS cannot be asked: one line, with the remedy."""
+"""AWS clients. If AWS cannot be called, a command fails with one line that contains the remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CREDENTIALS = (
 
 @contextmanager
 def asking(account_id: str) -> Iterator[None]:
-    """Turn what keeps AWS from being asked into an error of this project; answers of AWS are left as they are.
+    """Convert errors that prevent calls to AWS to this project's errors. Error responses of AWS are not converted.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
@@ -51,10 +51,10 @@ def client(service: str, region: str, account_id: str) -> Any:
     """A client of a service, with the credentials in the environment.
 
     Raises:
-        AwsError: The environment names credentials that there are not.
+        AwsError: The credentials named in the environment do not exist.
     """
     with asking(account_id):
-        # Not boto3's own session, which keeps the credentials it found first.
+        # Do not use boto3's default session, which caches the first credentials that it finds.
         return boto3.session.Session().client(service, region_name=region)
 
 

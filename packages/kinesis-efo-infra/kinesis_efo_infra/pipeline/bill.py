@@ -1,6 +1,6 @@
-"""What an environment costs while nobody reads or writes, a month: by line, from Terraform's resources.
+"""Computes what an idle environment costs a month, line by line, from Terraform's resources.
 
-What depends on traffic is in `cost`: this is what has to be paid anyway.
+Costs that depend on traffic are in `cost`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STREAM, _CONSUMER = "aws_kinesis_stream", "aws_kinesis_stream_consumer"
 _ALARM, _KEY = "aws_cloudwatch_metric_alarm", "aws_kms_key"
 _DASHBOARD, _PARAMETER = "aws_cloudwatch_dashboard", "aws_ssm_parameter"
 COMMITMENT_MIB = 25
-"""MiB a second, in and out, that an account with On-demand Advantage pays at least."""
+"""MiB per second, in and out, for which an account with On-demand Advantage always pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Line:
     """A line of a bill.
 
     Attributes:
-        what: What is paid for; the same before and after a change.
-        usd: Dollars a month; None if they depend on what is not known here.
-        told: How much of it there is, or what it depends on.
+        what: What is paid for; the same text before and after a change.
+        usd: Dollars a month; None if unknown here.
+        told: The quantity, or what the cost depends on.
     """
 
     what: str
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What is paid a month.
+    """The cost of a month.
 
     Attributes:
         lines: The lines.
@@ -72,7 +72,7 @@ class Bill:
 
     @property
     def total(self) -> float:
-        """The sum of what is known, in dollars."""
+        """The sum of the known lines, in dollars."""
         return round(sum(each.usd or 0 for each in self.lines), 2)
 
     @property
@@ -82,7 +82,7 @@ class Bill:
 
 
 def of_stack(document: Mapping[str, Any]) -> list[Resource]:
-    """The resources of a synthesized stack."""
+    """Return the resources of a synthesized stack."""
     return [
         Resource(f"{kind}.{name}", values)
         for kind, entries in document.get("resource", {}).items()
@@ -91,7 +91,7 @@ def of_stack(document: Mapping[str, Any]) -> list[Resource]:
 
 
 def of_plan(plan: Plan, when: str) -> list[Resource]:
-    """The resources of a plan, as it finds (`before`) or leaves (`after`) them."""
+    """Return the resources of a plan, `before` or `after` it is applied."""
     return [
         Resource(each["address"], values)
         for each in plan.get("resource_changes", [])
@@ -108,15 +108,15 @@ def bill(
     scaled: Collection[str] = (),
     referenced: Mapping[str, str] | None = None,
 ) -> Bill:
-    """What resources cost a month while nobody reads or writes.
+    """Return what idle resources cost a month.
 
     Args:
         resources: The resources.
         prices: Prices of Kinesis.
         others: Prices of other services.
         advantage: Whether the account uses On-demand Advantage.
-        scaled: Addresses of streams whose shards somebody else changes.
-        referenced: The stream of each consumer whose values do not tell it, both by address.
+        scaled: Addresses of streams whose shards are scaled elsewhere.
+        referenced: The stream of each consumer whose values do not contain it, both by address.
     """
     by_kind: dict[str, list[Resource]] = defaultdict(list)
     for each in resources:
@@ -175,13 +175,13 @@ def _others(by_kind: Mapping[str, Sequence[Resource]], others: Elsewhere) -> Ite
 
 
 def _watched(alarm: Resource) -> int:
-    """How many metrics an alarm watches."""
+    """Return the number of metrics that an alarm watches."""
     queries = alarm.values.get("metric_query") or []
     return sum(bool(each.get("metric")) for each in queries) or 1
 
 
 def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[str, str]) -> Counter[str]:
-    """How many consumers each stream has: by address, or by ARN if it is somebody else's."""
+    """Count the consumers of each stream: by address, or by ARN if it is declared elsewhere."""
     arns = {each.values["arn"]: each.address for each in by_kind[_STREAM] if each.values.get("arn")}
     counted = Counter[str]()
     for consumer in by_kind[_CONSUMER]:
@@ -194,23 +194,23 @@ def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[st
 
 
 def read_by(consumer: str, referenced: Mapping[str, str]) -> str:
-    """The address of a consumer's stream, as its declaration says; without one, that of the consumer."""
+    """Return the address of a consumer's stream from its declaration; without a declaration, the consumer's address."""
     return referenced.get(consumer.partition("[")[0], consumer)
 
 
 def _mode(values: Mapping[str, Any]) -> str:
     details = values.get("stream_mode_details") or {}
-    # CDKTF writes a block that there is once as a mapping, a plan as a list.
+    # CDKTF writes a single block as a mapping, a plan writes a list.
     first = details[0] if isinstance(details, list) else details
     return str(first.get("stream_mode") or "PROVISIONED") if first else "PROVISIONED"
 
 
 def table(before: Bill | None, after: Bill) -> list[str]:
-    """Bills as a table in Markdown, with the lines that differ marked; nothing if there is nothing to pay.
+    """Format bills as a Markdown table in which differing lines are marked; empty if there is nothing to pay.
 
     Args:
-        before: As it is, if that is known.
-        after: As it becomes.
+        before: The present bill, if known.
+        after: The new bill.
     """
     if not after.lines and not (before and before.lines):
         return []
@@ -239,7 +239,7 @@ def _sum(of: Bill) -> str:
 
 
 def commitment(prices: Prices) -> str | None:
-    """What On-demand Advantage costs an account and region at least, as a sentence; None if that is not known."""
+    """Return the minimum cost of On-demand Advantage for an account and region, as a sentence; None if unknown."""
     if prices.gb_in_on_demand_advantage is None or prices.gb_out_on_demand_advantage is None:
         return None
     gb = COMMITMENT_MIB / 1024 * 3600 * HOURS

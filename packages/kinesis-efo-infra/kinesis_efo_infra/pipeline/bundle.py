@@ -1,6 +1,6 @@
-"""A plan that was shown: a directory with the plan as JSON and as text, and what it was made of.
+"""A plan that was shown: a directory with the plan as JSON and as text, and its metadata.
 
-The directory passes through a CI system and is not trusted: who applies makes a plan, and compares it with this one.
+The directory passes through a CI system and is not trusted: applying makes a new plan, and compares it with this one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIGURATION = "cdk.tf.json"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many resources a plan touches.
+    """How many resources a plan changes.
 
     Attributes:
         create: Resources that are created.
@@ -65,13 +65,13 @@ def _kind(actions: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a plan was made of.
+    """The metadata of a plan.
 
     Attributes:
         environment: Name of the environment.
-        commit: The commit that it was made for, and reviewed with.
+        commit: The commit for which it was made and reviewed.
         configuration: Digest of the stack's Terraform JSON.
-        plan: Digest of what the plan does, as `comparison.digest` tells it.
+        plan: Digest of what the plan does, from `comparison.digest`.
         lineage: Lineage of the state that it was made on.
         serial: Serial of that state.
         terraform: Terraform or OpenTofu, and its version.
@@ -103,7 +103,7 @@ class Meta:
 
 @with_config(ConfigDict(extra="allow"))
 class _Change(TypedDict):
-    """What must be in a plan's change, of whatever type the rest is."""
+    """The required parts of a plan's change."""
 
     actions: Annotated[list[str], Len(1)]
     before: NotRequired[Any]
@@ -214,7 +214,7 @@ def read_meta(bundle: Path) -> Meta:
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        # Versions before say in a plan what it is merged into; that is asked of GitHub.
+        # Earlier versions write the merge base here, which is now requested from GitHub.
         document.pop("base", None)
         parts = {"changes": Changes(**document["changes"])}
         told = {name: tuple(document.get(name, ())) for name in ("notes", "cost")}

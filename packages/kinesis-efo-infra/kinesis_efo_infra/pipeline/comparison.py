@@ -1,4 +1,4 @@
-"""Compares plans by what they do: two plans that do the same have one digest, whoever made them, and whenever."""
+"""Compares plans by what they do: two plans that do the same have the same digest."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _META = ("count", "for_each")
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """What of a plan is shown and compared: what changes, without what is secret.
+    """Return the part of a plan that is shown and compared: the changes, without secrets.
 
-    Of sensitive values, there is an HMAC instead: those who do not have the key can tell neither the value, nor whether it is one
-    that they guess. What only AWS knows yet has no value: of that, there is what the stack says.
+    Sensitive values are replaced with HMACs: without the key, neither the value nor a guess of it can be verified. Values that
+    only AWS knows yet are replaced with their expressions in the stack.
 
     Args:
         plan: As `terraform show -json` writes it.
@@ -35,7 +35,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
         key: The key of the HMACs.
 
     Raises:
-        PipelineError: The plan says something that this version does not know, so that it would not be compared.
+        PipelineError: The plan contains something unknown to this version, which would not be compared.
     """
     changes = []
     for each in plan.get("resource_changes", []):
@@ -58,10 +58,10 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
 
 
 def secrets(plan: Mapping[str, Any]) -> list[str]:
-    """The texts that a plan marks as sensitive anywhere, and their longer lines; the longest first.
+    """Return the texts that a plan marks as sensitive anywhere, and their longer lines; the longest first.
 
-    An expression may have copied them to a place without a mark. Those of less than 8 characters are left out, because they
-    would also be in what is not secret.
+    An expression may have copied them to a place without a mark. Texts of less than 8 characters are omitted, because they
+    would also occur in values that are not secret.
     """
     found: set[str] = set()
     for each in (*plan.get("resource_changes", []), *plan.get("output_changes", {}).values()):
@@ -76,7 +76,7 @@ def secrets(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _marked(value: Any, mark: Any) -> Iterator[str]:
-    """The texts in what is marked."""
+    """Yield the texts in marked values."""
     if isinstance(value, Mapping) and value.get("type") in ("String", "StringList"):
         return  # a parameter of SSM: the provider marks its value, whatever its type
     if isinstance(value, Mapping) and (mark is True or isinstance(mark, Mapping)):
@@ -90,7 +90,7 @@ def _marked(value: Any, mark: Any) -> Iterator[str]:
 
 
 def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
-    """A value in which each text that has something secret is an HMAC."""
+    """Return a value in which each text that contains a secret is replaced with an HMAC."""
     if isinstance(value, Mapping):
         return {_without(name, hidden, key): _without(each, hidden, key) for name, each in value.items()}
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
 
 
 def redacted(text: str, hidden: Sequence[str]) -> str:
-    """Terraform's text of a plan without what is secret, also as it is in JSON."""
+    """Return Terraform's text of a plan without secrets, including their form in JSON."""
     for each in hidden:
         for form in (each, json.dumps(each)[1:-1]):
             text = text.replace(form, "(sensitive value)")
@@ -122,7 +122,7 @@ def _shown(
             _unknown(address, "values that are not in the stack")
         declared = {name: body[name] for name in (*sorted(names), *_META) if name in body}
         marks = {name: _any(value) for name, value in sensitive.items()} if isinstance(sensitive, Mapping) else {}
-        # What a secret is made of may be in them.
+        # They may contain values from which a secret was built.
         marks |= dict.fromkeys(_META, _any(sensitive))
         kept["declared"] = _hidden(declared, marks, (address, "declared"), key)
     return kept
@@ -136,7 +136,7 @@ def _unknown(address: str, what: str) -> NoReturn:
 
 
 def _hidden(value: Any, sensitive: Any, at: tuple[str, ...], key: str) -> Any:
-    """A value with HMACs in the places that Terraform marks. Values that are alike have different ones in different places."""
+    """Return a value with HMACs in the places that Terraform marks. Equal values have different HMACs in different places."""
     if sensitive is True:
         said = json.dumps([at, value], sort_keys=True).encode()
         return f"hmac-sha256:{hmac.digest(key.encode(), said, 'sha256').hex()}"
@@ -149,9 +149,9 @@ def _hidden(value: Any, sensitive: Any, at: tuple[str, ...], key: str) -> Any:
 
 
 def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a plan does, by address: actions, values before and after, what unknown ones are declared as, and the same of outputs.
+    """Return what a plan does, by address: actions, values before and after, declarations of unknown values; the same for outputs.
 
-    The state's serial, times, and what is not changed are left out.
+    Omits the state's serial, times, and unchanged values.
 
     Args:
         plan: As `shown` returns it.
@@ -173,7 +173,7 @@ def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def unknown_names(change: Mapping[str, Any]) -> set[str]:
-    """Names of a resource's attributes that are unknown until the plan is applied, in whole or in part."""
+    """Return the names of a resource's attributes that are unknown until the plan is applied, completely or in part."""
     unknown = change.get("after_unknown")
     return {name for name, value in unknown.items() if _any(value)} if isinstance(unknown, Mapping) else set()
 
@@ -186,13 +186,13 @@ def _any(value: Any) -> bool:
 
 
 def digest(plan: Mapping[str, Any]) -> str:
-    """SHA-256 of what a plan does."""
+    """Return the SHA-256 of what a plan does."""
     text = json.dumps(normalised(plan), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def told(plan: Mapping[str, Any]) -> list[str]:
-    """What a plan does, by address: actions, and the names of attributes that it changes in place; never their values.
+    """Return what a plan does, by address: actions, and the names of attributes that it changes in place; never their values.
 
     >>> told({"resource_changes": [{"address": "aws_x.y", "change": {"actions": ["update"], "before": {"a": 1}, "after": {"a": 2}}}]})
     ['aws_x.y: update of a']
@@ -211,7 +211,7 @@ def told(plan: Mapping[str, Any]) -> list[str]:
 
 
 def differences(shown: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Where a plan does something else than the one that was shown; names of attributes, never their values.
+    """Return where a plan differs from the one that was shown: names of attributes, never their values.
 
     Args:
         shown: The plan that was shown.
@@ -241,7 +241,7 @@ def _told(change: Mapping[str, Any]) -> str:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """Names of the attributes that differ, or of what else of a change does."""
+    """Return the names of the attributes, or other parts of a change, that differ."""
     named = set()
     for part in sorted(before.keys() | after.keys()):
         one, other = before.get(part), after.get(part)

@@ -1,4 +1,4 @@
-"""The command `kinesis-efo-infra`: says what to install where the packages of the pipeline are missing."""
+"""The command `kinesis-efo-infra`. If the pipeline's packages are missing, it prints what to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == __package__.partition(".")[0]:
             raise
-        # pip brings the command with the constructs alone, too.
+        # pip installs the command even without the extra for the pipeline.
         sys.stderr.write(
             f"error: kinesis-efo-infra needs {error.name}, which is not installed: pip install 'kinesis-efo-infra[pipeline]'\n"
         )

@@ -1,4 +1,4 @@
-"""What a plan changes in the bill for Enhanced Fan-Out: consumer-shard hours, and how often each GB is read."""
+"""Computes how a plan changes the bill for Enhanced Fan-Out: consumer-shard hours, and how often each GB is read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _CONSUMER, _STREAM = "aws_kinesis_stream_consumer", "aws_kinesis_stream"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The consumers of a stream, as a plan finds or leaves them.
+    """The consumers of a stream, before or after a plan.
 
     Attributes:
         consumers: How many the stack declares. Each gets every GB once.
-        shards: Shards of the stream; None if it is on-demand, scaled by somebody else, or not declared in the stack.
+        shards: Shards of the stream; None if it is on-demand, scaled elsewhere, or not declared in the stack.
         on_demand: Whether it is on-demand; None if it is not declared in the stack.
     """
 
@@ -43,8 +43,8 @@ class Change:
 
     Attributes:
         stream: Terraform address, or the ARN of a stream that the stack does not declare.
-        before: As the plan finds it.
-        after: As the plan leaves it.
+        before: Before the plan is applied.
+        after: After the plan is applied.
     """
 
     stream: str
@@ -53,11 +53,11 @@ class Change:
 
 
 def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
-    """The streams whose reading is billed otherwise after the plan.
+    """Return the streams for which the bill for reading changes with the plan.
 
     Args:
         plan: The plan.
-        scaled: Addresses of streams whose number of shards is not the plan's to know, since somebody else changes it.
+        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not know their number of shards.
     """
     streams = {each["address"]: each["change"] for each in _resources(plan, _STREAM)}
     addresses = {
@@ -71,7 +71,7 @@ def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
     for consumer in _resources(plan, _CONSUMER):
         for when, counted in consumers.items():
             if (values := consumer["change"].get(when)) is not None:
-                # Of a stream that is not there yet, the plan has no ARN.
+                # The plan lacks the ARN of a stream that does not exist yet.
                 arn = values.get("stream_arn")
                 counted[addresses.get(arn, arn) if arn else read_by(consumer["address"], referenced)] += 1
     changed = []
@@ -91,21 +91,21 @@ def _resources(plan: Plan, kind: str) -> Iterator[Mapping[str, Any]]:
 
 
 def references(plan: Plan) -> Iterator[tuple[str, str]]:
-    """The stream that each consumer's declaration refers to, by the consumer's address."""
+    """Yield the stream that each consumer's declaration refers to, by the consumer's address."""
     for each in plan.get("configuration", {}).get("root_module", {}).get("resources", []):
         if each["type"] == _CONSUMER and (names := each.get("expressions", {}).get("stream_arn", {}).get("references")):
             yield each["address"], ".".join(names[0].split(".")[:2])
 
 
 def idle(plan: Plan, region: str, prices: Prices, *, advantage: bool, scaled: Collection[str] = ()) -> list[str]:
-    """What a plan makes of what is paid a month while nobody reads or writes, by line, in Markdown.
+    """Return how a plan changes the monthly cost of the idle environment, line by line, in Markdown.
 
     Args:
         plan: The plan.
         region: The region of what it declares.
         prices: Prices of Kinesis there.
         advantage: Whether the account uses On-demand Advantage.
-        scaled: Addresses of streams whose shards somebody else changes.
+        scaled: Addresses of streams whose shards are scaled elsewhere.
     """
     referenced = dict(references(plan))
     before, after = (
@@ -127,7 +127,7 @@ def _reading(consumers: int, stream: Mapping[str, Any] | None, *, known: bool) -
 
 
 def table(changed: list[Change], region: str, prices: Prices | None, *, advantage: bool) -> list[str]:
-    """What changes, as a table in Markdown; nothing if nothing does.
+    """Return the changes as a Markdown table; empty without changes.
 
     Args:
         changed: What changes.

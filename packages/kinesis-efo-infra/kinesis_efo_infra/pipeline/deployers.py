@@ -1,4 +1,4 @@
-"""Asks GitHub who can deploy: whether its tokens say what the roles' trust expects, and whether its environment has rules.
+"""Checks with GitHub who can deploy: whether its tokens match the roles' trust, and whether its environment has rules.
 
 Source: docs.github.com, REST API, "GitHub Actions OIDC", "Deployment environments", "Deployment branch policies".
 """
@@ -27,14 +27,14 @@ _PATTERN = set("*?+[]!")
 
 
 def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
-    """The workflow that deploys environment files: that of the repository they are in, whichever directory of it they are in.
+    """Return the workflow that deploys environment files, in the repository that contains them.
 
     Args:
         environments: Directory of environment files.
-        name: Its file.
+        name: Its file name.
 
     Returns:
-        Where it is, or where it would have to be.
+        Its path, even if the file does not exist.
     """
     above = environments.resolve().parents
     root = next((each for each in above if (each / ".git").exists() or (each / _WORKFLOWS / name).exists()), above[0])
@@ -42,7 +42,7 @@ def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
 
 
 def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None:
-    """Check that only those deploy who should.
+    """Check that only the intended workflows and people can deploy.
 
     Args:
         api: The repository that deploys.
@@ -50,7 +50,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
         deploy: The workflow that deploys; another CI system has none.
 
     Raises:
-        PipelineError: They do not, or GitHub cannot be asked.
+        PipelineError: Others can deploy, too, or GitHub cannot be reached.
     """
     try:
         faults = [
@@ -71,7 +71,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
 
 
 def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Faults of what GitHub's tokens say of the repository: a rename or a transfer changes it."""
+    """Yield faults of the repository's name in GitHub's tokens, which a rename or transfer changes."""
     given = deployment.repository
     plain, number = github_repository(given)
     repository = api.call("GET", "")
@@ -98,7 +98,7 @@ def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
 
 
 def _rules(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Faults of the rules of the GitHub environment."""
+    """Yield faults of the rules of the GitHub environment."""
     name = deployment.github_environment
     path, to_do = f"environments/{quote(name, safe='')}", f"allow it the branch {deployment.branch} and no other"
     try:
@@ -128,7 +128,7 @@ def _rules(api: Api, deployment: Deployment) -> Iterator[str]:
 
 
 def _warn_of_ways_around(name: str, found: Mapping[str, Any], reviews: Sequence[Mapping[str, Any]]) -> None:
-    """Warn of who can deploy without another's approval. Some teams have to live with it: GitHub's default is both."""
+    """Warn if people can deploy without approval by someone else. This is not an error, because it is GitHub's default."""
     if found.get("can_admins_bypass", True):
         logger.warning(
             "warning: administrators can deploy to the GitHub environment %s without an approval; switch off "
@@ -144,7 +144,7 @@ def _warn_of_ways_around(name: str, found: Mapping[str, Any], reviews: Sequence[
 
 
 def _branches(deploy: Path, branch: str) -> Iterator[str]:
-    """Faults of the workflow that deploys: it must run on a push to the branch, and on no pattern of branches."""
+    """Yield faults of the workflow that deploys: it must run on a push to the branch, and must not use patterns of branches."""
     if not deploy.exists():
         logger.warning(
             "warning: there is no %s, so whether a push to %s deploys was not looked at; call deploy-stacks.yml from it",

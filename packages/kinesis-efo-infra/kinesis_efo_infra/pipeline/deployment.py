@@ -1,4 +1,4 @@
-"""What a pipeline must know of a synthesized stack to plan, show, apply and watch it."""
+"""The description of a synthesized stack that a pipeline needs to plan, show, apply and watch it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo_infra.gate.granted import Named
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
 """Issuer of the tokens by which GitHub identifies workflows."""
 WORKFLOW = "deploy.yml"
-"""What the workflow that deploys is called, unless somebody says otherwise."""
+"""The default file name of the workflow that deploys."""
 
 _CONSUMERS = 20
 _CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage"
@@ -35,10 +35,10 @@ class Deployment:
         after: Environment that must have been deployed before this one; empty if there is none.
         plan_role: ARN of the role that plans.
         apply_role: ARN of the role that applies.
-        protected: Whether somebody must approve each deployment.
+        protected: Whether each deployment needs an approval.
         named: What it may grant, and to whom.
-        imports: Addresses of what it takes over.
-        scaled: Addresses of streams that others scale.
+        imports: Addresses of resources that it imports.
+        scaled: Addresses of streams that are scaled elsewhere.
         on_demand_advantage: Whether the account uses Kinesis On-demand Advantage.
         streams: Names of its own streams, by ARN.
         consumers: ARN of the stream and name of each consumer that is declared or expected on them.
@@ -70,12 +70,12 @@ class Deployment:
 
     @property
     def hmac_key(self) -> str:
-        """Key, in the state bucket, of what plans hide secrets by."""
+        """Key, in the state bucket, of the object with the HMAC key for secrets in plans."""
         return hmac_key(self.state_key)
 
 
 def hmac_key(state_key: str) -> str:
-    """Where in the state bucket the key of HMACs is.
+    """Return the key, in the state bucket, of the object with the HMAC key.
 
     >>> hmac_key("kinesis-efo/dev.tfstate")
     'kinesis-efo/dev.hmac-key'
@@ -84,7 +84,7 @@ def hmac_key(state_key: str) -> str:
 
 
 def github_repository(given: str) -> tuple[str, str]:
-    """A repository of GitHub as `owner/name`, and its id, which is empty if it is not given.
+    """Return a GitHub repository as `owner/name`, and its id, which is empty if not given.
 
     >>> github_repository("acme@1/lake@2"), github_repository("acme/lake")
     (('acme/lake', '2'), ('acme/lake', ''))
@@ -94,7 +94,7 @@ def github_repository(given: str) -> tuple[str, str]:
 
 
 def github_host(issuer: str) -> str:
-    """The host of the GitHub whose tokens have this issuer.
+    """Return the GitHub host whose tokens have this issuer.
 
     >>> github_host("token.actions.acme.ghe.com"), github_host(f"{GITHUB_ISSUER}/acme")
     ('acme.ghe.com', 'github.com')
@@ -103,13 +103,13 @@ def github_host(issuer: str) -> str:
 
 
 def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:
-    """What a pipeline deploys, each after the one that its `after` names; else in the given order.
+    """Return what a pipeline deploys: each deployment after the one in its `after`, otherwise in the given order.
 
     The rules of the settings make sure that `after` names one of them, without cycles.
 
     Args:
         deployments: The deployments; those without a repository are left out.
-        branch: Leave out those that are deployed from another branch; None for all.
+        branch: Omit deployments from other branches; None for all.
     """
     waiting = {each.environment: each for each in deployments if each.repository and branch in (None, each.branch)}
     ordered: list[Deployment] = []
@@ -127,13 +127,13 @@ def deployment_order(deployments: Iterable[Deployment], branch: str | None = Non
 
 
 def job_parameters(deployment: Deployment) -> Mapping[str, str]:
-    """What a CI job needs to know of a deployment."""
+    """Return the parameters of a deployment's CI job."""
     names = ("environment", "github_environment", "stack", "region", "plan_role", "apply_role")
     return {name: getattr(deployment, name) for name in names}
 
 
 def consumers_at_most(*, advantage: bool) -> int:
-    """How many consumers a stream may have.
+    """Return how many consumers a stream may have.
 
     Args:
         advantage: Whether the account uses On-demand Advantage.

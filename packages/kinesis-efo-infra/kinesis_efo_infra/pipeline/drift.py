@@ -27,11 +27,10 @@ def look_for_drift(
     *,
     workflow: str = WORKFLOW,
 ) -> str | None:
-    """Plan the configuration that is deployed; if the plan would change anything, there is drift.
+    """Plan the deployed configuration; if the plan would change anything, there is drift.
 
-    After a deployment that ended half way, there is as well, whatever is synthesized.
-
-    No plan shows consumers that nobody declared: they are drift as well.
+    A deployment that ended midway counts as drift, whatever is synthesized. Undeclared consumers, which plans do not show, are
+    drift, too.
 
     Args:
         planner: Makes the plan.
@@ -39,11 +38,11 @@ def look_for_drift(
         commit: The commit that is synthesized.
         out: Directory for the plan's bundle.
         links: Links in the report, by name.
-        foreign: Gives the consumers on its streams that nobody declared, for a plan of it.
+        foreign: Returns the undeclared consumers of its streams, given a plan.
         workflow: The workflow that deploys, for the report.
 
     Returns:
-        The report, as the body of an issue; None where there is no drift.
+        The report, as the body of an issue; None if there is no drift.
 
     Raises:
         PipelineError: The synthesized configuration is not deployed, so a plan would say nothing about drift.

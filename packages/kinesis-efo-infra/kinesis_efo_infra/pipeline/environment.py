@@ -1,6 +1,6 @@
-"""Environment files of an app of somebody's own: where its stacks are deployed, and by whom.
+"""Environment files of a user's own app: where its stacks are deployed, and by whom.
 
-What a stack declares is in the app. Names follow the constructs': `kinesis-efo-<environment>-...`.
+The app declares what its stacks contain. Names follow the constructs': `kinesis-efo-<environment>-...`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Issuer = Annotated[
         pattern=r"^token\.actions\.(githubusercontent\.com(/[A-Za-z0-9][A-Za-z0-9-]*)?|[a-z0-9-]+\.ghe\.com)$"
     ),
 ]
-"""An issuer of GitHub's tokens: that of all, or an enterprise's own."""
+"""An issuer of GitHub's tokens: GitHub's default, or an enterprise's own."""
 
 
 class Settings(BaseModel):
@@ -58,11 +58,11 @@ class Pipeline(Settings):
         repository: Repository of GitHub: `owner@id/name@id`, or `owner/name`.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one.
-        workflows: Reusable workflows whose jobs may apply: the version that is called, and during an upgrade the next one too.
+        workflows: Reusable workflows whose jobs may apply: the current version, and the next one during an upgrade.
         issuer: The issuer of GitHub's tokens, if an enterprise has its own.
         oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere.
         adopt_state_bucket: The state bucket is declared elsewhere.
-        extra_policies: More managed policies for the role that applies.
+        extra_policies: Additional managed policies for the role that applies.
     """
 
     repository: Repository
@@ -84,17 +84,17 @@ class Environment(Settings):
         account_id: The only account it may be deployed to.
         state_bucket: S3 bucket of the Terraform state.
         state_region: Region of that bucket; default `region`.
-        protected: Somebody must approve each deployment.
+        protected: Each deployment needs an approval.
         on_demand_advantage: The account uses Kinesis On-demand Advantage.
-        accounts: Other accounts that its policies may let in.
-        boundaries: More permissions boundaries that its roles may have.
-        identities: Workloads that may assume its roles: `<issuer>:<subject>` of an OIDC provider, `<cluster>/<namespace>/<service
-            account>` of EKS Pod Identity; `*` stands for any characters.
-        roles: Names of roles that others declare, to which it grants something.
+        accounts: Other accounts that its policies may give access.
+        boundaries: Additional permissions boundaries that its roles may have.
+        identities: Workloads that may assume its roles: `<issuer>:<subject>` of an OIDC provider,
+            `<cluster>/<namespace>/<service account>` of EKS Pod Identity; `*` stands for any characters.
+        roles: Names of roles declared elsewhere, to which it grants something.
         services: Services of AWS that may assume its roles.
-        other_consumers: Names of consumers on its streams that others declare, and somebody here answers for.
-        imports: Terraform addresses of what it takes over.
-        scaled_elsewhere: Terraform addresses of streams that others scale.
+        other_consumers: Names of known consumers on its streams that are declared elsewhere.
+        imports: Terraform addresses of resources that it imports.
+        scaled_elsewhere: Terraform addresses of streams that are scaled elsewhere.
         pipeline: See `Pipeline`; without it, people deploy this environment.
     """
 
@@ -128,12 +128,12 @@ class Environment(Settings):
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags by which the pipeline's roles know what is this environment's."""
+        """Tags by which the pipeline's roles recognize the environment's resources."""
         return {"environment": self.environment, "managed-by": _PROJECT}
 
     @property
     def deployment(self) -> Deployment:
-        """What the pipeline must know of it."""
+        """Its description for the pipeline."""
         pipeline = self.pipeline
         role = f"role/{_PROJECT}-pipeline/{_PROJECT}-pipeline-{self.environment}"
         return Deployment(
@@ -174,10 +174,10 @@ def load(directory: Path = Path("environments")) -> list[Environment]:
     """Read the environment files of a directory.
 
     Args:
-        directory: Holds `<environment>.yaml` files.
+        directory: The directory with the `<environment>.yaml` files.
 
     Raises:
-        SettingsError: There is none, or one has faults; the error carries all of them.
+        SettingsError: There are no files, or files have faults; the error contains all faults.
     """
     files = [path for path in sorted(directory.glob("*.yaml")) if path.name != EXCUSES]
     if not files:
@@ -202,7 +202,7 @@ def load(directory: Path = Path("environments")) -> list[Environment]:
 
 
 class _Bootstrapping(Protocol):
-    """What a bootstrap stack is declared from, of a `pipeline:`."""
+    """The settings in `pipeline:` that a bootstrap stack needs."""
 
     @property
     def oidc_provider_arn(self) -> str | None: ...
@@ -215,7 +215,7 @@ class _Bootstrapping(Protocol):
 
 
 class _Bootstrapped(Protocol):
-    """What a bootstrap stack is declared from, of an environment."""
+    """The settings of an environment that a bootstrap stack needs."""
 
     @property
     def project(self) -> str: ...
@@ -231,15 +231,15 @@ class _Bootstrapped(Protocol):
 
 
 def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, object, str]]:
-    """Faults between environments: names and orders in each other's way, and what two bootstrap stacks would declare.
+    """Yield faults between environments: conflicting names and orders, and resources that two bootstrap stacks would declare.
 
     Args:
-        environments: The environments that one directory holds, by name; those of other repositories only AWS knows.
+        environments: The environments of one directory, by name.
 
     Yields:
         Environment, setting, its value, and the rule.
     """
-    # In whatever regions: names of IAM are the same in all of them. Those of two projects never begin alike.
+    # Compare all regions, because IAM names are global. Names of two projects never have the same prefix.
     for (short, one), (long, other) in permutations(environments.items(), 2):
         together = (one.account_id, one.project) == (other.account_id, other.project)
         if one.pipeline and together and long.startswith(f"{short}-"):
@@ -255,13 +255,13 @@ def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, st
 
 
 def _declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, str]]:
-    """Environment, missing setting and rule for what two bootstrap stacks would declare: a bucket, an account's OIDC provider."""
+    """Yield environment, missing setting and rule for resources that two bootstrap stacks would declare: bucket, OIDC provider."""
     declared: dict[tuple[str, str], str] = {}
     for name, environment in environments.items():
         pipeline = environment.pipeline
         if pipeline is None:
             continue
-        # Names of buckets are unique in all of AWS.
+        # Bucket names are globally unique.
         bucket, provider = environment.state_bucket, "the OIDC provider"
         for setting, what, where, wanted in (
             ("oidc_provider_arn", provider, environment.account_id, pipeline.oidc_provider_arn is None),

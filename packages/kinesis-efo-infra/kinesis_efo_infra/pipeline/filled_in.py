@@ -1,4 +1,4 @@
-"""What templates write and nobody can deploy with: an account of AWS's examples, and a bucket that is somebody else's."""
+"""Rejects placeholders of templates, with which nothing can be deployed: an example account, and an example bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kinesis_efo_infra.errors import Fault, SettingsError
 
 ACCOUNT = "123456789012"
-"""That of the templates, of the pages, and of the local AWS."""
+"""The account in templates and pages, and of the local AWS."""
 EXAMPLES = (ACCOUNT, "111122223333")
 """Accounts that AWS uses in examples."""
 BUCKET = "acme-terraform-state"
@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.intern
 
 
 class Head(Protocol):
-    """What is looked at of an environment."""
+    """The settings of an environment that are checked."""
 
     @property
     def environment(self) -> str:
@@ -35,14 +35,14 @@ class Head(Protocol):
 
 
 def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None:
-    """Refuse to go to AWS with values of the template. In local AWS, they do.
+    """Refuse to call AWS with values of the template, which are valid only in local AWS.
 
     Args:
         environment: The environment.
-        variables: Variables of the process, which say where AWS is.
+        variables: Variables of the process, which may contain the endpoint of local AWS.
 
     Raises:
-        SettingsError: A value is the template's, and AWS is meant.
+        SettingsError: A value is the template's, and the endpoint is that of AWS.
     """
     if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in LOCAL_HOSTS:
         return

@@ -1,4 +1,4 @@
-"""Consumers on the environments' own streams that nobody declared: they are billed, and a stream has few of them."""
+"""Finds undeclared consumers on the environments' own streams: they are billed, and count against a stream's quota."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""So many places must be free before queues that the SDK does not show are worth no warning."""
+"""Do not warn of queues, which the SDK does not show, if at least this many places are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Foreign:
         consumer: Its ARN.
         since: When it was registered, as a date.
         count: How many consumers the stream has.
-        usd: What its hours cost a month, in dollars; None if that is not known. Each GB is billed as well.
+        usd: What its hours cost a month, in dollars; None if that is unknown. Each GB is billed as well.
     """
 
     stream: str
@@ -43,11 +43,11 @@ class Foreign:
 
 
 def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]:
-    """The consumers on a deployment's own streams that are neither declared nor expected.
+    """Return the consumers on a deployment's own streams that are neither declared nor expected.
 
     Args:
         kinesis: A boto3 client.
-        deployment: Whose streams are looked at.
+        deployment: The deployment whose streams are checked.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
@@ -71,11 +71,11 @@ def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]
 
 
 def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
-    """Streams on which a plan registers more consumers than AWS allows, with those that others have registered.
+    """Return the streams on which a plan registers more consumers than AWS allows, including consumers registered elsewhere.
 
     Args:
         kinesis: A boto3 client.
-        deployment: Whose plan it is.
+        deployment: The deployment of the plan.
         plan: The plan.
 
     Raises:
@@ -124,7 +124,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
 
 
 def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
-    """A deployment with the streams and consumers that its state has: of an app, nothing else tells them.
+    """Return a deployment with the streams and consumers in its state, which is the only source for a user's own app.
 
     Args:
         deployment: The deployment.
@@ -147,7 +147,7 @@ def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
 
 
 def _summary(kinesis: Any, arn: str) -> Mapping[str, Any]:
-    """What DescribeStreamSummary says of a stream; nothing if that may not be read, or there is none."""
+    """Return the DescribeStreamSummary response for a stream; empty if the call is denied or the stream does not exist."""
     try:
         found: Mapping[str, Any] = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
     except ClientError:
@@ -160,7 +160,7 @@ def _provisioned(stream: Mapping[str, Any]) -> bool:
 
 
 def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
-    """What the hours of a consumer cost a month; None if the stream, or its price, is not known."""
+    """Return what the hours of a consumer cost a month; None if the stream or its price is unknown."""
     stream = _summary(kinesis, arn)
     if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
         return 0.0
@@ -174,7 +174,7 @@ def _consumers(kinesis: Any, arn: str) -> list[dict[str, Any]]:
         pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
         return [each for page in pages for each in page["Consumers"] if each["ConsumerStatus"] != "DELETING"]
     except ClientError as error:
-        # A stream that is gone is in the plan that looks for drift.
+        # The drift plan already shows a deleted stream.
         if error.response["Error"]["Code"] == "ResourceNotFoundException":
             return []
         raise PipelineError(

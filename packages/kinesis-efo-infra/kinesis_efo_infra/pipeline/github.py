@@ -1,7 +1,7 @@
 """The steps for GitHub: comment on a pull request, fetch the reviewed plan, keep an issue about drift, report findings.
 
-They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments
-and issues of their own, which carry a marker and belong to a bot.
+They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only their own comments and issues,
+which have a marker and belong to a bot.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PLANNED_BY = ".github/workflows/pull-request.yml"
 _BASE_CHANGED = ("automatic_base_change_succeeded", "base_ref_changed")
 """GitHub's events of a pull request that is merged into another branch than before (docs.github.com, "Issue event types")."""
 _NO_CODE_SCANNING = (403, 404)
-"""How GitHub answers where a repository has no code scanning, as private ones without GitHub's paid Code Security."""
+"""GitHub's responses if a repository lacks code scanning, such as private ones without GitHub's paid Code Security."""
 
 
 class RefusedError(PipelineError):
     """GitHub refused a call.
 
     Args:
-        message: What was called, and what GitHub said.
-        status: HTTP status; None where there is none.
+        message: The call, and GitHub's response.
+        status: HTTP status; None if there is none.
     """
 
     def __init__(self, message: str, status: int | None) -> None:
@@ -66,7 +66,7 @@ class Gh:
 
     Args:
         repository: `owner/name`.
-        host: Where it is: `github.com`, or `<name>.ghe.com`. Unless it is told, `gh` in a workflow asks github.com.
+        host: `github.com` or `<name>.ghe.com`. Without it, `gh` in a workflow calls github.com.
         binary: The command.
     """
 
@@ -121,7 +121,7 @@ class Gh:
 
 
 def running(workflow_ref: str) -> str:
-    """File of the workflow that runs, and not of one that it calls, as GitHub's `GITHUB_WORKFLOW_REF` names it.
+    """Return the file of the running workflow, not of one that it calls, from GitHub's `GITHUB_WORKFLOW_REF`.
 
     >>> running("acme/lake/.github/workflows/deploy-lake.yml@refs/heads/main"), running("")
     ('deploy-lake.yml', 'deploy.yml')
@@ -136,7 +136,7 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
         api: GitHub.
         pull_request: Its number.
         body: The comment.
-        place: Directory in the repository that it is about: each has a comment of its own; empty: the root.
+        place: Directory in the repository that it is about: each has its own comment. Empty for the root.
     """
     marker = _COMMENT.format(of=f" of {place}" if place else "")
     text = f"{marker}\n{body}"
@@ -148,7 +148,7 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
 
 
 def removed_environments(api: Api, pull_request: int, directory: str) -> str:
-    """A warning of environment files that a pull request removes or renames, as Markdown; empty if there are none.
+    """Return a warning about environment files that a pull request removes or renames, as Markdown; empty without any.
 
     Args:
         api: GitHub.
@@ -181,7 +181,7 @@ def fetch_plans(api: Api, run: int, plans: Path) -> None:
 def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> str:
     """Fetch the plan that was reviewed with the pull request that a commit merged.
 
-    A plan that was made by hand, for the commit itself, was reviewed by nobody.
+    A plan that was made by hand for the commit itself was not reviewed.
 
     Args:
         api: GitHub.
@@ -211,13 +211,13 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """Of what a run must have been, so that its plan is taken for the reviewed one.
+    """The properties of a run whose plan counts as the reviewed one.
 
     Attributes:
         commit: The head of the pull request.
         branch: The branch of that head.
-        since: When the base of the pull request was changed last; empty if it never was. A run before that ran the workflow and
-            the code of another base, which may say anything of its plan.
+        since: When the base of the pull request was last changed; empty if never. An earlier run executed the workflow and code
+            of another base, so its plan cannot be trusted.
     """
 
     commit: str
@@ -226,13 +226,13 @@ class _Planned:
 
 
 def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
-    """What a run of a merged pull request was of; nothing, if that cannot be told from a run of another pull request.
+    """Yield the properties of a merged pull request's runs; nothing if these match runs of other pull requests, too.
 
-    A run says its head, and no longer for which pull request it was once that is merged (github.com/con/tinuous/issues/28).
-    It ran the workflow and the code of a merge into that pull request's own base.
+    After the merge, a run only has its head and no longer names its pull request (github.com/con/tinuous/issues/28). It
+    executed the workflow and the code of a merge into the pull request's base.
     """
     head = pull["head"]
-    # Of a repository that was deleted, nothing is said.
+    # GitHub returns no repository if it was deleted.
     if head.get("repo") is None or head["repo"]["full_name"] != pull["base"]["repo"]["full_name"]:
         logger.warning("warning: pull request %s is from a fork, whose plans are not taken", pull["number"])
         return
@@ -254,7 +254,7 @@ def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
 
 
 def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
-    """The newest green run of this repository's own planning workflow at a head."""
+    """Return the newest successful run of this repository's own planning workflow at a head."""
     listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
     for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
         if each["expired"] or each["workflow_run"]["head_sha"] != wanted.commit:
@@ -267,7 +267,7 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
             and run["conclusion"] == "success"
             and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
         ):
-            # A run that is started again keeps the time, and the base, of its first attempt.
+            # A rerun has the time and the base of its first attempt.
             if str(run["created_at"]) > wanted.since:
                 return int(run["id"])
             logger.warning("warning: run %s planned before the pull request's base was changed", run["id"])
@@ -277,12 +277,12 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
 
 
 def reviewers_of(api: Api, environment: str) -> bool:
-    """Whether jobs in an environment of GitHub wait until somebody approves them.
+    """Whether jobs in a GitHub environment wait for an approval.
 
     Source: docs.github.com, REST API, "Get an environment".
 
     Raises:
-        PipelineError: There is no such environment, or GitHub does not tell.
+        PipelineError: There is no such environment, or GitHub rejects the call.
     """
     rules = api.call("GET", f"environments/{quote(environment, safe='')}").get("protection_rules") or []
     return any(each["type"] == "required_reviewers" and each.get("reviewers") for each in rules)
@@ -294,7 +294,7 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
     Args:
         api: GitHub.
         stack: The stack.
-        report: The report about drift; None where there is none.
+        report: The report about drift; None if there is none.
     """
     marker = _DRIFT.format(stack=stack)
     known = [
@@ -315,7 +315,7 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
 
 
 def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
-    """Upload findings to GitHub's code scanning, where the repository has it: they only show what the gate decided.
+    """Upload findings to GitHub's code scanning, if the repository has it. They only show what the gate has decided.
 
     Args:
         api: GitHub.

@@ -1,4 +1,4 @@
-"""Which regions AWS has, as far as the installed botocore knows."""
+"""The regions of AWS that the installed botocore knows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def known_regions() -> frozenset[str]:
 
 
 def region_fault(name: str) -> str | None:
-    """What is wrong with the name of a region; None if there is one of that name, or may be one that is new.
+    """Return the fault of a region's name; None if the region exists, or may be new.
 
     >>> region_fault("eu-west-1"), region_fault("eu-west-9")
     (None, None)

@@ -1,4 +1,4 @@
-"""What AWS would refuse half way through a plan, or what it loses or stops: read from the plan, before anything is applied."""
+"""Finds what AWS would reject midway through a plan, and what the plan loses or stops, before anything is applied."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _LOST = {
     _KEY: "key {arn} is scheduled for deletion: from then on, nothing that it encrypts can be read, such as records that a stream retains",
     _TABLE: "table {name} is destroyed, which says how far its application has read: only checkpoints of its queries still do",
 }
-"""What reviewers must know of what is destroyed."""
+"""Notes for reviewers about resources that are destroyed."""
 _FIXED = ("name", "stream_arn", "hash_key", "range_key")
 """Attributes of streams, consumers and tables that AWS cannot change."""
 _TAGS = {"tags", "tags_all"}
 _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
-"""Attributes that the provider keeps in Terraform's state, and not in AWS."""
+"""Attributes that exist only in Terraform's state, not in AWS."""
 
 _AWS_KEY = "alias/aws/kinesis"
-"""The key of AWS, with which all readers of the account may decrypt."""
+"""The AWS-managed key, with which all readers of the account may decrypt."""
 _POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
-"""Types of resources in which readers are allowed what they may do."""
+"""Types of resources that contain the permissions of readers."""
 
 Plan = Mapping[str, Any]
 """A plan, as `terraform show -json` writes it."""
 
 
 def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
-    """What AWS would refuse, with the way that it allows; and what exists, is to be taken over, and would be lost.
+    """Return what AWS would reject, with a way that it accepts, and which existing resources would be lost by importing them.
 
     Args:
         plan: The plan.
@@ -49,7 +49,7 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
     ]
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = before.get("shard_count"), after.get("shard_count")
-        # Of a stream that was on-demand, only AWS knows the present number.
+        # If a stream was on-demand, the plan does not contain its current number of shards.
         if _mode(before) != _mode(after) or not present or not wanted:
             continue
         if len(steps := _steps(present, wanted)) > 1:
@@ -62,9 +62,9 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
 
 
 def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
-    """Fault of a plan on the state of another environment: of one with the same name in another account, and the same bucket.
+    """Return the fault of a plan that uses another environment's state: one with the same name and bucket, but another account.
 
-    Terraform would look for what is in that state in this account, not find it, and forget it.
+    Terraform would look for that state's resources in this account, not find them, and remove them from the state.
 
     Args:
         plan: The plan.
@@ -72,7 +72,7 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
     """
     known = plan.get("prior_state", {}).get("values", {}).get("root_module", {}).get("resources", [])
     held = [each["values"] for each in known if each.get("mode") == "managed"]
-    # What is not found is in the state no longer, but counts as changed by hand.
+    # Resources that were not found are no longer in the state, but appear as drift.
     held += [each["change"].get("before") or {} for each in plan.get("resource_drift", [])]
     found = {account for each in held for account in str(each.get("arn")).split(":")[4:5] if account}
     if not found or found & set(accounts):
@@ -82,7 +82,7 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
 
 
 def notes(plan: Plan) -> list[str]:
-    """What reviewers must know, because it loses records, stops jobs or lets them do more."""
+    """Return notes for reviewers about changes that lose records, stop jobs or extend permissions."""
     told = [*_imported(plan), *_forgotten(plan), *_widened(plan), *_destroyed(plan), *_gone(plan)]
     for stream, key, encrypted, hours in _rekeyed(plan):
         what = "its key changes" if encrypted else "is no longer encrypted: new records are stored in plain text"
@@ -92,7 +92,7 @@ def notes(plan: Plan) -> list[str]:
         )
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = (each.get("retention_period") or 0 for each in (before, after))
-        # Of a sensitive one, a plan that is shown has an HMAC.
+        # For a sensitive value, a shown plan contains an HMAC.
         if isinstance(present, int) and isinstance(wanted, int) and wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
         if _mode(before) != _mode(after):
@@ -123,7 +123,7 @@ def applications_to_stop(plan: Plan) -> list[str]:
 
 
 def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
-    """What was there before Terraform, and would not survive its being taken over."""
+    """Yield resources that existed before Terraform and would be replaced by importing them."""
     for each in plan.get("resource_changes", []):
         address, change = each["address"], each["change"]
         if "importing" not in change and address not in imports:
@@ -144,7 +144,7 @@ def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
 
 
 def _protected(plan: Plan) -> Iterator[str]:
-    """What AWS refuses to delete: it would do so after the rest of an application is gone."""
+    """Yield resources that AWS refuses to delete, which it would do only after the rest of an application is deleted."""
     for each in plan.get("resource_changes", []):
         change = each["change"]
         before = change.get("before") or {}
@@ -157,8 +157,8 @@ def _protected(plan: Plan) -> Iterator[str]:
 
 
 def _destroyed(plan: Plan) -> Iterator[str]:
-    """Streams, consumers, tables and keys that are destroyed, or replaced."""
-    # Its note says already that its records are lost.
+    """Yield notes about streams, consumers, tables and keys that are destroyed or replaced."""
+    # The note on the stream already says that its records are lost.
     of_streams = {before.get("kms_key_id") for _, before in _deleted(plan, _STREAM)}
     for each in plan.get("resource_changes", []):
         if each["type"] in _LOST and "delete" in each["change"]["actions"]:
@@ -171,14 +171,14 @@ def _destroyed(plan: Plan) -> Iterator[str]:
 
 
 def _deleted(plan: Plan, kind: str) -> Iterator[tuple[str, Plan]]:
-    """Address and values of each resource of a type that is destroyed."""
+    """Yield address and values of each resource of a type that is destroyed."""
     for each in plan.get("resource_changes", []):
         if each["type"] == kind and "delete" in each["change"]["actions"]:
             yield each["address"], each["change"].get("before") or {}
 
 
 def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
-    """Streams that change in place and had a customer key which is not theirs any more.
+    """Yield streams that change in place and no longer use their former customer key.
 
     Yields:
         Address, former key, whether it has another one, and the hours for which records that it encrypts stay readable.
@@ -197,7 +197,7 @@ def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
 
 
 def _gone(plan: Plan) -> Iterator[str]:
-    """Streams that were deleted without Terraform, which would make them anew as if they had never been there."""
+    """Yield streams that were deleted without Terraform, which would create them again, empty."""
     for each in plan.get("resource_drift", []):
         if each.get("type") == _STREAM and each["change"]["actions"] == ["delete"]:
             name = (each["change"].get("before") or {}).get("name")
@@ -209,14 +209,14 @@ def _gone(plan: Plan) -> Iterator[str]:
 
 
 def _forgotten(plan: Plan) -> Iterator[str]:
-    """What Terraform forgets, because it is somebody else's from now on."""
+    """Yield resources that Terraform removes from its state because others own them from now on."""
     for each in plan.get("resource_changes", []):
         if each["change"]["actions"] == ["forget"]:
             yield f"{each['address']}: is handed over: Terraform forgets it; it stays as it is, and is billed"
 
 
 def _widened(plan: Plan) -> Iterator[str]:
-    """Who may get records from now on, as readers that are deployed may after an upgrade: versions before granted it only if asked."""
+    """Yield policies that newly allow GetRecords. An upgrade has this effect: earlier versions granted it only on request."""
     for kind in _POLICIES:
         for policy, *versions in _updates(plan, kind):
             before, after = (granted.allows(each.get("policy"), "kinesis:GetRecords") for each in versions)
@@ -228,7 +228,7 @@ def _widened(plan: Plan) -> Iterator[str]:
 
 
 def _imported(plan: Plan) -> Iterator[str]:
-    """What is imported, and what becomes of it."""
+    """Yield what is imported, and how it changes."""
     for each in plan.get("resource_changes", []):
         address, change = each["address"], each["change"]
         if "importing" not in change or "delete" in change["actions"]:
@@ -240,19 +240,19 @@ def _imported(plan: Plan) -> Iterator[str]:
 
 
 def _updates(plan: Plan, kind: str) -> Iterator[tuple[str, Plan, Plan]]:
-    """Address, values before, and values after, of each resource of a type that is changed in place."""
+    """Yield address, values before, and values after, of each resource of a type that is changed in place."""
     for each in plan.get("resource_changes", []):
         if each["type"] == kind and each["change"]["actions"] == ["update"]:
             yield each["address"], each["change"].get("before") or {}, _after(each["change"])
 
 
 def _after(change: Mapping[str, Any]) -> Plan:
-    """The values after a change; None for those that only AWS knows."""
+    """Return the values after a change; None for values that are known only after it is applied."""
     return {**(change.get("after") or {}), **dict.fromkeys(unknown_names(change))}
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # The provider sends all of them with any change, so that AWS refuses even those that a started application may have.
+    # The provider sends all attributes with any change, so AWS rejects even changes that it would allow for a started application.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 
@@ -262,7 +262,7 @@ def _mode(stream: Plan) -> str:
 
 
 def _steps(present: int, wanted: int) -> list[int]:
-    """The numbers of shards to go through, the wanted one last."""
+    """Return the intermediate numbers of shards, ending with the wanted one."""
     steps = []
     while present != wanted:
         present = min(2 * present, wanted) if wanted > present else max(-(-present // 2), wanted)

@@ -1,4 +1,4 @@
-"""Has Terraform apply a synthesized stack to a local AWS, where the state is a file and nothing reaches AWS itself."""
+"""Applies a synthesized stack to a local AWS with Terraform. The state is a file, and no request reaches AWS itself."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 CONFIGURATION = "cdk.tf.json"
 _PLAN = "local.tfplan"
 _SERVICES = ("cloudwatch", "dynamodb", "ec2", "emrserverless", "iam", "kinesis", "kms", "s3", "scheduler", "ssm", "sts")
-# The provider puts the account before the host of S3 Control, and no resolver knows such a name of local AWS. So S3 Control gets a
-# host that does not exist, and local AWS as its proxy; requests to loopback never go through a proxy.
+# The provider puts the account before the host of S3 Control, and such a name of local AWS cannot be resolved. So S3 Control gets a host
+# that does not exist, with local AWS as its proxy; requests to loopback never go through a proxy.
 _S3_CONTROL = "http://s3-control.local-aws"
 
 
 def apply_local(stack: Path, endpoint: str) -> None:
-    """Apply a stack to a local AWS. The directory of the stack stays as it is: the state is forgotten with the local AWS.
+    """Apply a stack to a local AWS. The directory of the stack is not changed, and the state is not kept.
 
     Args:
-        stack: Directory that holds its `cdk.tf.json`.
+        stack: Directory with its `cdk.tf.json`.
         endpoint: URL of the local AWS.
 
     Raises:
@@ -51,7 +51,7 @@ class LocalStack:
     """A stack that is planned for, or applied to, a local AWS.
 
     Args:
-        directory: Holds its `cdk.tf.json`; what points Terraform to the local AWS is written beside it.
+        directory: Has its `cdk.tf.json`; what points Terraform to the local AWS is written beside it.
         endpoint: URL of the local AWS.
         plugins: A directory in which several stacks share the provider that `begin` installs.
 
@@ -81,7 +81,7 @@ class LocalStack:
         try:
             self.terraform.init()
         except PipelineError as error:
-            # Warnings come first; what matters is the error.
+            # Skip the warnings before the error.
             said = textwrap.shorten(str(error).rpartition("Error: ")[2], 300, placeholder=" ...")
             raise PipelineError(
                 f"{self}: init failed (is the AWS provider installed, or its registry reachable?): {said}"
@@ -120,7 +120,7 @@ class LocalStack:
 
 
 def override(document: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """What a file beside a stack must say, so that the stack is applied to a local AWS, and its state is kept in a file.
+    """Return the content of a file beside a stack that makes Terraform use a local AWS, and a file for the state.
 
     Args:
         document: The stack's configuration, each of whose AWS providers is pointed to the local AWS.
@@ -145,7 +145,7 @@ def override(document: dict[str, Any], endpoint: str) -> dict[str, Any]:
 
 
 def _variables(endpoint: str, plugins: Path | None) -> dict[str, str]:
-    """Environment variables by which nothing reaches AWS itself."""
+    """Return environment variables that prevent requests from reaching AWS itself."""
     nothing = {"AWS_PROFILE": "", "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     cache = {} if plugins is None else {"TF_PLUGIN_CACHE_DIR": str(plugins)}
     # For services that the provider's settings do not name.

@@ -27,12 +27,12 @@ def write(
     Args:
         to: Its directory.
         environment: Its first environment.
-        repository: Whose workflows it calls, as `owner/name`.
-        tag: Their version, which is that of the package as well.
-        engine: What synthesizes: `cdktf`, or its fork `cdktn`.
+        repository: The repository whose workflows it calls, as `owner/name`.
+        tag: Version of the workflows and of the package.
+        engine: The package for synthesis: `cdktf`, or its fork `cdktn`.
 
     Raises:
-        ArgumentError: A file is there already or cannot be written, or a name cannot be one.
+        ArgumentError: A file exists already or cannot be written, or a name is invalid.
     """
     if not _ENVIRONMENT.fullmatch(environment):
         raise ArgumentError(
@@ -71,7 +71,7 @@ def write(
 
 
 def _hidden(path: Path) -> str:
-    """The name of a file in the repository: those for Git and GitHub begin with a dot, which packages leave out."""
+    """Return the name of a file in the repository. Files for Git and GitHub begin with a dot, which is omitted in packages."""
     name = str(path).removesuffix(_SUFFIX)
     return f".{name}" if name.startswith("git") else name
 

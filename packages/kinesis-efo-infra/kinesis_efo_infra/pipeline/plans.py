@@ -59,7 +59,7 @@ def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHI
     Args:
         directory: Directory of the environment files.
         environment: The environment whose plans are scanned.
-        accepted: What may fail, whatever a team excuses.
+        accepted: Checks that may fail, in addition to those that a team excuses.
     """
 
     def scan(plans: Sequence[Path]) -> Sequence[str]:
@@ -70,14 +70,14 @@ def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHI
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A plan that was made just now.
+    """A new plan.
 
     Attributes:
-        terraform: What made it, and can apply it.
-        path: Terraform's own file of it.
+        terraform: The `Terraform` that created it and can apply it.
+        path: Terraform's plan file.
         json: The plan, as `terraform show -json` writes it.
-        shown: What of it is shown and compared.
-        state: The state that it was made on.
+        shown: The part of it that is shown and compared.
+        state: The version of the state that it is based on.
         any_changes: Whether applying it changes anything, outputs included.
     """
 
@@ -90,11 +90,11 @@ class Made:
 
     @property
     def digest(self) -> str:
-        """Digest of what it does."""
+        """Digest of its changes."""
         return comparison.digest(self.shown)
 
     def text(self) -> str:
-        """The plan in Terraform's words, without what is secret."""
+        """The plan as Terraform's text, without secrets."""
         return comparison.redacted(self.terraform.show_text(self.path), comparison.secrets(self.json))
 
 
@@ -109,8 +109,8 @@ class Planner:
         gate: Scans a plan.
         prepare: Called with a plan before it is applied.
         terraform: Makes a `Terraform` for a directory.
-        extra: Types of resources that the team has added to those that a stack may have.
-        asks: Asks AWS whether it would refuse a plan; gives the reasons.
+        extra: Additional types of resources that the team allows in its stacks.
+        asks: Asks AWS whether it would reject a plan; returns the reasons.
         is_before: Whether the first of two commits is an ancestor of the second.
     """
 
@@ -125,7 +125,7 @@ class Planner:
     is_before: Callable[[str, str], bool] = lambda *_: False
 
     def is_deployed(self, deployment: Deployment) -> bool:
-        """Whether the synthesized configuration is the one that was applied last, and no deployment has ended half way since."""
+        """Whether the synthesized configuration is the one that was applied last, and no deployment has failed midway since."""
         return self._is(self.records.load(deployment), deployment)
 
     def plan(
@@ -143,8 +143,8 @@ class Planner:
             deployment: The stack and where it is deployed.
             commit: The commit that the plan belongs to.
             out: Directory for bundles.
-            to_apply: Whether somebody may apply it; else it does not matter what AWS would refuse or checkov finds.
-            repair: Whether it undoes drift, so that it may be applied although its configuration is deployed already.
+            to_apply: Whether the plan may be applied. If not, findings of checkov and rejections by AWS are ignored.
+            repair: Whether it undoes drift: then it may be applied although its configuration is already deployed.
 
         Raises:
             PipelineError: The stack or the plan holds what it may not, Terraform fails, AWS would refuse something, or checkov
@@ -182,23 +182,23 @@ class Planner:
         return meta
 
     def apply(self, deployment: Deployment, commits: Sequence[str], plans: Path, approved: str | None = None) -> None:
-        """Plan, and apply that plan if it does what the shown one does; nothing, if its configuration is deployed already.
+        """Plan, and apply the plan if it equals the shown one. Does nothing if the configuration is already deployed.
 
         Args:
             deployment: The stack and where it is deployed.
-            commits: The commit to deploy, and then the one that was reviewed, if that is another.
-            plans: Directory of bundles: what was shown.
+            commits: The commit to deploy, followed by the reviewed one if it differs.
+            plans: Directory with the bundles of the shown plans.
             approved: Digest of the plan that was scanned and approved; None for that of the bundle, which is scanned again.
 
         Raises:
-            StalePlanError: No plan was shown, or it is of another commit, or the plan of now does something else.
+            StalePlanError: No plan was shown, it belongs to another commit, or the new plan differs.
             PipelineError: A later commit is deployed already, the stack or the plan holds what it may not or does not pass
                 checkov, AWS would refuse it, or applying it fails.
         """
         stack, commit = deployment.stack, commits[0]
         deployed = self.records.load(deployment)
         for later in {deployed.commit, deployed.under_way} - {"", *commits}:
-            # A run of an old commit that is started again would undo what came after it, and its plan was reviewed.
+            # Restarting a run of an old commit would undo later changes, with a reviewed plan.
             if self.is_before(commit, later):
                 raise PipelineError(
                     f"{stack}: commit {commit} is older than {later}, which was deployed; nothing was applied. Deploy the head of "
@@ -208,7 +208,7 @@ class Planner:
         repair = bundle.exists() and read_meta(bundle).repair
         if self._is(deployed, deployment) and not repair:
             logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
-            # Else a commit between the two could still be deployed.
+            # Otherwise a commit between the two could still be deployed.
             self.records.save(deployment, replace(deployed, commit=commit))
             return
         meta, shown = read_meta(bundle), read_plan(bundle)
@@ -226,18 +226,18 @@ class Planner:
                 )
             self._compare(deployment, shown, made, approved)
             refuse_unsafe(deployment, made.json, self.asks)
-            # A plan with a digest was scanned after it was shown: checkov could read the credentials here.
+            # A plan with a digest was scanned elsewhere after it was shown, because checkov could read the credentials here.
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
             logger.info("%s\n%s", made.text(), _counted(stack, "applying", made))
-            # Whatever happens from here on, the next run must look, whatever it is about to deploy.
+            # If this run ends midway, the mark makes the next run plan, even with an unchanged configuration.
             self.records.save(deployment, replace(deployed, under_way=commit))
             made.terraform.apply(made.path)
         self.records.save(deployment, Deployed(commit=commit, stack=self._digest(deployment)))
 
     def _compare(self, deployment: Deployment, shown: Plan, made: Made, approved: str | None) -> None:
-        """Refuse a plan that does something else than the one that was shown or approved."""
+        """Reject a plan that differs from the one that was shown or approved."""
         stack = deployment.stack
         differing = comparison.differences(shown, made.shown)
         if differing:
@@ -253,14 +253,14 @@ class Planner:
             )
 
     def _make(self, deployment: Deployment, scratch: Path) -> Made:
-        """Plan in a fresh directory, where no earlier run has left anything.
+        """Plan in a new directory, without files of earlier runs.
 
         Raises:
             PipelineError: The stack or the plan holds what it may not, or Terraform fails.
         """
         stack, key = deployment.stack, self.records.key(deployment)
         document = self._write_stack(deployment, scratch)
-        # Before `init`, which installs what the stack and the state name.
+        # Check the state before `init`, which installs the providers that stack and state name.
         if state := self.records.state(deployment):
             _only_allowed(f"the state of {stack}", allowed.in_state(state), "run")
         # The state may change until then.
@@ -277,14 +277,14 @@ class Planner:
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
         _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
-        # First, because each ARN of such a state would be named as one of a foreign account.
+        # Check this first: otherwise, each ARN of such a state would be reported as one of a foreign account.
         if refused := of_another_account(plan, (deployment.account_id, *deployment.named.accounts)):
             raise PipelineError(f"{stack} cannot be planned: {refused[0]}")
         _only_granted(f"the plan of {stack}", granted.in_plan(plan, deployment.named))
         return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
 
     def _write_stack(self, deployment: Deployment, scratch: Path) -> Mapping[str, Any]:
-        """Write a stack, if it holds what it may: `init` installs what it names, and planning runs its data sources."""
+        """Write a stack if all its contents are allowed: `init` installs its providers, and planning runs its data sources."""
         stack, document = deployment.stack, read_configuration(self._configuration(deployment))
         _only_allowed(
             f"{stack}, as it is synthesized,",
@@ -292,12 +292,12 @@ class Planner:
             "run",
         )
         _only_granted(stack, granted.in_stack(document, deployment.named))
-        # What was looked at, and not the file, in which a key could be written twice.
+        # Write the checked document, not the file, which could contain a key twice.
         (scratch / CONFIGURATION).write_text(json.dumps(document), encoding="utf-8")
         return document
 
     def lock(self, deployment: Deployment) -> None:
-        """Write the lock file anew, for the provider that the stack names.
+        """Rewrite the lock file for the provider that the stack names.
 
         Raises:
             PipelineError: The stack holds what it may not, or the provider's registry is out of reach.
@@ -319,7 +319,7 @@ class Planner:
 
 
 def scan_shown(bundle: Path, configuration: Path, gate: Gate, approved: str | None = None) -> None:
-    """Scan a plan that was shown: this needs no credentials, and checkov should run where there are none.
+    """Scan a plan that was shown. This needs no credentials, so checkov can run where there are none.
 
     Args:
         bundle: What `Planner.plan` wrote.
@@ -328,7 +328,7 @@ def scan_shown(bundle: Path, configuration: Path, gate: Gate, approved: str | No
         approved: Digest that the plan must have; None for any.
 
     Raises:
-        StalePlanError: It has another digest, or there is no plan.
+        StalePlanError: The digest differs, or there is no plan.
         PipelineError: checkov finds something in it.
     """
     shown = read_plan(bundle)
@@ -348,12 +348,12 @@ def _scan(gate: Gate, scratch: Path, plan: Plan) -> None:
 
 
 def _counted(stack: str, doing: str, made: Made) -> str:
-    """What a plan does, counted from the plan itself."""
+    """Describe a plan by the numbers of its changes."""
     return f"{stack}: {doing} sha256:{made.digest}: {Changes.of(made.json)}"
 
 
 def _verify(deployment: Deployment, meta: Meta, bundle: Path, commits: Collection[str]) -> None:
-    """Refuse what was shown for something else, by mistake."""
+    """Reject a bundle of another environment or commit."""
     if meta.environment != deployment.environment:
         raise StalePlanError(
             f"{bundle} holds a plan of {meta.environment}, not of {deployment.environment}; plan again"
@@ -365,7 +365,7 @@ def _verify(deployment: Deployment, meta: Meta, bundle: Path, commits: Collectio
 
 
 def _elsewhere(deployment: Deployment, document: Mapping[str, Any]) -> list[str]:
-    """Faults of a stack that works, or keeps its state, elsewhere than the environment says, or takes over what that does not name."""
+    """Return faults of a stack whose account, region, state or imports differ from those of the environment."""
     backend = document.get("terraform", {}).get("backend")
     s3 = backend.get("s3") if isinstance(backend, Mapping) else None
     there = (s3.get("bucket"), s3.get("key")) if isinstance(s3, Mapping) else None
@@ -378,7 +378,7 @@ def _elsewhere(deployment: Deployment, document: Mapping[str, Any]) -> list[str]
             here = (deployment.region, [deployment.account_id])
             faults.append(f"provider.aws: it would work in {where}, and must in {here}")
     written = document.get("import") or []
-    # One alone need not be in a list.
+    # A single one need not be in a list.
     blocks = written if isinstance(written, list) else [written]
     imported = {str(each.get("to") if isinstance(each, Mapping) else each) for each in blocks}
     taken = sorted(imported - deployment.imports)

@@ -1,7 +1,6 @@
 """Prices by region, from `prices.json`, which `make prices` refreshes from AWS's price list.
 
-Where a region's prices, or some of them, are not known, those of the nearest region that has them are taken, and whoever shows them
-says so.
+Unknown prices of a region are replaced with those of the nearest region that has them; reports must mention this.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ FILE = Path(__file__).with_name("prices.json")
 PAGE = "https://aws.amazon.com/kinesis/data-streams/pricing/"
 """Where AWS publishes prices of Kinesis."""
 _FIRST = "us-east-1"
-"""Whose prices are taken where nothing nearer is known."""
+"""The region whose prices are used if no nearer region is known."""
 _OTHER_CURRENCIES = ("cn-",)
 
 
@@ -25,11 +24,11 @@ class Prices:
     """Prices of Kinesis in a region, in US dollars.
 
     Attributes:
-        region: The region that they are of.
+        region: Their region.
         date: When they were entered.
-        source: Where they were found; for today's, where AWS publishes them.
+        source: Their source; today's prices are where AWS publishes them.
         shard_hour: An hour of a shard of a provisioned stream.
-        extended_shard_hour: More for each of these hours, where records are kept for longer than 24 hours.
+        extended_shard_hour: Surcharge on `shard_hour` for retention over 24 hours.
         consumer_shard_hour: An hour of a consumer on a shard of a provisioned stream.
         gb_provisioned: A GB that a consumer of a provisioned stream gets.
         million_put_units: A million units of 25 KB that are put into a provisioned stream.
@@ -39,12 +38,12 @@ class Prices:
         gb_on_demand: A GB that a consumer of one gets; it has no consumer-shard hours.
         extended_gb_month: A GB that is kept in one for longer than 24 hours, a month.
         gb_in_on_demand_advantage: As `gb_in_on_demand`, in an account with On-demand Advantage, where streams have no hours; None
-            where that is not known.
+            where that is unknown.
         gb_out_on_demand_advantage: As `gb_out_on_demand`.
         gb_on_demand_advantage: As `gb_on_demand`.
         extended_gb_month_advantage: As `extended_gb_month`.
         long_term_gb_month: A GB that is kept for longer than 7 days, in any mode, a month.
-        borrowed: Names of prices that are not known there, and the region whose they are.
+        borrowed: Names of prices that are unknown in the region, with the region that they are from.
     """
 
     region: str
@@ -94,13 +93,13 @@ class Elsewhere:
 FIGURES = tuple(each.name for each in fields(Prices) if each.name not in ("region", "date", "source", "borrowed"))
 """Names of the prices of a region."""
 OF_ADVANTAGE = tuple(each for each in FIGURES if each.endswith("_advantage"))
-"""Those that are of On-demand Advantage."""
+"""The names of prices with On-demand Advantage."""
 
 
 def prices_of(region: str, file: Path | None = None) -> Prices | None:
-    """The prices of a region, or of the nearest one that has any; None where prices are in another currency.
+    """The prices of a region, or of the nearest one that has any; None if prices are in another currency.
 
-    What that one lacks is taken from the nearest one that has it (`borrowed`).
+    Missing prices are taken from the nearest region that has them (`borrowed`).
 
     Args:
         region: The region.
@@ -124,7 +123,7 @@ def elsewhere(file: Path | None = None) -> Elsewhere:
 
 
 def nearest_of(region: str, known: Collection[str]) -> str | None:
-    """The known region whose name has most in common with a region's, from its beginning; else that of `us-east-1`.
+    """Return the known region whose name has the longest common prefix with a region's; `us-east-1` if none has one.
 
     >>> nearest_of("eu-west-3", ["us-east-1", "eu-west-1", "eu-north-1"]), nearest_of("sa-east-1", ["us-east-1"])
     ('eu-west-1', 'us-east-1')
@@ -138,7 +137,7 @@ def nearest_of(region: str, known: Collection[str]) -> str | None:
 
 
 def told(prices: Prices, region: str) -> str:
-    """Of which region and day prices are, as a sentence; whether they are another region's is said first.
+    """Return a sentence with the region and date of prices, which says first if they are from another region.
 
     Args:
         prices: The prices that were taken.

@@ -1,4 +1,4 @@
-"""Who publishes this package and its workflows."""
+"""The publisher of this package and its workflows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TAG = f"v{__version__}"
 
 
 def workflow(name: str) -> str:
-    """A reusable workflow, as a workflow of another repository calls it."""
+    """Return the reference by which workflows of other repositories call a reusable workflow."""
     return f"{REPOSITORY}/.github/workflows/{name}@{TAG}"
 
 

@@ -1,7 +1,7 @@
 """The record of what is deployed: a small document in S3 beside the state, one per deployment.
 
-It makes the pipeline repeatable: a run that was cancelled or failed half way leaves its mark, so the next run does the
-rest, or undoes it. Without the record, a deployment that the CI system dropped from its queue would never happen. Jobs
+It makes the pipeline repeatable: a run that was cancelled or failed midway leaves a mark in it, so the next run completes
+or undoes the changes. Without the record, a deployment that the CI system dropped from its queue would never happen. Jobs
 need no record: each run carries a fingerprint of what it was started with.
 """
 
@@ -21,12 +21,12 @@ from kinesis_efo_infra.pipeline.deployment import Deployment
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """What is deployed in an deployment.
+    """The configuration that a deployment has applied.
 
     Attributes:
         commit: The commit that was applied last; empty if there was none.
         stack: Digest of the Terraform JSON that was applied.
-        under_way: The commit that is being applied, or whose deployment failed or was stopped half way; empty if there is none.
+        under_way: The commit that is being applied, or whose deployment failed or was stopped midway; empty if there is none.
     """
 
     commit: str = ""
@@ -35,13 +35,13 @@ class Deployed:
 
 
 def read_object(s3: Any, bucket: str, key: str, account_id: str) -> bytes | None:
-    """An object of the state bucket, such as a state: Terraform would first install what that names. None if there is none.
+    """Read an object of the state bucket, such as a state, before Terraform installs the providers that it names. None if there is none.
 
     Args:
         s3: A boto3 client.
         bucket: The bucket.
         key: The object's key.
-        account_id: The account whose credentials are needed.
+        account_id: The account that the credentials must belong to.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
@@ -69,11 +69,11 @@ class Records:
         self._tags: dict[str, str | None] = {}
 
     def state(self, deployment: Deployment) -> bytes | None:
-        """The state of a deployment; None if there is none yet. For what it raises, see `read_object`."""
+        """Read the state of a deployment; None if there is none yet. Raises the same errors as `read_object`."""
         return read_object(self._s3, deployment.state_bucket, deployment.state_key, deployment.account_id)
 
     def load(self, deployment: Deployment) -> Deployed:
-        """Read the record of a deployment; an empty one where there is none yet.
+        """Read the record of a deployment; an empty one if there is none yet.
 
         Raises:
             AwsError: There are no credentials, or AWS cannot be reached.
@@ -98,11 +98,11 @@ class Records:
             ) from error
 
     def key(self, deployment: Deployment) -> str:
-        """Key of the HMACs that plans have instead of secrets: beside the state, and made if there is none yet.
+        """Return the key of the HMACs that replace secrets in plans. It is stored beside the state, and created if missing.
 
         Raises:
             AwsError: There are no credentials, or AWS cannot be reached.
-            PipelineError: There is none, and none can be written.
+            PipelineError: There is no key, and it cannot be created.
         """
         bucket, name = deployment.state_bucket, deployment.hmac_key
         try:
@@ -119,7 +119,7 @@ class Records:
             ) from None
 
     def save(self, deployment: Deployment, deployed: Deployed) -> None:
-        """Write a record that was loaded before.
+        """Write a record, which must have been loaded before.
 
         Raises:
             PipelineError: Another deployment wrote it in between, or it cannot be written.
@@ -127,7 +127,7 @@ class Records:
         key = deployment.record_key
         tag = self._tags[key]
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
-        # Without a mark, the record is as versions of this code that know none read it; with one, they refuse it.
+        # Omit an empty mark: earlier versions of this code can then read the record. They reject a record with a mark.
         said = {name: value for name, value in asdict(deployed).items() if value or name != "under_way"}
         body = json.dumps(said, indent=2, sort_keys=True).encode()
         try:

@@ -16,11 +16,11 @@ from kinesis_efo_infra.pipeline.foreign import Foreign
 from kinesis_efo_infra.pipeline.prices import prices_of, told
 
 LIMIT = 60_000
-"""Most characters in a comment or issue; GitHub refuses more than 65,536."""
+"""Maximum characters in a comment or issue; GitHub refuses more than 65,536."""
 
 _MOST_ROWS = 100
 _GRANTS = re.compile("access|grant|iam|identity|kms|permission|policy|security_group")
-"""In a type: it says who may do what."""
+"""Matches types of resources that define permissions."""
 _ELSE = (
     "If it does anything else, because something else came first, nothing is applied until somebody has approved that."
 )
@@ -42,9 +42,9 @@ class Planned:
 
     Attributes:
         stack: Its stack.
-        meta: What it was made of.
+        meta: How it was created.
         text: The plan, as Terraform shows it.
-        plan: The plan, as it is compared.
+        plan: The plan in the form used for comparisons.
     """
 
     stack: str
@@ -62,15 +62,15 @@ def comment(
     deploying: bool = False,
     place: str = "",
 ) -> str:
-    """What a pull request, or a deployment, does to AWS.
+    """Describe what a pull request or a deployment changes in AWS.
 
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
-        all_planned: Whether planning was tried for all stacks: then those without a plan are deployed as they are.
-        extra: Types of resources that the team has added.
-        deploying: Whether a deployment is about to apply this, and not the merge of a pull request.
-        place: Directory in the repository that this is about; empty: the root.
+        all_planned: Whether planning was tried for all stacks: then stacks without a plan are already deployed.
+        extra: Additional types of resources that the team allows.
+        deploying: Whether a deployment is about to apply this, instead of the merge of a pull request.
+        place: Directory of the environment files' project in the repository; empty: the root.
     """
     where = f" in `{place}`" if place else ""
     lines = [f"## What this does to AWS{where}", ""]
@@ -133,13 +133,13 @@ def drift_body(
 
     Args:
         stack: The stack.
-        meta: What the plan was made of.
+        meta: How the plan was created.
         text: The plan that would undo the drift.
         links: Links for further reading, by name.
         foreign: Lines about consumers that nobody declared.
-        plan: The same plan, as it is compared.
+        plan: The same plan in the form used for comparisons.
         branch: The branch that is deployed.
-        under_way: The commit whose deployment ended half way, if one has.
+        under_way: The commit whose deployment ended midway, if any.
         workflow: The workflow that deploys.
     """
     changed = f": {meta.changes}" if meta.any_changes else ""
@@ -169,7 +169,7 @@ def drift_body(
 
 
 def foreign_section(foreign: Sequence[Foreign], deployment: Deployment) -> list[str]:
-    """Lines about consumers that nobody declared; none if there is none."""
+    """Return lines about undeclared consumers; empty without such consumers."""
     if not foreign:
         return []
     quota = consumers_at_most(advantage=deployment.on_demand_advantage)
@@ -201,7 +201,7 @@ def _dollars(usd: float | None) -> str:
 
 
 def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
-    """What a plan does: every address with its actions first, and then the text; in both, what loses or grants something first."""
+    """Return the details of a plan: all addresses with their actions, then the text. Both begin with losses and permissions."""
     pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
     changes = sorted(pairs, key=lambda each: _rank(*each[0]))
     kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}
@@ -224,7 +224,7 @@ def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> li
 
 
 def _block(summary: str, text: str, state: str = "") -> list[str]:
-    # A fence longer than any in the text, which anybody's names and descriptions may hold.
+    # Use a longer fence than any in the text: names and descriptions may contain fences.
     fence = "```"
     while fence in text:
         fence += "`"
@@ -232,7 +232,7 @@ def _block(summary: str, text: str, state: str = "") -> list[str]:
 
 
 def _rank(address: str, change: Mapping[str, Any]) -> tuple[int, str]:
-    """What is lost comes first, and then what grants something."""
+    """Return a sort key: losses come first, then permissions."""
     lost = {"delete", "forget"} & set(change["actions"])
     return (0 if lost else 1 if _GRANTS.search(_type(address)) else 2), address
 
@@ -242,13 +242,13 @@ def _type(address: str) -> str:
 
 
 def _address(block: str, known: Collection[str]) -> str:
-    """The address that a part of Terraform's text is about; names in it may have spaces. Empty if it is none that is known."""
+    """Return the address that a part of Terraform's text is about, whose names may contain spaces. Empty if the address is unknown."""
     words = block.partition("\n")[0].removeprefix("  # ").split(" ")
     return next((each for n in range(len(words)) if (each := " ".join(words[: n + 1])) in known), "")
 
 
 def _fitting(parts: Sequence[tuple[str, str]], between: str, room: int) -> str:
-    """The texts that fit, in their order, and how many of each kind do not."""
+    """Return the texts that fit, in order, and how many of each kind do not."""
     counted = _counted(Counter(kind for _, kind in parts))
     if sum(len(text) + len(between) for text, _ in parts) > room:
         room -= len(counted)

@@ -53,11 +53,11 @@ class Project(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Directory of the environment files, beside which are checks, excuses and types of the team's own."""
+        """Directory of the environment files, beside which are the team's own checks, excuses and types."""
 
     @property
     def accepted(self) -> Accepted:
-        """What the gate accepts of its stacks."""
+        """The exceptions that the gate accepts for its stacks."""
 
     def deployments(self) -> Sequence[Deployment]:
         """All deployments."""
@@ -66,10 +66,10 @@ class Project(Protocol):
         """The deployment of one environment."""
 
     def refuse(self, environment: str) -> None:
-        """Refuse to go to AWS with an environment whose file is not filled in."""
+        """Reject an environment whose file is not filled in, before AWS is called."""
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """What is called with a plan of an environment before it is applied."""
+        """Return a function that is called with each plan of an environment before it is applied."""
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
@@ -136,7 +136,7 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | Non
 
 
 def _planned(stack: str, bundle: Path) -> Planned:
-    """A plan to report on: counted from the plan itself, and not from what is said beside it."""
+    """Return a plan to report on. Its changes are counted from the plan, not taken from the data beside it."""
     plan = read_plan(bundle)
     meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
     return Planned(stack, meta, read_text(bundle), plan)
@@ -196,7 +196,7 @@ def _github_comment(options: argparse.Namespace) -> int:
 def _github_fetch(options: argparse.Namespace) -> int:
     deployment = _project(options).deployment(options.environment)
     reviewed = fetch_plan(_github(), deployment, _commit(options), options.plans)
-    # The form in which GitHub reads a step's outputs.
+    # GitHub's format for the outputs of a step.
     say(f"reviewed={reviewed}")
     return 0
 
@@ -248,7 +248,7 @@ def _github() -> Gh:
 
 
 def _write(path: Path, text: str | None) -> None:
-    """Write a report, or remove the file where there is nothing to report."""
+    """Write a report, or remove the file if there is nothing to report."""
     if text is None:
         path.unlink(missing_ok=True)
     else:
@@ -278,10 +278,10 @@ def _one(options: argparse.Namespace) -> tuple[Deployment, Planner]:
 
 
 def check_handed(options: argparse.Namespace) -> None:
-    """Refuse what was synthesized if it is not what was handed over.
+    """Reject the synthesized files if they differ from what was handed over.
 
     Raises:
-        PipelineError: It has another digest.
+        PipelineError: The digest differs.
     """
     if options.handed and (found := tree_digest(options.synthesized)) != options.handed:
         raise PipelineError(
@@ -299,7 +299,7 @@ def _commit(options: argparse.Namespace) -> str:
 
 
 def is_before(commit: str, other: str) -> bool:
-    """Whether a commit is an ancestor of another, as the clone of the working directory says.
+    """Whether a commit is an ancestor of another, in the clone in the working directory.
 
     Raises:
         PipelineError: The clone does not have both commits, or not all that is between them.
@@ -325,12 +325,12 @@ def _git(why: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def say(text: str) -> None:
-    """Print a text, with one line end."""
+    """Print a text that ends with exactly one newline."""
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
 def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Project], directory: Path) -> Any:
-    """Add the steps to a parser, and return its commands, to which others may be added.
+    """Add the steps to a parser, and return its subparsers, so that further commands can be added.
 
     Args:
         parser: The parser.

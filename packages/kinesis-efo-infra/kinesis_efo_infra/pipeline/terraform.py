@@ -20,7 +20,7 @@ LOCK_FILE = ".terraform.lock.hcl"
 PLATFORMS = ("darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64")
 _INSTALLATION = Path(__file__).with_name("providers.tfrc")
 _OWN_INSTALLATION = (".terraformrc", ".tofurc")
-"""Where somebody sets up by himself where providers are installed from, such as a mirror."""
+"""The user's own settings of where providers are installed from, such as a mirror."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StateVersion:
     """Identifies a version of a Terraform state; the state has moved when either part differs.
 
     Attributes:
-        lineage: Id that a state gets when it is created; empty where there is none yet.
+        lineage: Id that a state gets when it is created; empty if there is none yet.
         serial: A number that grows with every change.
     """
 
@@ -43,8 +43,8 @@ class Terraform:
     """Terraform in one directory; or OpenTofu, where `$TERRAFORM_BINARY_NAME` names it.
 
     Args:
-        directory: Holds the stack's `cdk.tf.json`.
-        variables: Environment variables besides this process'.
+        directory: Has the stack's `cdk.tf.json`.
+        variables: Environment variables, in addition to those of this process.
 
     Raises:
         PipelineError: The binary is missing.
@@ -61,9 +61,9 @@ class Terraform:
         """Name and version of the binary: `Terraform 1.11.4`, or `OpenTofu 1.10.6`.
 
         Raises:
-            PipelineError: The binary is neither.
+            PipelineError: It is neither Terraform nor OpenTofu.
         """
-        # As JSON, OpenTofu calls itself Terraform: versions of the two that have one number would be taken for one.
+        # Not as JSON, where OpenTofu calls itself Terraform: equal version numbers of the two would seem to be the same program.
         said = self._run("version")
         if (found := _VERSION.match(said)) is None:
             raise PipelineError(
@@ -78,9 +78,9 @@ class Terraform:
         return dict(json.loads(self._run("version", "-json")).get("provider_selections") or {})
 
     def lock(self) -> str:
-        """The text of a lock file: versions and hashes of the providers that the stack names, as their registry has them.
+        """Return the text of a lock file: versions and hashes of the stack's providers, from their registry.
 
-        It has those of each platform on which somebody may plan: the pipeline's, and people's.
+        It covers all platforms on which plans may be made: those of the pipeline and of developers.
         """
         self._run("providers", "lock", *(f"-platform={each}" for each in PLATFORMS))
         return (self._directory / LOCK_FILE).read_text(encoding="utf-8")
@@ -89,8 +89,8 @@ class Terraform:
         """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
 
         Args:
-            reconfigure: Forget the backend that this directory used before.
-            migrate: Move the state from that backend to the present one.
+            reconfigure: Ignore the backend that this directory used before.
+            migrate: Move the state from that backend to the current one.
         """
         options = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
         options += ["-reconfigure"] if reconfigure else []
@@ -144,7 +144,7 @@ class Terraform:
             StalePlanError: The state is not the one that the plan was made on.
             PipelineError: Applying failed; part of the plan may have been applied.
         """
-        # Waiting for the lock costs nothing; after a failure, somebody would have to start again.
+        # Wait for the lock: after a failure, the run would have to be restarted by hand.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()
@@ -214,7 +214,7 @@ def find_binary() -> str | None:
 
 
 def missing_binary() -> str:
-    """What to say where `find_binary` finds nothing."""
+    """The message if `find_binary` finds nothing."""
     return (
         f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu, 1.10 or later; "
         "TERRAFORM_BINARY_NAME says which of them is run (default: terraform)"
@@ -222,7 +222,7 @@ def missing_binary() -> str:
 
 
 def _locked(text: str) -> str:
-    """What to do about a lock on the state, which is left by whatever was killed while it applied."""
+    """Return what to do about a lock on the state, which remains if a process was killed while applying."""
     if "Error acquiring the state lock" not in text:
         return ""
     found = re.search(r"^[│ ]*Path:\s*(\S+)", _readable(text), re.MULTILINE)

@@ -13,7 +13,7 @@ _ADOPTED = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{12}:stream/[a-zA-Z0
 
 
 class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
-    """Refuses variables and other references; whether a stream that is referred to exists, Terraform checks."""
+    """Rejects variables and other references. Terraform checks whether a referenced stream exists."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Checks of what policies allow: registering stream consumers is Terraform's job, and no key, stream or bucket is open to all."""
+"""Checks what policies allow: only Terraform registers stream consumers, and no key, stream or bucket is open to everyone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _registers(effect: Any, actions: Any, not_actions: Any) -> bool:
 
 
 def _statements(conf: Mapping[str, Any], *attributes: str) -> Iterator[dict[str, Any]]:
-    """The statements of policies in JSON; a reference has none, as the document it refers to is checked."""
+    """Yield the statements of policies in JSON. References are skipped: the document that they refer to is checked."""
     for policy in (each for attribute in attributes for each in conf.get(attribute) or []):
         try:
             document = policy if isinstance(policy, dict) else json.loads(policy)
@@ -97,7 +97,7 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
                 "aws_iam_role_policy",
                 "aws_iam_user_policy",
                 "aws_iam_group_policy",
-                # A stream's or consumer's own policy may allow it to whoever has no other permission.
+                # A stream's or consumer's resource policy may allow it even to principals without other permissions.
                 "aws_kinesis_resource_policy",
             ],
         )
@@ -124,7 +124,7 @@ class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
         )
 
     def scan_data_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check every statement. Conditions do not excuse it: who they let in is for a principal to say."""
+        """Check every statement, even with conditions: the principal must restrict who has access."""
         return _result(any(not _denies(each.get("effect")) and self._is_open(each) for each in _declared(conf)))
 
     @staticmethod

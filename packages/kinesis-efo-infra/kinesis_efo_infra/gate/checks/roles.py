@@ -8,10 +8,10 @@ from typing import Any
 from checkov.common.models.enums import CheckCategories, CheckResult
 from checkov.terraform.checks.resource.base_resource_check import BaseResourceCheck
 
-# Where an administrator, and never the pipeline itself, makes the pipeline's own roles.
+# The path of the pipeline's own roles, which only an administrator creates.
 _PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
 _OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
-# Their content is not in a plan, and AWS may change it: only those that have nothing to do with Kinesis.
+# Only AWS policies unrelated to Kinesis: their content is not in a plan, and AWS may change it.
 _KNOWN = (
     "AWSXRayDaemonWriteAccess",
     "AmazonEC2ContainerRegistryReadOnly",
@@ -34,7 +34,7 @@ def _unknown_of_aws(arns: list[Any]) -> bool:
 
 
 class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
-    """Requires a permissions boundary: whatever else is attached to a role some day, it allows no more."""
+    """Requires a permissions boundary, which limits all policies that are ever attached to a role."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -45,9 +45,9 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look for the boundary; the pipeline's own roles register what is declared, and need none.
+        """Check for a boundary. The pipeline's own roles, which register declared consumers, do not need one.
 
-        Which boundary it is, and whether a stack may have such roles, `kinesis_efo_infra.gate.granted` says, which knows the settings.
+        `kinesis_efo_infra.gate.granted`, which knows the settings, checks the boundary's ARN and whether a stack may have such roles.
         """
         of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
         bounded = _values(conf, "permissions_boundary") or of_pipeline
@@ -55,7 +55,7 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
 
 
 class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
-    """Refuses managed policies of AWS, such as AmazonKinesisFullAccess, but for those that are known."""
+    """Rejects AWS managed policies, such as AmazonKinesisFullAccess, except known ones."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Look at the ARNs; policies of the account are bounded by the role's boundary."""
+        """Check the ARNs. The role's boundary limits policies of the account."""
         named = ("policy_arn", "policy_arns", "managed_policy_arns")
         failed = _unknown_of_aws([arn for attribute in named for arn in _values(conf, attribute)])
         return CheckResult.FAILED if failed else CheckResult.PASSED

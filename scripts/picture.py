@@ -18,8 +18,8 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from kinesis_efo.fetcher.status import QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli.top.terminal import show
 from kinesis_efo_tools.operate.following import Observation

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position

@@ -28,18 +28,6 @@ class CheckpointMark(NamedTuple):
     at: int  # When the mark was recorded, in epoch milliseconds
 
 
-class Lag(NamedTuple):
-    """A run's lag in one stream, as of the last renewal of the stream's lease. No decision depends on it: only the command line uses it."""
-
-    shards: int
-    buffered: int  # Bytes that were fetched from all shards and are not yet processed
-    # The slowest shard's lag in milliseconds, including how long fetched records have waited; None before the first fetch
-    millis_behind: int | None = None
-    shard: str | None = None  # The slowest shard
-    records: int = 0  # Kinesis records that were fetched from all shards and are not yet processed
-    at: int | None = None  # When the lag was measured, in epoch milliseconds of the run's clock; None if unknown
-
-
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
     """Return an attribute of the DynamoDB type `kind`, such as `S`. If missing, return `default` or raise `ValueError`."""
     attribute = item.get(name)
@@ -135,31 +123,6 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
         named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
         found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), milliseconds(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
-
-
-def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
-    """Convert a run's lag to the attribute `lag`."""
-    numbers = {"shards": lag.shards, "bufferedBytes": lag.buffered, "records": lag.records or None, "at": lag.at}
-    fields = {name: {"N": str(value)} for name, value in numbers.items() if value is not None}
-    if lag.millis_behind is not None and lag.shard is not None:
-        fields |= {"millisBehind": {"N": str(lag.millis_behind)}, "shardId": {"S": lag.shard}}
-    return {"lag": {"M": fields}}
-
-
-def read_lag(item: Attributes) -> Lag | None:
-    """Return the lag in a run's row; None if the row has none."""
-    fields = read(item, "lag", "M", None)
-    if fields is None:
-        return None
-    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for error messages
-    return Lag(
-        number(named, "shards"),
-        number(named, "bufferedBytes"),
-        optional_number(named, "millisBehind"),
-        read(named, "shardId", "S", None),
-        number(named, "records", 0),
-        None if read(named, "at", "N", None) is None else milliseconds(named, "at"),
-    )
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:

@@ -15,7 +15,7 @@ from random import Random
 
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError
-from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome
 

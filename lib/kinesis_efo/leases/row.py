@@ -14,8 +14,9 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import TOLERATED_SECONDS
 from kinesis_efo.leases import attributes
-from kinesis_efo.leases.attributes import CheckpointMark, Lag
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import RUN_PREFIX
+from kinesis_efo.leases.lag import Lag, of_lag, read_lag
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution
 
@@ -242,7 +243,7 @@ class Lease:
         item: Item = {name: {"N": str(number)} for name, number in numbers.items() if number is not None}
         item |= {name: {"S": text} for name, text in texts.items() if text is not None}
         if self.lag is not None:
-            item |= attributes.of_lag(self.lag)
+            item |= of_lag(self.lag)
         if self.marks:
             item |= attributes.of_marks(self.marks)
         # Omit empty sets, which DynamoDB does not support.
@@ -274,7 +275,7 @@ class Lease:
             read_since=attributes.seconds(item, "readSince"),
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
-            lag=attributes.read_lag(item),
+            lag=read_lag(item),
             marks=attributes.read_marks(item),
             **named,
         )

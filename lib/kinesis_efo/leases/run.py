@@ -15,9 +15,9 @@ from random import Random
 from kinesis_efo.clock import Clock, within
 from kinesis_efo.errors import LeaseError, LeaseTableError, TableUnavailableError
 from kinesis_efo.failure import Failure
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.owner import of_this_program, provably_gone
 from kinesis_efo.leases.renewal import Renewal, RenewalEnd, Timing

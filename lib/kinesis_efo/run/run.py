@@ -23,9 +23,9 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import RowKey
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.run import LeaseListener, RunLease

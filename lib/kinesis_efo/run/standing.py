@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.decisions.planning import NO_LIMIT
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, ShardStatus
-from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, lowest
 
 if TYPE_CHECKING:

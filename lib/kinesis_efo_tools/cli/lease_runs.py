@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from kinesis_efo.leases.attributes import Lag
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.units import format_size

@@ -12,8 +12,8 @@ import pytest
 import kinesis_efo_tools
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
 from kinesis_efo.fetcher.status import StatusAccess
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from tests.integration.cli.conftest import Cli, Here, Result, process

@@ -11,8 +11,8 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.arns import StreamIdentity
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, Position
 from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, Here, process

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kinesis_efo.fetcher.status import QueryStatus
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import Position, ShardKey
 from kinesis_efo_tools.cli.lag_report import LagReport, data, view

@@ -3,8 +3,8 @@
 import pytest
 
 from kinesis_efo.fetcher.status import QueryShard, QueryStatus, RunStatus, ShardStatus, Subscription
-from kinesis_efo.leases.attributes import Lag
 from kinesis_efo.leases.keys import run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli.top.figures import data
 from kinesis_efo_tools.cli.top.terminal import show

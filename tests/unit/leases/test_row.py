@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.losses import TOLERATED_SECONDS
-from kinesis_efo.leases.attributes import CheckpointMark, Lag
+from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import LeaseKeys, run_key
+from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.notes import RunNotes
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Mark, Position, ShardKey

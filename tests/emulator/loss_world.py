@@ -87,6 +87,10 @@ _OVERTAKEN: Final = 0.03
 _LATE_ROWS: Final = 0.03
 _EXPIRED: Final = "expired"
 _SILENT: Final = 0.02
+_MANY: Final = 10_000
+_NOTHING_GONE: Final = 0.02
+"""How often records may expire where none came for minutes: with a day's retention and records each second, that is rare."""
+
 _KINESIS: Final = ("ListShards", "GetRecords", "GetShardIterator", "SubscribeToShard", "DescribeStreamSummary")
 _TABLE: Final = ("create", "update", "scan")
 ALL: Final = "*"
@@ -212,6 +216,10 @@ class LossRows(MemoryLeaseStore):
             self._moved(key, before or 0, after)
 
 
+def _hash_of(key: str) -> int:
+    return int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
+
+
 def _number_of(item: Any) -> int | None:
     """The number up to which a shard was processed, as a row says."""
     row = item or {}
@@ -320,13 +328,20 @@ class LossWorld(ProgramWorld):
         )
         facts.shards[record.shard].records.append(record)
 
+    def write_to_all(self, name: str) -> None:
+        """Put a record into each open shard."""
+        for shard in self.kinesis.state.streams[f"dev-{name}"].open_shards:
+            first, last = shard.hash_range
+            keys = (f"first{number}" for number in count())
+            self.write(name, next(key for key in keys if first <= _hash_of(key) <= last), 10)
+
     def _put_astray(self, name: str, key: str) -> str:
         """The hash key of an aggregate. Right after a reshard, it goes to a shard that is not its keys' first, as the KPL's do."""
         import base64
 
         assert self.aggregates is not None
         shards = self.kinesis.state.streams[f"dev-{name}"].open_shards
-        own = int.from_bytes(md5(key.encode(), usedforsecurity=False).digest())
+        own = _hash_of(key)
         others = [shard for shard in shards if not shard.hash_range[0] <= own <= shard.hash_range[1]]
         young = [shard for shard in others if shard.parents and self.now - shard.created_at < 120]
         if young and self.aggregates.random() < 0.7:
@@ -1200,6 +1215,11 @@ class Scenario:
             for _ in range(self.random.choice((1, 1, 2))):
                 self.world.write(name, self.random.choice(self.keys), self.random.randint(*self.sizes))
 
+    def _write_to_all(self, name: str) -> None:
+        """Let each shard have a record, as those of a busy stream have right after a reshard."""
+        if not self.is_calm and Random(f"{self.seed} {self.machine.now} nothing gone").random() >= _NOTHING_GONE:
+            self.world.write_to_all(name)
+
     # -- queries
 
     def _query(self, name: str) -> SparkQuery:
@@ -1222,6 +1242,11 @@ class Scenario:
         query.trigger = random.choice((1.0, 10.0, 60.0, _LONGEST_TRIGGER))
         # A sink that is always slower than the producer, or only slow.
         query.slow = random.choice((0.0, 0.0, 5.0, 1.2 * self.gap))
+        rare = Random(f"{self.seed} {name} nothing gone").random() < _NOTHING_GONE
+        most = int(query.given.get("maxRecordsPerTrigger", _MANY))
+        if most / (query.trigger + query.slow) < 2 * len(self.names) / self.gap and not rare:
+            # It would be behind for good, until a record at a time expires.
+            del query.given["maxRecordsPerTrigger"]
         if self.waits is not None:
             query.given |= {
                 "minBytesPerTrigger": "1m",
@@ -1234,7 +1259,10 @@ class Scenario:
             query.unlucky, query.given["startingPosition"] = 0.5, "TRIM_HORIZON"
         if self.jobs is not None and not (query.ends_at_tips or query.once):
             self._let_end(query)
-        if self.starts_before is not None and self.starts_before.random() < 0.7:
+        # The gap is as short as the stream is older than its retention.
+        age = self.world.now - self.world.facts[self.names[0]].created
+        short = self.retention < age < 1.1 * self.retention and not rare
+        if self.starts_before is not None and self.starts_before.random() < 0.7 and not short:
             before = self.world.now - self.starts_before.uniform(1.0, 1.5) * self.retention
             query.given["startingPosition"] = f"AT_TIMESTAMP:{int(before * 1000)}"
         if self.first_ends is not None and self.first_ends.random() < 0.7:
@@ -1764,7 +1792,8 @@ class Scenario:
         """Split and merge shards while aggregates for their parents are still on their way."""
         while self.machine.now < self.began + self.live:
             self.machine.sleep(random.expovariate(6 / self.retention))
-            self.world.reshard(random.choice(self.names), random)
+            self.world.reshard(name := random.choice(self.names), random)
+            self._write_to_all(name)
 
     def _let_children_expire(self, random: Random) -> None:
         """Let the sinks be down from right after a reshard until the beginning of the children has expired."""
@@ -1773,6 +1802,7 @@ class Scenario:
         for name in self.names:
             for _ in range(random.choice((1, 2))):
                 self.world.reshard(name, random)
+            self._write_to_all(name)
         # Some queries have read the parents to their end by then.
         machine.sleep(random.choice((0.0, 20.0, 60.0)))
         until = machine.now + random.uniform(1.02, 1.4) * self.retention
@@ -1879,6 +1909,7 @@ class Scenario:
         for _ in range(random.choice((2, 2, 3))):
             machine.sleep(random.choice((self.gap, 2 * self.gap, 0.2 * self.retention)))
             self.world.reshard_most(name, random)
+            self._write_to_all(name)
         machine.sleep(until - machine.now - random.choice((0.0, 30.0)))
         is_down = query.down_until == until
         if self.disturbing and (is_down or random.random() < 0.5):

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
-from benchmarks.earlier import row_of
+from benchmarks.earlier import read_by, row_of
 from benchmarks.fetching import EVENTS, SHARDS, fetch
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
@@ -119,7 +119,7 @@ def _parts() -> list[Figure]:
     registry.add(source)
     reader = InMemoryMetricReader()
     publish(registry, MeterProvider([reader]).get_meter(METER))
-    writer = EmfWriter(source, INTERVAL, lambda _text: None)
+    writer = EmfWriter(read_by(EmfWriter, source, registry), INTERVAL, lambda _text: None)
     otel = [_milliseconds(reader.get_metrics_data, COLLECTIONS) for _ in range(RUNS)]
     emf = [_milliseconds(writer.write, COLLECTIONS) for _ in range(RUNS)]
     reader.shutdown()

@@ -109,13 +109,20 @@ def _parts() -> list[Figure]:
         )
         for number in range(MANY_SHARDS)
     }
-    buffer = SimpleNamespace(waiting_since=0.0)
+    buffer = SimpleNamespace(waiting_since=0.0, start=None, lag=lambda _start, _now: 1.0)
     feeds: list[Any] = [
         SimpleNamespace(key=ShardKey("orders", shard), row=row_of(ShardKey("orders", shard)), buffer=buffer)
         for shard in stats
     ]
     registry = MetricsRegistry(now=_once_per_collection())
-    source = _collector(feeds, budget, SimpleNamespace(stats=stats))
+    stream = SimpleNamespace(
+        stats=stats,  # for earlier versions
+        subscriptions=SimpleNamespace(stats=stats),
+        losses=SimpleNamespace(count=0),
+        separate=None,
+    )
+    source = _collector(feeds, budget, stream)
+    list(source())  # raises an error, which a registry would only log
     registry.add(source)
     reader = InMemoryMetricReader()
     publish(registry, MeterProvider([reader]).get_meter(METER))

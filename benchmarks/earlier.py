@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from inspect import signature
 from typing import Any
 
 from kinesis_efo.fetcher.feed import ShardFeed
@@ -16,6 +17,11 @@ def row_of(key: ShardKey) -> Any:
     except ImportError:
         return key
     return RowKey(None, key)
+
+
+def read_by(writer: type[Any], source: Any, registry: Any) -> Any:
+    """What a writer of EMF lines reads."""
+    return source if "source" in signature(writer).parameters else registry
 
 
 def begin(feed: ShardFeed, position: Position) -> None:

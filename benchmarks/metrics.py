@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from benchmarks.canned import RECORDS_PER_EVENT, canned_kinesis, last_number
-from benchmarks.earlier import row_of
+from benchmarks.earlier import read_by, row_of
 from benchmarks.fetching import EVENTS, SHARDS, fetch
 from benchmarks.figures import Figure, Goal
 from kinesis_efo.fetcher.budget import Budget
@@ -109,17 +109,24 @@ def _parts() -> list[Figure]:
         )
         for number in range(MANY_SHARDS)
     }
-    buffer = SimpleNamespace(waiting_since=0.0)
+    buffer = SimpleNamespace(waiting_since=0.0, start=None, lag=lambda _start, _now: 1.0)
     feeds: list[Any] = [
         SimpleNamespace(key=ShardKey("orders", shard), row=row_of(ShardKey("orders", shard)), buffer=buffer)
         for shard in stats
     ]
     registry = MetricsRegistry(now=_once_per_collection())
-    source = _collector(feeds, budget, SimpleNamespace(stats=stats))
+    stream = SimpleNamespace(
+        stats=stats,  # for earlier versions
+        subscriptions=SimpleNamespace(stats=stats),
+        losses=SimpleNamespace(count=0),
+        separate=None,
+    )
+    source = _collector(feeds, budget, stream)
+    list(source())  # raises an error, which a registry would only log
     registry.add(source)
     reader = InMemoryMetricReader()
     publish(registry, MeterProvider([reader]).get_meter(METER))
-    writer = EmfWriter(source, INTERVAL, lambda _text: None)
+    writer = EmfWriter(read_by(EmfWriter, source, registry), INTERVAL, lambda _text: None)
     otel = [_milliseconds(reader.get_metrics_data, COLLECTIONS) for _ in range(RUNS)]
     emf = [_milliseconds(writer.write, COLLECTIONS) for _ in range(RUNS)]
     reader.shutdown()

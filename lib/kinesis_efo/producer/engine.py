@@ -82,14 +82,14 @@ class Engine:
         self._settings = settings
         self._clock = clock
         self._random = random
-        self.loop = self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._limit = SizeLimit(traits.max_record_bytes)
         if settings.max_outstanding_bytes < traits.max_record_bytes:
             self._limit = SizeLimit(
                 settings.max_outstanding_bytes, "'max_outstanding_bytes' allows", "'max_outstanding_bytes'"
             )
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
-        self._stall = StallWatch(settings.stall_warning, clock, self._loop, self._stalled_on)
+        self._stall = StallWatch(settings.stall_warning, clock, self._stalled_on)
         self._counts = Counts()
         # Reentrant: a signal handler may run on the thread that has the lock; `_check_signal` then raises an error.
         self._lock = threading.RLock()
@@ -376,7 +376,7 @@ class Engine:
         """Schedule a step on the loop's thread, unless it is already scheduled."""
         if step not in self._due:
             self._due.add(step)
-            self._loop.call_soon_threadsafe(step)
+            self.loop.call_soon_threadsafe(step)
 
     def _linger(self) -> None:
         with self._lock:
@@ -386,12 +386,12 @@ class Engine:
 
     def _is_later(self, seconds: float) -> bool:
         """Whether the timer for the next request is unset, or fires in more than `seconds`."""
-        return self._timer is None or self._timer.when() > self._loop.time() + seconds
+        return self._timer is None or self._timer.when() > self.loop.time() + seconds
 
     def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if seconds is None else self._loop.call_later(max(0.0, seconds), self._pump)
+        self._timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._pump)
 
     def _pump(self) -> None:
         """Send all requests that are due, and set the timer for the rest."""
@@ -415,7 +415,7 @@ class Engine:
             if request is None:
                 break
             self._counts.requests += 1
-            task = self._loop.create_task(self._send(request))
+            task = self.loop.create_task(self._send(request))
             self._tasks.add(task)
             task.add_done_callback(self._sent_or_cancelled)
         if self._queue.in_flight < self._settings.max_in_flight:
@@ -464,8 +464,8 @@ class Engine:
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
         # Fail the futures of `send` before those of flushes, so that all of them have failed when a flush raises an error.
-        self._loop.call_soon_threadsafe(self._end_sent, [*self._sent], failure)
-        self._loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
+        self.loop.call_soon_threadsafe(self._end_sent, [*self._sent], failure)
+        self.loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._sent = set()
         self._end_waits(failure)
         self._end_flushes(failure)
@@ -560,7 +560,7 @@ class Engine:
 
     def _refresh_soon(self) -> None:
         if self._refreshing is None and not self._stopped and self._failure is None:
-            self._refreshing = self._loop.create_task(self._refresh_later())
+            self._refreshing = self.loop.create_task(self._refresh_later())
 
     async def _refresh_later(self) -> None:
         try:
@@ -582,7 +582,7 @@ class Engine:
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:
-            self._recheck = self._loop.call_later(RECHECK_SECONDS, self._refresh_soon)
+            self._recheck = self.loop.call_later(RECHECK_SECONDS, self._refresh_soon)
 
     def _stalled_on(self) -> str | None:
         if not self._eager() or not self._left.records:

@@ -146,12 +146,9 @@ class StallWatch:
     `describe` returns the producer's state for the message, or None if no caller is waiting.
     """
 
-    def __init__(
-        self, seconds: float, clock: Clock, loop: asyncio.AbstractEventLoop, describe: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, seconds: float, clock: Clock, describe: Callable[[], str | None]) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._loop = loop
         self._describe = describe
         self._timer: asyncio.TimerHandle | None = None
         self._since = 0.0
@@ -162,7 +159,7 @@ class StallWatch:
         """Start watching if not started yet. Called whenever a caller begins to wait."""
         if self._timer is None:
             self._since = self._clock.monotonic()
-            self._timer = self._loop.call_later(self._seconds, self._check)
+            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check)
 
     def progress(self) -> None:
         """Record that Kinesis has acknowledged records, which ends a stall."""
@@ -189,4 +186,4 @@ class StallWatch:
             logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
         # Wait at least 0.01 s, to prevent a busy loop if the timer has fired a moment early.
-        self._timer = self._loop.call_later(max(rest, 0.01), self._check)
+        self._timer = asyncio.get_running_loop().call_later(max(rest, 0.01), self._check)

@@ -102,7 +102,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "fetcher/fetcher",
     ): tuple(f"tests/unit/{name}" for name in ("run", "cluster", "decisions", "planner", "tasks", "fetcher")),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
-    ("batch/ending", "batch/stretches", "batch/reading", "batch/planning"): (
+    ("batch/ending", "batch/ranges", "batch/reading", "batch/planning"): (
         "tests/unit/batch",
         "tests/integration/kinesis/test_batch_reading.py",
     ),

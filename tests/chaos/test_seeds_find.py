@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo.batch import planning, reading
-from kinesis_efo.batch.stretches import unlisted
+from kinesis_efo.batch.ranges import unlisted
 from kinesis_efo.clock import Clock
 from kinesis_efo.decisions import quiet
 from kinesis_efo.decisions.lineage import Lineage
@@ -144,7 +144,7 @@ def forget_that_the_clock_is_set(patch: pytest.MonkeyPatch) -> None:
 
 def believe_that_times_are_exact(patch: pytest.MonkeyPatch) -> None:
     """A batch read begins exactly at its start time."""
-    patch.setattr(reading, "first_position", lambda stretch: stretch.start)
+    patch.setattr(reading, "first_position", lambda part: part.start)
 
 
 def export_beside_rows_of_another_form(patch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, read_stretch
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ranges import BatchRange
+from kinesis_efo.batch.reading import RangeEvent, RangeProgress, read_range
 from kinesis_efo.clock import Clock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
@@ -27,16 +27,14 @@ async def batch_rows(kinesis: MemoryKinesis, ref: StreamRef, clock: Clock) -> li
     transport = PollingTransport(client, clock, 0.5)
     rows: list[tuple[str, bytes]] = []
 
-    async def take(portion: StretchEvent) -> None:
-        stretch = portion.stretch
-        for batch in decode([portion.event.payload], stretch.key, portion.after, SHARD_END, deaggregate=True):
+    async def take(portion: RangeEvent) -> None:
+        part = portion.part
+        for batch in decode([portion.event.payload], part.key, portion.after, SHARD_END, deaggregate=True):
             rows.extend((row["partitionKey"], row["data"]) for row in batch.to_pylist())
 
     for shard in await topology.shards(ref.stream_arn):
         stream = Stream(ref, transport, topology, RetrySettings(), "manifest.json", clock, limits)
         end = TIP if shard.last is None else SHARD_END
-        stretch = Stretch(ShardKey(ref.name, shard.shard_id), shard.hash_range, TRIM_HORIZON, end, shard.last)
-        await read_stretch(
-            stream, StretchProgress(stretch), clock.time, take, clock, patience=600.0, fail_on_data_loss=True
-        )
+        part = BatchRange(ShardKey(ref.name, shard.shard_id), shard.hash_range, TRIM_HORIZON, end, shard.last)
+        await read_range(stream, RangeProgress(part), clock.time, take, clock, patience=600.0, fail_on_data_loss=True)
     return rows

@@ -20,8 +20,8 @@ from unittest.mock import patch
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.ending import rows_of
 from kinesis_efo.batch.planning import kinesis_time, plan, reset_by, tip_at
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
-from kinesis_efo.batch.stretches import MARGIN_SECONDS, Stretch
+from kinesis_efo.batch.ranges import MARGIN_SECONDS, BatchRange
+from kinesis_efo.batch.reading import RangeEvent, RangeProgress, check_planned, read_range
 from kinesis_efo.errors import DataLossError, KinesisEfoError, StreamReplacedError, SubscriptionError
 from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.polling import PollingTransport, polling_limits
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 class Read(NamedTuple):
     """One attempt of a task in one shard: when it began, its rows so far, and what ended it early."""
 
-    stretch: Stretch
+    part: BatchRange
     began: float
     rows: list[str]
     error: KinesisEfoError | None
@@ -306,7 +306,7 @@ class BatchScenario:
         self._check(reads or [], acknowledged, None, named=record)
 
     async def _read_consecutive(self) -> None:
-        """Read two stretches of time, one right after the other, the first up to some seconds ahead; a shard may be split in between."""
+        """Read two time ranges, one right after the other, the first up to some seconds ahead; a shard may be split in between."""
         random = self.random
         begin = round(self.now - random.choice((10.0, 3600.0)), 3)
         middle = round(self.now + random.choice((-5.0, 0.0, 2.0, 4.0)), 3)
@@ -329,7 +329,7 @@ class BatchScenario:
             record.name for record in self.records if begin <= record.arrival and record.acknowledged < acknowledged
         }
         if not any(read.error or read.warned for read in first + second) and (lost := wanted - rows.keys()):
-            self._fail(f"{len(lost)} records are in neither of two consecutive stretches: {sorted(lost)[:3]}")
+            self._fail(f"{len(lost)} records are in neither of two consecutive ranges: {sorted(lost)[:3]}")
 
     async def _read_past(self) -> None:
         """Read up to a time before the read is loaded, and soon after a shard was split or merged."""
@@ -377,28 +377,28 @@ class BatchScenario:
             self._reshard()
             self._put(20)
         reads = []
-        for stretch in planned:
+        for part in planned:
             if self.generations and self.random.random() < 0.7:
                 await asyncio.sleep(max(0.0, self.generated_at + DAY + self.random.uniform(0.0, 15.0) - self.now))
             elif not self.generations:
                 await asyncio.sleep(self.waits * self.random.random() / len(planned) if self.waits else 0.0)
             stop = self.random.randrange(3) if self.repeats and self.random.random() < 0.8 else None
-            read = await self._task(stretch, again=False, stop=stop)
+            read = await self._task(part, again=False, stop=stop)
             if stop is not None and read.error is None:
                 await asyncio.sleep(self.random.choice((1.0, 100.0, 300.0, 300.0, 2000.0)))
-                other = await self._task(stretch, again=True, stop=None)
+                other = await self._task(part, again=True, stop=None)
                 if (
                     other.error is None
                     and (self.fail or not other.warned)
                     and other.rows[: len(read.rows)] != read.rows
                 ):
-                    self._fail(f"another attempt in {stretch} has other rows: {read.rows[:5]}, {other.rows[:5]}")
-                read = Read(stretch, read.began if other.error is None else other.began, *other[2:])
+                    self._fail(f"another attempt in {part} has other rows: {read.rows[:5]}, {other.rows[:5]}")
+                read = Read(part, read.began if other.error is None else other.began, *other[2:])
             reads.append(read)
         return None if self.recreate else reads
 
-    async def _task(self, stretch: Stretch, *, again: bool, stop: int | None) -> Read:
-        """Read one stretch, or as far as it comes before its task is killed."""
+    async def _task(self, part: BatchRange, *, again: bool, stop: int | None) -> Read:
+        """Read one range, or as far as it comes before its task is killed."""
         client = MemoryClient(self.world.kinesis)
         clock = KinesisClock(self.clock, warns=False)
         clock.watch(client)
@@ -411,27 +411,27 @@ class BatchScenario:
         rows: list[str] = []
         taken = 0
 
-        async def take(portion: StretchEvent) -> None:
+        async def take(portion: RangeEvent) -> None:
             nonlocal taken
             if stop is not None and taken >= stop:
                 raise _Stopped
             taken += 1
-            if portion.stretch.key != stretch.key:
+            if portion.part.key != part.key:
                 stalls, self.stalls = self.stalls, 0.0
                 await asyncio.sleep(stalls)
-            end = stretch.end if stretch.end.kind is PositionKind.AFTER else SHARD_END
-            for batch in decode([portion.event.payload], portion.stretch.key, portion.after, end, deaggregate=True):
-                rows.extend(row.decode() for row in rows_of(portion.stretch, batch)["data"].to_pylist())
+            end = part.end if part.end.kind is PositionKind.AFTER else SHARD_END
+            for batch in decode([portion.event.payload], portion.part.key, portion.after, end, deaggregate=True):
+                rows.extend(row.decode() for row in rows_of(portion.part, batch)["data"].to_pylist())
 
         began, error = self.now, None
-        left = [stretch]
+        left = [part]
         with _warnings() as warned:
             try:
                 while left:
                     begins = partial(check_planned, topology, ref, "m.json", clock, again=again, fail=self.fail)
-                    reading = read_stretch(
+                    reading = read_range(
                         stream,
-                        StretchProgress(left[0]),
+                        RangeProgress(left[0]),
                         lambda: clock.answered,
                         take,
                         self.clock,
@@ -446,18 +446,18 @@ class BatchScenario:
                 if _cause(fault, _Stopped) is None:
                     error = fault
             except TimeoutError:
-                self._fail(f"{stretch} is not over after an hour")
+                self._fail(f"{part} is not over after an hour")
         if self.recreate:
             if not isinstance(error, StreamReplacedError) or rows:
-                self._fail(f"{stretch} of a stream that was created again has {len(rows)} rows: {error!r}")
+                self._fail(f"{part} of a stream that was created again has {len(rows)} rows: {error!r}")
             self.outcome.losses += 1
-            return Read(stretch, began, [], None, [str(error)])
+            return Read(part, began, [], None, [str(error)])
         refused = self.kind == "named" and self.listing_age and isinstance(error, SubscriptionError)
         if error is not None and not refused and not isinstance(error, DataLossError):
-            self._fail(f"{stretch} fails: {error!r}")
+            self._fail(f"{part} fails: {error!r}")
         if "acceptDataLoss" in f"{error} {warned}":
-            self._fail(f"{stretch} names an option that batch reads refuse: {error or warned}")
-        return Read(stretch, began, rows, error, warned)
+            self._fail(f"{part} names an option that batch reads refuse: {error or warned}")
+        return Read(part, began, rows, error, warned)
 
     # -- what must hold
 
@@ -479,13 +479,13 @@ class BatchScenario:
             if (since is not None and record.arrival < since) or (until is not None and record.arrival >= until):
                 self._fail(f"row {row} of {record.arrival} lies outside of the read from {since} to {until}")
         owed = [record for record in self.records if self._is_owed(record, acknowledged, since, until, named)]
-        by_shard = {read.stretch.key.shard: read for read in reads}
+        by_shard = {read.part.key.shard: read for read in reads}
         for record in owed:
             if record.name in rows:
                 continue
             read = self._read_of(record.shard, by_shard)
             if read is None:
-                self._fail(f"record {record.name} of {record.shard} is in no stretch")
+                self._fail(f"record {record.name} of {record.shard} is in no range")
             is_kept = record.arrival > self.now - DAY + CLOCK_ERROR
             if is_kept and not self.fail and not any(read.error for read in reads):
                 self._fail(f"record {record.name} of {record.shard} is missing, but Kinesis has it still")
@@ -498,17 +498,17 @@ class BatchScenario:
                 continue
             for shard in self.world.kinesis.state.streams[STREAM].shards.keys() & self.created.keys():
                 said = [str(read.error), *(each for each in read.warned if "newer than the plan" not in each)]
-                until = read.stretch.until
+                until = read.part.until
                 if until and self.created[shard] > until / 1000 + MARGIN_SECONDS + 1.0 and shard in " ".join(said):
-                    self._fail(f"{read.stretch} reports a loss in {shard}, which is younger than its end: {said}")
+                    self._fail(f"{read.part} reports a loss in {shard}, which is younger than its end: {said}")
             # The trim horizon has moved since the planning, and the shard is older than that.
             moved = read.began - self.planned_at
-            if (read.error or read.warned) and read.stretch.horizon is not None:
+            if (read.error or read.warned) and read.part.horizon is not None:
                 self.outcome.losses += 1
-                if moved + CLOCK_ERROR < 0 or read.stretch.created > self.now - DAY + CLOCK_ERROR:
-                    self._fail(f"{read.stretch} reports a loss where nothing can be lost: {read.error}")
+                if moved + CLOCK_ERROR < 0 or read.part.created > self.now - DAY + CLOCK_ERROR:
+                    self._fail(f"{read.part} reports a loss where nothing can be lost: {read.error}")
             if read.error and self.fail is False:
-                self._fail(f"{read.stretch} fails with failOnDataLoss=false: {read.error}")
+                self._fail(f"{read.part} fails with failOnDataLoss=false: {read.error}")
         self.outcome.rows += rows.total()
         self.outcome.whole += not any(read.error or read.warned for read in reads)
 

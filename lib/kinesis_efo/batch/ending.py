@@ -1,4 +1,4 @@
-"""Decides which rows belong to a shard's range in a batch read (a `Stretch`), and whether all of them have been read. Does no I/O."""
+"""Decides which rows belong to a shard's range in a batch read (a `BatchRange`), and whether all of them have been read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS, Quiet
 from kinesis_efo.errors import FrameError, RetriesExhaustedError, SubscriptionError
 from kinesis_efo.positions import Position, PositionKind
@@ -18,16 +18,16 @@ DISORDER_MS: Final = 2_000
 """Reading begins this many milliseconds before a start time and ends this many after an end time: records may arrive out of order."""
 
 
-def first_position(stretch: Stretch) -> Position:
+def first_position(part: BatchRange) -> Position:
     """Return where reading begins: at the start of the range or, if the start is a time, `DISORDER_MS` earlier."""
-    return stretch.start if stretch.since is None else Position.at_timestamp(max(0, stretch.since - DISORDER_MS))
+    return part.start if part.since is None else Position.at_timestamp(max(0, part.since - DISORDER_MS))
 
 
 class Completion:
     """Detects when all rows of a shard's range were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
 
-    def __init__(self, stretch: Stretch, timeout: float) -> None:
-        self._stretch = stretch
+    def __init__(self, part: BatchRange, timeout: float) -> None:
+        self._part = part
         self._timeout = timeout
         self._quiet = Quiet()
 
@@ -38,9 +38,9 @@ class Completion:
         if self._is_reached(event) or self._has_nothing_more:
             return True
         if self._quiet.seconds_empty(0.0) >= self._timeout:
-            stretch = self._stretch
+            part = self._part
             raise RetriesExhaustedError(
-                f"shard {stretch.key} has not reached {f'its end at AFTER:{stretch.last}' if stretch.last else stretch.end}, where its "
+                f"shard {part.key} has not reached {f'its end at AFTER:{part.last}' if part.last else part.end}, where its "
                 f"read ends, for {self._quiet.seconds_empty(0.0):.0f} s: {self._quiet}. No record is known to be missing",
                 remedy="repeat the read, and check the AWS Health Dashboard for Kinesis problems",
             )
@@ -48,51 +48,51 @@ class Completion:
 
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the range can arrive after a response at `server_time`."""
-        until = self._stretch.until
+        until = self._part.until
         # True for an end that is a sequence number: it existed when the read was planned, and later records have higher numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
-        head, stretch = event.head, self._stretch
+        head, part = event.head, self._part
         if head.continuation is None:
             return True
-        if stretch.until is None:
-            return stretch.end.kind is PositionKind.AFTER and not head.still and head.continuation >= stretch.end.value
+        if part.until is None:
+            return part.end.kind is PositionKind.AFTER and not head.still and head.continuation >= part.end.value
         arrived = last_arrival(event.payload) if head.records else None
-        return arrived is not None and arrived >= stretch.until + DISORDER_MS
+        return arrived is not None and arrived >= part.until + DISORDER_MS
 
     @property
     def _has_nothing_more(self) -> bool:
         # Responses without records end the range only in an open shard: for a closed shard, Kinesis reports the end.
-        return self._stretch.last is None and not self._stretch.end.is_end and self._quiet.is_at_tip()
+        return self._part.last is None and not self._part.end.is_end and self._quiet.is_at_tip()
 
 
-def rows_of(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
+def rows_of(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
     Raises `FrameError` if a row lacks the arrival time that decides this, and `SubscriptionError` if a `refused` range has rows, which another
     range may have as well.
     """
-    rows = _within(stretch, batch)
-    if stretch.refused and rows.num_rows:
+    rows = _within(part, batch)
+    if part.refused and rows.num_rows:
         raise SubscriptionError(
-            f"shard {stretch.key} is not in the plan of the read, because Kinesis did not list it yet, and comes from a merge with a shard that "
+            f"shard {part.key} is not in the plan of the read, because Kinesis did not list it yet, and comes from a merge with a shard that "
             "may not be read: load the read again in a minute"
-        ).about(*stretch.key)
+        ).about(*part.key)
     return rows
 
 
-def _within(stretch: Stretch, batch: pa.RecordBatch) -> pa.RecordBatch:
-    if stretch.since is None and stretch.until is None:
+def _within(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
+    if part.since is None and part.until is None:
         return batch
     arrived = batch.column("approximateArrivalTimestamp")
     if arrived.null_count:
         raise FrameError(
-            f"a record of shard {stretch.key} has no arrival time, so it is unknown whether it belongs to the read. "
+            f"a record of shard {part.key} has no arrival time, so it is unknown whether it belongs to the read. "
             "Read the shard between sequence numbers instead"
-        ).about(*stretch.key)
-    since = _LEAST if stretch.since is None else stretch.since * 1000
-    until = _MOST if stretch.until is None else stretch.until * 1000
+        ).about(*part.key)
+    since = _LEAST if part.since is None else part.since * 1000
+    until = _MOST if part.until is None else part.until * 1000
     times = arrived.cast(pa.int64())
     extremes = pc.min_max(times).as_py()
     if not len(times) or (extremes["min"] >= since and extremes["max"] < until):

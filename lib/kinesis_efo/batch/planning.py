@@ -1,6 +1,6 @@
 """Plans a batch read: gets shards, retention and the time from Kinesis, and rejects impossible reads.
 
-The module `stretches` decides which range of each shard is read.
+The module `ranges` decides which range of each shard is read.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from math import ceil
 from typing import Final
 
 from kinesis_efo.aws import AsyncClients
-from kinesis_efo.batch.stretches import LISTED_SECONDS, MARGIN_SECONDS, Stretch, stretches
+from kinesis_efo.batch.ranges import LISTED_SECONDS, MARGIN_SECONDS, BatchRange, batch_ranges
 from kinesis_efo.clock import Clock, SystemClock
-from kinesis_efo.decisions.lineage import Lineage, Shard, Side
+from kinesis_efo.decisions.lineage import Lineage, ReadBound, Shard
 from kinesis_efo.decisions.losses import names_another
 from kinesis_efo.decisions.quiet import FUTURE_SECONDS
 from kinesis_efo.errors import ConfigurationError
@@ -81,7 +81,7 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
 
 async def plan(
     manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
-) -> list[Stretch]:
+) -> list[BatchRange]:
     """Plan a read. Waits until the latest end has passed, because a shard may be split until then.
 
     Args:
@@ -120,20 +120,20 @@ async def plan(
         if 0 < left <= _LONGEST_WAIT_SECONDS:  # later ends are rejected
             await clock.sleep(left)
             listed = await listings()
-        planners = [StretchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
+        planners = [BatchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]
         planned = await asyncio.gather(*(each.plan(shards) for each, shards in zip(planners, listed, strict=True)))
         found = [
-            replace(stretch, planned=clock.latest, stream_created=identity.created)
-            for identity, stretches in zip(identities, planned, strict=True)
-            for stretch in stretches
+            replace(part, planned=clock.latest, stream_created=identity.created)
+            for identity, parts in zip(identities, planned, strict=True)
+            for part in parts
         ]
         # Wait for the newest start: Kinesis rejects a start in its future.
-        newest = max((stretch.since or 0 for stretch in found), default=0)
+        newest = max((part.since or 0 for part in found), default=0)
         await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
 
 
-class StretchPlanner:
+class BatchPlanner:
     """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
 
     def __init__(
@@ -156,18 +156,18 @@ class StretchPlanner:
         self._end = self._bounds.of(ref.name) or tip
         self._ends = {shard: position or tip for shard, position in self._bounds.named(ref.name).items()}
 
-    async def plan(self, shards: list[Shard]) -> list[Stretch]:
+    async def plan(self, shards: list[Shard]) -> list[BatchRange]:
         """Plan the read of the `shards` that ListShards returned. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
         check_ends(self._where, self._end_name, self._bounds, self._ref.name, shards, self._now)
         self._check_starts(by_id)
         self._check_order()
         starts = await self._within_retention()
-        found = stretches(
+        found = batch_ranges(
             self._ref.name,
             shards,
-            Side(starts, self._starts, await self._open_at(starts, -MARGIN_SECONDS, by_id)),
-            Side(self._end, self._ends, await self._open_at(self._end, LISTED_SECONDS, by_id)),
+            ReadBound(starts, self._starts, await self._open_at(starts, -MARGIN_SECONDS, by_id)),
+            ReadBound(self._end, self._ends, await self._open_at(self._end, LISTED_SECONDS, by_id)),
         )
         logger.info(
             "stream %r: batch read of %d of %d shards from %s to %s%s",
@@ -176,19 +176,17 @@ class StretchPlanner:
         )  # fmt: skip
         found = await self._with_horizon(found)
         strict, newest, partly = await self._is_strict(), max(by_id), bool(self._starts or self._ends)
-        return [replace(stretch, strict=strict, newest=newest, partly=partly) for stretch in found]
+        return [replace(part, strict=strict, newest=newest, partly=partly) for part in found]
 
-    async def _with_horizon(self, found: list[Stretch]) -> list[Stretch]:
+    async def _with_horizon(self, found: list[BatchRange]) -> list[BatchRange]:
         """Record the current trim horizon in the ranges that begin there, because the horizon moves before the ranges are read."""
         created, horizon = 0, self._now - _SHORTEST_RETENTION
-        if any(stretch.start == TRIM_HORIZON and stretch.created <= horizon for stretch in found):
+        if any(part.start == TRIM_HORIZON and part.created <= horizon for part in found):
             created, retention = await self._summary()
             horizon = self._now - retention
         return [
-            replace(stretch, horizon=horizon, created=stretch.created or created)
-            if stretch.start == TRIM_HORIZON
-            else stretch
-            for stretch in found
+            replace(part, horizon=horizon, created=part.created or created) if part.start == TRIM_HORIZON else part
+            for part in found
         ]
 
     async def _summary(self) -> StreamSummary:

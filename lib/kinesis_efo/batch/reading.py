@@ -18,7 +18,7 @@ from aiobotocore.config import AioConfig
 
 from kinesis_efo.aws import AsyncClients
 from kinesis_efo.batch.ending import Completion, first_position, rows_of
-from kinesis_efo.batch.stretches import Stretch, dated, trimmed, unlisted
+from kinesis_efo.batch.ranges import BatchRange, dated, trimmed, unlisted
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.decisions.lineage import announced
 from kinesis_efo.decisions.losses import Facts
@@ -56,19 +56,19 @@ _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
 """A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
 
 
-class StretchEvent(NamedTuple):
+class RangeEvent(NamedTuple):
     """An event with records. `after` is the position up to which the shard was read before the event."""
 
-    stretch: Stretch
+    part: BatchRange
     after: Position
     event: Event
 
 
 @dataclass(slots=True)
-class StretchProgress:
+class RangeProgress:
     """How far a shard's range was read, for the log."""
 
-    stretch: Stretch
+    part: BatchRange
     rows: int = 0  # Delivered rows
     records: int = 0  # Fetched Kinesis records, including records before and after the range
     bytes: int = 0  # Size of the fetched events
@@ -82,9 +82,9 @@ class StretchProgress:
 
     def __str__(self) -> str:
         at = f", at {instant(self.arrived / 1000)}" if self.arrived is not None else ""
-        until = f" of {instant(self.stretch.until / 1000)}" if self.stretch.until is not None else ""
+        until = f" of {instant(self.part.until / 1000)}" if self.part.until is not None else ""
         fetched = f"{self.records:,} records fetched, {format_size(self.bytes)}{at}{until}"
-        return f"{self.stretch.key}: {self.rows:,} rows of {fetched}"
+        return f"{self.part.key}: {self.rows:,} rows of {fetched}"
 
 
 def pace_of(rate: int) -> Pace:
@@ -105,18 +105,18 @@ class _Complete(Exception):
 
 
 @dataclass
-class _StretchSink:
+class _RangeSink:
     """Receives the events of one shard until its range is complete; implements `EventSink`. `after`: how far the shard was read."""
 
     room = Unlimited()
     committed = None
-    progress: StretchProgress
+    progress: RangeProgress
     completion: Completion
     server_time: Callable[[], float]
-    take: Callable[[StretchEvent], Awaitable[None]]
+    take: Callable[[RangeEvent], Awaitable[None]]
     clock: Clock
     after: Position
-    begins: Callable[[Stretch], Awaitable[None]] | None = None
+    begins: Callable[[BatchRange], Awaitable[None]] | None = None
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
@@ -125,10 +125,10 @@ class _StretchSink:
         self.progress.add(event)
         self.children = event.head.children
         if self.begins is not None:
-            await self.begins(self.progress.stretch)
+            await self.begins(self.progress.part)
             self.begins = None
         if event.head.records:
-            await self.take(StretchEvent(self.progress.stretch, self.after, event))
+            await self.take(RangeEvent(self.progress.part, self.after, event))
         if not event.head.still:
             self.after = event.through
         if complete:
@@ -140,17 +140,17 @@ _REMEDY: Final = (
 )
 
 
-async def read_stretch(
+async def read_range(
     stream: Stream,
-    progress: StretchProgress,
+    progress: RangeProgress,
     server_time: Callable[[], float],
-    take: Callable[[StretchEvent], Awaitable[None]],
+    take: Callable[[RangeEvent], Awaitable[None]],
     clock: Clock,
     *,
     patience: float,
     fail_on_data_loss: bool,
-    begins: Callable[[Stretch], Awaitable[None]] | None = None,
-) -> list[Stretch]:
+    begins: Callable[[BatchRange], Awaitable[None]] | None = None,
+) -> list[BatchRange]:
     """Read one shard's range to its end. Return the ranges of children that are missing from the plan, to be read next.
 
     Args:
@@ -162,18 +162,18 @@ async def read_stretch(
         fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
         begins: Awaited after the first response, before its records are passed to `take`.
     """
-    stretch = progress.stretch
-    if stretch.newest is not None and stretch.key.shard > stretch.newest:
+    part = progress.part
+    if part.newest is not None and part.key.shard > part.newest:
         await stream.refresh(patient=True)
-        stretch = progress.stretch = dated(stretch, stream.lineage.shards)
-        if stretch.is_empty:
+        part = progress.part = dated(part, stream.lineage.shards)
+        if part.is_empty:
             if begins is not None:
-                await begins(replace(stretch, horizon=None))  # the list may be that of a stream that was created again
+                await begins(replace(part, horizon=None))  # the list may be that of a stream that was created again
             return []
-    sink = _StretchSink(progress, Completion(stretch, patience), server_time, take, clock, stretch.start, begins)
+    sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
     # The low watermark of a start time. Other starts need none: a sequence number contains its time, and `begins` checks the trim horizon.
-    from_horizon = stretch.start.kind is PositionKind.TRIM_HORIZON
-    since = stretch.since / 1000 if stretch.since is not None else server_time() if from_horizon else None
+    from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
+    since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0
 
     async def may_open() -> None:
@@ -181,31 +181,31 @@ async def read_stretch(
         calls += 1
         if calls > 1 and sink.begins is not None:
             # Check the stream without waiting for the first response, which never comes if the stream was recreated without this shard.
-            await sink.begins(stretch)
+            await sink.begins(part)
 
     try:
-        subscription = stream.subscribe(stretch.key.shard, first_position(stretch), sink, Facts(since), may_open)
-        if stretch.last is not None:
-            subscription.close_at(stretch.last, ())
+        subscription = stream.subscribe(part.key.shard, first_position(part), sink, Facts(since), may_open)
+        if part.last is not None:
+            subscription.close_at(part.last, ())
         await subscription.run()
     except _Complete:
         pass
     except KinesisEfoError as error:
         if not isinstance(error, DataLossError) or not error.causes:
-            raise error.about(*stretch.key)  # noqa: B904 - the same error
+            raise error.about(*part.key)  # noqa: B904 - the same error
         if fail_on_data_loss:
             # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
-            raise DataLossError(error.causes[0], remedy=_REMEDY).about(*stretch.key) from error.__cause__
+            raise DataLossError(error.causes[0], remedy=_REMEDY).about(*part.key) from error.__cause__
         logger.warning("%s; continuing without it, as set by option failOnDataLoss=false", error.causes[0])
         # Also read the children that the lost shard's last event would have announced, or descendants if these are lost, too.
         await stream.refresh(patient=True)
         listed = stream.lineage.shards
         parents = {parent for each in listed for parent in each.parents if parent not in stream.lineage}
-        if gone := sorted(parent for parent in parents if stretch.newest is not None and parent > stretch.newest):
+        if gone := sorted(parent for parent in parents if part.newest is not None and parent > part.newest):
             text = "stream %s: shards %s, which are newer than the plan, are gone, and so are their unlisted ancestors"
-            logger.warning(text, stretch.key.stream, ", ".join(gone))
-        return unlisted(stretch, announced(listed)) if stretch.last is None else []
-    return unlisted(stretch, sink.children)
+            logger.warning(text, part.key.stream, ", ".join(gone))
+        return unlisted(part, announced(listed)) if part.last is None else []
+    return unlisted(part, sink.children)
 
 
 async def check_planned(
@@ -213,7 +213,7 @@ async def check_planned(
     ref: StreamRef,
     source: str,
     clock: KinesisClock,
-    stretch: Stretch,
+    part: BatchRange,
     *,
     again: bool,
     fail: bool,
@@ -223,21 +223,21 @@ async def check_planned(
     Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, in a later
     attempt of a task (`again`), if the trim horizon may have moved at all.
     """
-    replaceable = stretch.stream_created is not None and clock.time() - stretch.planned > _REPLACED_SECONDS
-    trimmable = stretch.horizon is not None and clock.time() - stretch.created >= _CERTAIN_SECONDS
+    replaceable = part.stream_created is not None and clock.time() - part.planned > _REPLACED_SECONDS
+    trimmable = part.horizon is not None and clock.time() - part.created >= _CERTAIN_SECONDS
     if not replaceable and not trimmable:
         return
     created, retention = await explained(lister.summary(ref.stream_arn), ref, source)
-    if stretch.stream_created not in (None, created):
+    if part.stream_created not in (None, created):
         raise StreamReplacedError(
-            f"shard {stretch.key}: {ref.stream_arn} (from {source}) was deleted and created again at {instant(created)}, after the "
-            f"read was planned at {instant(stretch.planned)}; read again for the records of the new stream"
+            f"shard {part.key}: {ref.stream_arn} (from {source}) was deleted and created again at {instant(created)}, after the "
+            f"read was planned at {instant(part.planned)}; read again for the records of the new stream"
         )
     horizons = clock.time() - retention, clock.latest - retention
-    if not trimmable or (lost := trimmed(stretch, *horizons, again=again)) is None:
+    if not trimmable or (lost := trimmed(part, *horizons, again=again)) is None:
         return
     what = (
-        f"shard {stretch.key}: the read was planned when the trim horizon was at {instant(lost.since)}, and begins when it is at "
+        f"shard {part.key}: the read was planned when the trim horizon was at {instant(lost.since)}, and begins when it is at "
         f"{instant(lost.horizon)}{', in another attempt of a task' if again else ''}: any records between the two are gone (retention)"
     )
     if lost.tolerated:
@@ -258,7 +258,7 @@ class Reading:
 
     def __init__(
         self,
-        stretches: Sequence[Stretch],
+        parts: Sequence[BatchRange],
         manifest: Manifest,
         options: SourceOptions,
         clock: Clock | None = None,
@@ -267,7 +267,7 @@ class Reading:
         again: bool = False,
     ) -> None:
         self._again = again
-        self._progress = {stretch.key: StretchProgress(stretch) for stretch in stretches}
+        self._progress = {part.key: RangeProgress(part) for part in parts}
         self._manifest = manifest
         self._options = options
         self._clock = clock or SystemClock()
@@ -277,7 +277,7 @@ class Reading:
         """Read the ranges. Batches of several shards may interleave; the rows of each shard are in order."""
         began = self._clock.monotonic()
         loop = asyncio.new_event_loop()
-        portions: asyncio.Queue[StretchEvent | None] = asyncio.Queue(_WAITING_EVENTS)
+        portions: asyncio.Queue[RangeEvent | None] = asyncio.Queue(_WAITING_EVENTS)
         reading = loop.create_task(self._read(portions))
         thread = threading.Thread(target=loop.run_forever, name="kinesis-efo batch", daemon=True)
         thread.start()
@@ -294,23 +294,23 @@ class Reading:
             thread.join()
             loop.close()
 
-    def _rows(self, portion: StretchEvent) -> Iterator[pa.RecordBatch]:
-        stretch = portion.stretch
-        through = stretch.end if stretch.end.kind is PositionKind.AFTER else SHARD_END
+    def _rows(self, portion: RangeEvent) -> Iterator[pa.RecordBatch]:
+        part = portion.part
+        through = part.end if part.end.kind is PositionKind.AFTER else SHARD_END
         for batch in decode(
             [portion.event.payload],
-            stretch.key,
+            part.key,
             portion.after,
             through,
             deaggregate=self._options.deaggregate is not Deaggregation.OFF,
-            hash_range=stretch.hash_range if stretch.strict else None,
+            hash_range=part.hash_range if part.strict else None,
             left_out=self._left_out,
         ):
-            if (rows := rows_of(stretch, batch)).num_rows:
-                self._progress[stretch.key].rows += rows.num_rows
+            if (rows := rows_of(part, batch)).num_rows:
+                self._progress[part.key].rows += rows.num_rows
                 yield rows
 
-    async def _read(self, portions: asyncio.Queue[StretchEvent | None]) -> None:
+    async def _read(self, portions: asyncio.Queue[RangeEvent | None]) -> None:
         word = asyncio.create_task(self._log_progress())
         try:
             clients = AsyncClients(self._options.aws.of(self._manifest.application), self._manifest.region)
@@ -333,11 +333,11 @@ class Reading:
             await portions.put(None)
 
     async def _read_one(
-        self, clients: AsyncClients, progress: StretchProgress, take: Callable[[StretchEvent], Awaitable[None]]
+        self, clients: AsyncClients, progress: RangeProgress, take: Callable[[RangeEvent], Awaitable[None]]
     ) -> None:
         """Read a range, and then the ranges that follow it, each with separate clients, so that only this shard's responses set `clock`."""
         options, source = self._options, self._manifest.source
-        ref = self._manifest.streams[progress.stretch.key.stream]
+        ref = self._manifest.streams[progress.part.key.stream]
         fail = options.fail_on_data_loss
         # Do not warn: the planning has already warned.
         clock, listed_at = KinesisClock(self._clock, warns=False), KinesisClock(self._clock, warns=False)
@@ -350,7 +350,7 @@ class Reading:
             limits, lister = polling_limits(KINESIS_LIMITS, options.shard_rate), Topology(control, clock)
             stream = Stream(ref, transport, lister, options.retry, source, clock, limits, fail_on_data_loss=fail)
             patient = Topology(control, listed_at, Patience(options.retry, self._clock))
-            more = await read_stretch(
+            more = await read_range(
                 stream,
                 progress,
                 lambda: clock.answered,
@@ -360,10 +360,10 @@ class Reading:
                 fail_on_data_loss=fail,
                 begins=partial(check_planned, patient, ref, source, listed_at, again=self._again, fail=fail),
             )
-        for stretch in more:
-            logger.info("%s was not listed when the read was planned: reading it after its parent", stretch)
-            self._progress[stretch.key] = StretchProgress(stretch)
-            await self._read_one(clients, self._progress[stretch.key], take)
+        for part in more:
+            logger.info("%s was not listed when the read was planned: reading it after its parent", part)
+            self._progress[part.key] = RangeProgress(part)
+            await self._read_one(clients, self._progress[part.key], take)
 
     async def _log_progress(self) -> None:
         while True:

@@ -233,7 +233,7 @@ def overlap_beyond(known: Iterable[tuple[int, int]], child: tuple[int, int], oth
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ReadBound:
     """The start or the end of a read of one stream."""
 
     everywhere: Position  # The position for all shards that are not in `named`
@@ -242,7 +242,7 @@ class Side:
     open_then: Collection[str] | None = None
 
 
-def begins(lineage: Lineage, start: Side) -> dict[str, Position]:
+def begins(lineage: Lineage, start: ReadBound) -> dict[str, Position]:
     """Return the start of each shard to read, parents first. An ancestor of a named shard is only read if it is named, too."""
     passed = lineage.ancestors(start.named)
     reachable = None if start.open_then is None else lineage.with_descendants(start.open_then)
@@ -268,7 +268,7 @@ class Beginning(NamedTuple):
     left_out: list[str]
 
 
-def beginning(lineage: Lineage, start: Side) -> Beginning:
+def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
 
     A closed shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, the child of its
@@ -276,7 +276,7 @@ def beginning(lineage: Lineage, start: Side) -> Beginning:
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
-    >>> offset, _ = beginning(Lineage([parent, left, right]), Side(TRIM_HORIZON, {"l": Position.after(7)}))
+    >>> offset, _ = beginning(Lineage([parent, left, right]), ReadBound(TRIM_HORIZON, {"l": Position.after(7)}))
     >>> print({shard: str(position) for shard, position in offset.items()})
     {'l': 'AFTER:7', 'r': 'TRIM_HORIZON'}
     """

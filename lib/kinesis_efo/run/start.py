@@ -8,7 +8,7 @@ from math import floor, inf
 from typing import Final
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.lineage import Beginning, Side, beginning, read_to_end
+from kinesis_efo.decisions.lineage import Beginning, ReadBound, beginning, read_to_end
 from kinesis_efo.decisions.losses import created_at
 from kinesis_efo.errors import ConfigurationError, LeaseTableError, StreamError, StreamReplacedError
 from kinesis_efo.fetcher.streams import LIST_AGAIN_SECONDS, by_stream
@@ -130,7 +130,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
             )
         named = {shard: at for shard, at in named.items() if ShardKey(name, shard) not in waiting}
         everywhere = await stream.starting_positions(bounds.of(name) or now)
-        found = await _beginning(stream, Side(next(iter(everywhere.values())), named, everywhere.keys()), clock)
+        found = await _beginning(stream, ReadBound(next(iter(everywhere.values())), named, everywhere.keys()), clock)
         if found.left_out:
             raise ConfigurationError(
                 f"the query would never read {', '.join(found.left_out)} of stream {name!r}: if 'startingPosition' names a parent and a "
@@ -140,7 +140,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
     return positions
 
 
-async def _beginning(stream: Stream, start: Side, clock: Clock) -> Beginning:
+async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
     """Wait until all shards in `start` are listed, then return the query's first offset.
 
     Until a shard is listed, its ancestors are unknown: if a named shard is one of them, it must be read first.
@@ -196,7 +196,7 @@ async def _from_leases(
         # A shard with unfinished ancestors is read after them, from its beginning, even if its row has a later position of another query.
         del positions[shard]
     for name, rows in by_stream(positions).items():
-        left_out = set((await _beginning(streams[name], Side(TRIM_HORIZON, rows, ()), clock)).left_out)
+        left_out = set((await _beginning(streams[name], ReadBound(TRIM_HORIZON, rows, ()), clock)).left_out)
         if (lineage := streams[name].lineage).lost(rows):
             # Do not reject shards whose parents were trimmed: the query reports the loss of the parents and then reads these shards.
             left_out -= lineage.with_descendants(

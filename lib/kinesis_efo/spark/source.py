@@ -28,7 +28,7 @@ from kinesis_efo.planner.lifecycle import is_sparks_process, log_to_stderr
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kinesis_efo.batch.stretches import Stretch
+    from kinesis_efo.batch.ranges import BatchRange
     from kinesis_efo.spark.sink import KinesisWriter
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
@@ -122,10 +122,10 @@ class KinesisEfoSource(DataSource):
 
 
 @dataclass(frozen=True)
-class StretchPartition(InputPartition):
+class BatchPartition(InputPartition):
     """The ranges of different shards that one task reads."""
 
-    stretches: tuple[Stretch, ...]
+    parts: tuple[BatchRange, ...]
 
 
 class KinesisBatchReader(DataSourceReader):
@@ -163,11 +163,11 @@ class KinesisBatchReader(DataSourceReader):
         each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
         # Distribute the ranges in turn, so that each task gets some ranges of closed shards, which come first in `planned`.
-        return [StretchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
+        return [BatchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, StretchPartition)
-        if not partition.stretches:
+        assert isinstance(partition, BatchPartition)
+        if not partition.parts:
             return
         from pyspark import TaskContext
 
@@ -179,7 +179,7 @@ class KinesisBatchReader(DataSourceReader):
         left_out = partial(LEFT_OUT.add, settings=options.metrics)
         task = TaskContext.get()
         again = task is not None and task.attemptNumber() > 0
-        yield from Reading(partition.stretches, self._manifest, options, left_out=left_out, again=again).batches()
+        yield from Reading(partition.parts, self._manifest, options, left_out=left_out, again=again).batches()
 
 
 class KinesisTimeReader(DataSourceReader):

@@ -49,8 +49,8 @@ def tail(given: Given) -> None:
         earliest, latest = asyncio.run(_kinesis_time(given.aws, chosen))
         position = _start(given.start or "LATEST", earliest)
         end = None if given.until is None else _until(given.until, latest)
-        stretch = _Stretch(position, given.last, end, given.shard or ())
-        asyncio.run(_run(given.aws, chosen, stretch, printer, seconds, given.take_over))
+        covered = _Range(position, given.last, end, given.shard or ())
+        asyncio.run(_run(given.aws, chosen, covered, printer, seconds, given.take_over))
     except KeyboardInterrupt:
         pass  # the usual way to end it
     finally:
@@ -59,7 +59,7 @@ def tail(given: Given) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Range:
     """The part of the stream to read.
 
     Reading begins `last` records before `start` in each shard. `until` is in epoch seconds, None for never. `shards` has ids, and is empty
@@ -141,7 +141,7 @@ async def _kinesis_time(aws: AwsSettings, chosen: Choice) -> tuple[float, float]
 async def _run(
     aws: AwsSettings,
     chosen: Choice,
-    stretch: _Stretch,
+    covered: _Range,
     printer: _Printer,
     seconds: float | None,
     take_over: bool,
@@ -156,10 +156,10 @@ async def _run(
         stream_access(aws, chosen.region, chosen.ref, chosen.source, SystemClock()) as access,
     ):
         await clients.kinesis_time(chosen.ref.stream_arn)
-        until = None if stretch.until is None else Until(stretch.until, clients.clock, printer.enough.set)
-        tailing = Tail(access, chosen.ref.name, printer.take, stretch.shards, until)
-        begin = None if stretch.last is None else _before_last(clients, chosen, stretch.last)
-        reading = asyncio.create_task(tailing.run(stretch.start, begin))
+        until = None if covered.until is None else Until(covered.until, clients.clock, printer.enough.set)
+        tailing = Tail(access, chosen.ref.name, printer.take, covered.shards, until)
+        begin = None if covered.last is None else _before_last(clients, chosen, covered.last)
+        reading = asyncio.create_task(tailing.run(covered.start, begin))
         showing = asyncio.create_task(_show_status(tailing, printer))
         enough = asyncio.create_task(printer.enough.wait())
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kinesis_efo.decisions.lineage import Lineage, Shard, Side, beginning, read_to_end
+from kinesis_efo.decisions.lineage import Lineage, ReadBound, Shard, beginning, read_to_end
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.manifest import StreamRef
@@ -53,7 +53,7 @@ def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequ
     parents = {ShardKey(stream, shard): row.parents for shard, row in rows.items()}
     positions |= dict.fromkeys(read_to_end(positions, {stream: lineage}, parents), SHARD_END)
     named = {key.shard: position for key, position in positions.items()}
-    if missing := beginning(lineage, Side(TRIM_HORIZON, named, ())).left_out:
+    if missing := beginning(lineage, ReadBound(TRIM_HORIZON, named, ())).left_out:
         raise ConfigurationError(
             f"{table} has no row for {', '.join(missing)} of stream {stream}, nor for a parent or child: a run has ended before it had "
             "written the rows of all shards. Start the query, wait a minute, stop it, and export again"

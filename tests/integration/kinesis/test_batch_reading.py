@@ -1,4 +1,4 @@
-"""Stretches read from the local AWS over real HTTP, and what is left when nobody wants the rest."""
+"""Ranges read from the local AWS over real HTTP, and what is left when nobody wants the rest."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ from itertools import chain
 import pytest
 
 from kinesis_efo.batch.planning import plan, tip_at
+from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.batch.reading import Reading
-from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.aggregates import as_the_kpl
@@ -41,11 +41,11 @@ class Read:
         aws = AwsSettings(endpoint_url=bench.aws.endpoint_url)
         self.options = replace(parsed, source=replace(parsed.source, aws=aws))
 
-    async def plan(self) -> list[Stretch]:
+    async def plan(self) -> list[BatchRange]:
         return await plan(self.manifest, self.options, tip_at(time.time()))
 
-    def reading(self, stretches: list[Stretch]) -> Reading:
-        return Reading(stretches, self.manifest, self.options.source)
+    def reading(self, parts: list[BatchRange]) -> Reading:
+        return Reading(parts, self.manifest, self.options.source)
 
 
 def ours() -> list[str]:
@@ -66,8 +66,8 @@ def test_shards_of_a_task_are_read_in_parallel(local: Local, caplog: pytest.LogC
     assert sorted(chain(*(batch["partitionKey"].to_pylist() for batch in batches))) == sorted(
         f"k{n}" for n in range(200)
     )
-    for stretch in planned:
-        lines = [line for line in caplog.messages if line.startswith(f"{stretch.key}: ")]
+    for part in planned:
+        lines = [line for line in caplog.messages if line.startswith(f"{part.key}: ")]
         assert len(lines) >= 2
         assert "complete after" in lines[-1]
     assert not ours()

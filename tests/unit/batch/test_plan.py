@@ -8,7 +8,7 @@ import pytest
 
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.planning import plan, tip_at
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.fake_clients import FakeClients
@@ -62,7 +62,7 @@ class Planned:
         monkeypatch.setattr(planning, "AsyncClients", self.clients)
         self.options = BatchOptions.parse({"manifest": "m.json", **options})
 
-        async def main() -> tuple[list[Stretch], float]:
+        async def main() -> tuple[list[BatchRange], float]:
             began = clock.monotonic()
             found = await plan(MANIFEST, self.options, tip_at(loaded), clock, here=here)
             return found, clock.monotonic() - began
@@ -72,7 +72,7 @@ class Planned:
 
 def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     planned = Planned(monkeypatch)
-    assert [stretch.key.stream for stretch in planned.found] == ["orders", "clicks"]
+    assert [part.key.stream for part in planned.found] == ["orders", "clicks"]
     assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
         ref.stream_arn for ref in [*REFS.values()] * 2
     ]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.planning import StretchPlanner, tip_at, tip_for_kinesis
+from kinesis_efo.batch.planning import BatchPlanner, tip_at, tip_for_kinesis
 from kinesis_efo.batch.planning import plan as planned_read
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import ConfigurationError, DataLossError, ManifestError
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -71,10 +71,10 @@ def in_orders(shard: str, position: str) -> str:
     return json.dumps({"orders": {shard: position}})
 
 
-def plan(kinesis: Kinesis | None = None, loaded: float = NOW, **options: str) -> dict[str, Stretch]:
+def plan(kinesis: Kinesis | None = None, loaded: float = NOW, **options: str) -> dict[str, BatchRange]:
     parsed = BatchOptions.parse({"manifest": "m.json", **options})
-    planner = StretchPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), NOW + 1)
-    return {stretch.key.shard: stretch for stretch in asyncio.run(planner.plan(SHARDS))}
+    planner = BatchPlanner(ORDERS, "m.json", parsed, tip_at(loaded), kinesis or Kinesis(), NOW + 1)
+    return {part.key.shard: part for part in asyncio.run(planner.plan(SHARDS))}
 
 
 def refused(**options: Any) -> str:
@@ -106,7 +106,7 @@ def test_number_of_another_shard_is_refused(option: str) -> None:
     second = int(NOW - HOUR)
     own, other = (int(Numbering(index, second).record(second * 10**9)) for index in (0, 1))
     given = BatchOptions.parse({"manifest": "m.json", option: in_orders(PARENT, f"AFTER:{other}")})
-    planner = StretchPlanner(ORDERS, "m.json", given, tip_at(NOW), Kinesis(), NOW + 1)
+    planner = BatchPlanner(ORDERS, "m.json", given, tip_at(NOW), Kinesis(), NOW + 1)
     with raises(
         ConfigurationError,
         "...: the position AFTER:... in kinesis-efo option '...' does not belong to shard ...; give each shard a sequence number of its "
@@ -144,7 +144,7 @@ def test_a_time_before_retention_is_a_loss(caplog: pytest.LogCaptureFixture) -> 
     )
     assert "failOnDataLoss" in str(caught.value)
     found = plan(startingPosition=at(-25), failOnDataLoss="false")
-    assert {stretch.start for stretch in found.values()} == {TRIM_HORIZON}
+    assert {part.start for part in found.values()} == {TRIM_HORIZON}
     assert set(found) == {PARENT, LEFT, RIGHT}
     assert "continuing without it" in caplog.text
 
@@ -175,7 +175,7 @@ def test_strict_needs_streams_distributed_by_key(
     kinesis = Kinesis()
     kinesis.distributes = distributes
     found = plan(kinesis, deaggregate=option)
-    assert {stretch.strict for stretch in found.values()} == {strict}
+    assert {part.strict for part in found.values()} == {strict}
     assert kinesis.distributions_asked == (option == "strict")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == (option == "strict" and not strict)

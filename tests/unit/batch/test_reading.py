@@ -1,11 +1,11 @@
-"""Reading one stretch, in virtual time: to its end and not further, through faults, and what becomes of records that are gone."""
+"""Reading one range, in virtual time: to its end and not further, through faults, and what becomes of records that are gone."""
 
 from typing import Any
 
 import pytest
 
-from kinesis_efo.batch.reading import StretchEvent, StretchProgress, check_planned, read_stretch
-from kinesis_efo.batch.stretches import Stretch
+from kinesis_efo.batch.ranges import BatchRange
+from kinesis_efo.batch.reading import RangeEvent, RangeProgress, check_planned, read_range
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import DataLossError, StreamReplacedError
 from kinesis_efo.kinesis.clock import KinesisClock
@@ -50,15 +50,15 @@ def read(
             clock,
             fail_on_data_loss=fail,
         )
-        taken: list[StretchEvent] = []
+        taken: list[RangeEvent] = []
 
-        async def take(portion: StretchEvent) -> None:
+        async def take(portion: RangeEvent) -> None:
             taken.append(portion)
 
-        progress = StretchProgress(Stretch(KEY, (0, 9), start, end))
+        progress = RangeProgress(BatchRange(KEY, (0, 9), start, end))
         began = clock.monotonic()
         server_time = lambda: clock.time() + server_ahead  # noqa: E731
-        await read_stretch(stream, progress, server_time, take, clock, patience=60.0, fail_on_data_loss=fail)
+        await read_range(stream, progress, server_time, take, clock, patience=60.0, fail_on_data_loss=fail)
         assert progress.records == sum(portion.event.head.records for portion in taken)
         return [portion.event.head.continuation for portion in taken], transport, clock.monotonic() - began
 
@@ -106,10 +106,10 @@ def test_horizon_that_moves_before_the_first_response(
     async def main() -> None:
         clock = KinesisClock(LoopClock())
         horizon = clock.time() - 24 * 3600
-        stretch = Stretch(
+        part = BatchRange(
             KEY, (0, 9), TRIM_HORIZON, UNTIL_START, horizon=horizon - moved, created=horizon - moved + created
         )
-        await check_planned(ScriptedTopology(LISTED), ORDERS, "m.json", clock, stretch, again=again, fail=fail)
+        await check_planned(ScriptedTopology(LISTED), ORDERS, "m.json", clock, part, again=again, fail=fail)
 
     if said == "error" and fail:
         with pytest.raises(
@@ -134,20 +134,20 @@ def test_a_shard_that_is_gone_is_a_loss(caplog: pytest.LogCaptureFixture) -> Non
     assert "continuing without it, as set by option failOnDataLoss=false" in caplog.text
 
 
-def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | None]], StretchProgress]:
+def portions(*scripts: Any, part: BatchRange) -> tuple[list[tuple[str, int | None]], RangeProgress]:
     """From where each event with records is cut, and where it ends; and the progress."""
 
-    async def main() -> tuple[list[tuple[str, int | None]], StretchProgress]:
+    async def main() -> tuple[list[tuple[str, int | None]], RangeProgress]:
         clock = LoopClock()
         transport = ScriptedTransport(clock, *scripts)
         stream = Stream(ORDERS, transport, ScriptedTopology(LISTED), RetrySettings(max_retries=3), "m.json", clock)
         found: list[tuple[str, int | None]] = []
 
-        async def take(portion: StretchEvent) -> None:
+        async def take(portion: RangeEvent) -> None:
             found.append((str(portion.after), portion.event.head.continuation))
 
-        progress = StretchProgress(stretch)
-        await read_stretch(stream, progress, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
+        progress = RangeProgress(part)
+        await read_range(stream, progress, clock.time, take, clock, patience=60.0, fail_on_data_loss=True)
         return found, progress
 
     return virtual_time.run(main())
@@ -155,7 +155,7 @@ def portions(*scripts: Any, stretch: Stretch) -> tuple[list[tuple[str, int | Non
 
 def test_unannounced_end_is_the_last_number() -> None:
     found, _ = portions(
-        [payload(20, 1, behind=5), Wait(300)], stretch=Stretch(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
+        [payload(20, 1, behind=5), Wait(300)], part=BatchRange(KEY, (0, 9), TRIM_HORIZON, UNTIL_START, last=20)
     )
     assert found == [("TRIM_HORIZON", 20)]
 
@@ -163,27 +163,27 @@ def test_unannounced_end_is_the_last_number() -> None:
 def test_shard_newer_than_the_end_is_not_read_unless_the_stream_is_new() -> None:
     second = int(START) + 11
     newer = Shard("shardId-000000000002", (KEY.shard,), (0, 9), int(Numbering(2, second).record(second * 10**9)))
-    child = Stretch(
+    child = BatchRange(
         ShardKey("orders", newer.shard_id), (0, 9), TRIM_HORIZON, UNTIL_START, horizon=1.0, newest=KEY.shard
     )
-    asked: list[Stretch] = []
+    asked: list[BatchRange] = []
 
-    async def check(stretch: Stretch) -> None:
-        asked.append(stretch)
+    async def check(part: BatchRange) -> None:
+        asked.append(part)
         if len(asked) > 1:
             raise StreamReplacedError("created again")
 
-    async def never(_: StretchEvent) -> None:
+    async def never(_: RangeEvent) -> None:
         raise AssertionError
 
-    async def main() -> list[Stretch]:
+    async def main() -> list[BatchRange]:
         clock = LoopClock()
         stream = Stream(ORDERS, ScriptedTransport(clock), ScriptedTopology([newer]), RetrySettings(), "m.json", clock)
-        return await read_stretch(
-            stream, StretchProgress(child), clock.time, never, clock, patience=1.0, fail_on_data_loss=True, begins=check
+        return await read_range(
+            stream, RangeProgress(child), clock.time, never, clock, patience=1.0, fail_on_data_loss=True, begins=check
         )
 
     assert virtual_time.run(main()) == []
     with pytest.raises(StreamReplacedError):
         virtual_time.run(main())
-    assert [stretch.horizon for stretch in asked] == [None, None], "nothing can be lost"
+    assert [part.horizon for part in asked] == [None, None], "nothing can be lost"

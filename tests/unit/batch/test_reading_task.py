@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kinesis_efo.batch import reading
+from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.batch.reading import Reading
-from kinesis_efo.batch.stretches import Stretch
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -27,7 +27,7 @@ from tests.support.transports import refused
 
 ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders", None)
 MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", {"orders": ORDERS}, "m.json", {"orders": "dev-orders"})
-STRETCHES = [Stretch(ShardKey("orders", f"shardId-{n:012}"), (0, 9), TRIM_HORIZON, SHARD_END) for n in range(3)]
+RANGES = [BatchRange(ShardKey("orders", f"shardId-{n:012}"), (0, 9), TRIM_HORIZON, SHARD_END) for n in range(3)]
 SOURCE = BatchOptions.parse({"manifest": "m.json"}).source
 HASHES = {"StartingHashKey": "0", "EndingHashKey": "9"}
 MIDDLE, LAST = (1 << 127) - 1, (1 << 128) - 1
@@ -64,10 +64,8 @@ def test_all_shards_are_read_and_every_client_is_closed(
 ) -> None:
     made = clients(monkeypatch, kinesis)
     caplog.set_level(logging.DEBUG, "kinesis_efo.batch")
-    rows = [
-        row for batch in Reading(STRETCHES, MANIFEST, SOURCE).batches() for row in batch["partitionKey"].to_pylist()
-    ]
-    assert sorted(rows) == sorted(3 * [stretch.key.shard for stretch in STRETCHES])
+    rows = [row for batch in Reading(RANGES, MANIFEST, SOURCE).batches() for row in batch["partitionKey"].to_pylist()]
+    assert sorted(rows) == sorted(3 * [part.key.shard for part in RANGES])
     assert is_over(made)
     assert made.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
     assert len(made.clients) == 6, "a client for control and one for reading, for each shard"
@@ -94,7 +92,7 @@ def test_closed_read_stops_all_requests(
     monkeypatch.setattr(asyncio, "new_event_loop", lambda: loop)
     made = clients(monkeypatch, endless)
     fast = BatchOptions.parse({"manifest": "m.json", "maxShardRate": "1g"}).source
-    batches = Reading(STRETCHES[:shards], MANIFEST, fast).batches()
+    batches = Reading(RANGES[:shards], MANIFEST, fast).batches()
     next(batches)
     # One is taken, two are in line, and each shard waits with another.
     deadline = time.monotonic() + 10
@@ -116,13 +114,13 @@ def test_cancelled_shard_ends_the_read_with_an_error(shards: int, monkeypatch: p
     """A group of tasks takes that for its end, with the other shards' rows alone."""
 
     def cancelled(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        if operation == "get_records" and arguments["ShardIterator"] == STRETCHES[0].key.shard:
+        if operation == "get_records" and arguments["ShardIterator"] == RANGES[0].key.shard:
             raise asyncio.CancelledError
         return kinesis(operation, arguments)
 
     made = clients(monkeypatch, cancelled)
     with pytest.raises(asyncio.CancelledError):
-        list(Reading(STRETCHES[:shards], MANIFEST, SOURCE).batches())
+        list(Reading(RANGES[:shards], MANIFEST, SOURCE).batches())
     assert is_over(made)
 
 
@@ -172,11 +170,11 @@ def test_foreign_aggregates_are_left_out_and_counted(
     def read(source: SourceOptions) -> tuple[int, list[tuple[ShardKey, int]]]:
         clients(monkeypatch, answer)
         told: list[tuple[ShardKey, int]] = []
-        stretch = replace(STRETCHES[0], hash_range=hashes, strict=strict)
-        batches = Reading([stretch], MANIFEST, source, left_out=lambda *each: told.append(each)).batches()
+        part = replace(RANGES[0], hash_range=hashes, strict=strict)
+        batches = Reading([part], MANIFEST, source, left_out=lambda *each: told.append(each)).batches()
         return sum(batch.num_rows for batch in batches), told
 
-    assert read(SOURCE) == (rows, [(STRETCHES[0].key, left)] if left else [])
+    assert read(SOURCE) == (rows, [(RANGES[0].key, left)] if left else [])
     off = BatchOptions.parse({"manifest": "m.json", "deaggregate": "false"}).source
     assert read(off) == (1, []), "the aggregate itself"
 
@@ -184,7 +182,7 @@ def test_foreign_aggregates_are_left_out_and_counted(
 def test_other_errors_are_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     clients(monkeypatch, denied)
     with pytest.raises(AccessRefusedError) as raised:
-        list(Reading(STRETCHES, MANIFEST, SOURCE).batches())
+        list(Reading(RANGES, MANIFEST, SOURCE).batches())
     said = [str(raised.value), *caplog.messages]
-    for stretch in STRETCHES:
-        assert any(f"no {stretch.key.shard}" in each for each in said)
+    for part in RANGES:
+        assert any(f"no {part.key.shard}" in each for each in said)

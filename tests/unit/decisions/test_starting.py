@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kinesis_efo.decisions.lineage import Lineage, Shard, Side, beginning, begins
+from kinesis_efo.decisions.lineage import Lineage, ReadBound, Shard, beginning, begins
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo.records.events import ChildShard
 from tests.support.examples import EXAMPLES
@@ -43,7 +43,7 @@ def test_any_start_reads_every_open_shard(history: tuple[World, list[set[str]]],
     lineage = world.lineage()
     named = dict.fromkeys(data.draw(st.sets(st.sampled_from(sorted(world.all)), max_size=3)), NUMBER)
     moment = data.draw(st.none() | st.sampled_from(opened))
-    start = Side(TRIM_HORIZON if moment is None else TIME, named, lineage.roots() if moment is None else moment)
+    start = ReadBound(TRIM_HORIZON if moment is None else TIME, named, lineage.roots() if moment is None else moment)
     offset, left_out = beginning(lineage, start)
     between = (lineage.ancestors(named) & lineage.with_descendants(named)) - named.keys()
     assert set(left_out) == between
@@ -66,7 +66,7 @@ def test_start_at_rows_reads_or_names_each_shard(history: tuple[World, list[set[
     lineage = world.lineage()
     positions = st.sampled_from([NUMBER, SHARD_END, TRIM_HORIZON])
     rows = data.draw(st.dictionaries(st.sampled_from(sorted(world.all)), positions))
-    offset, left_out = beginning(lineage, Side(TRIM_HORIZON, rows, ()))
+    offset, left_out = beginning(lineage, ReadBound(TRIM_HORIZON, rows, ()))
     unread = lineage.with_descendants(shard for shard, at in rows.items() if not at.is_end)
     between = (lineage.ancestors(rows) & unread) - rows.keys()
     unrelated = world.all.keys() - lineage.with_descendants(rows) - lineage.ancestors(rows)
@@ -83,7 +83,7 @@ def test_start_at_rows_reads_or_names_each_shard(history: tuple[World, list[set[
 def test_parent_before_the_start_does_not_delay_its_merge() -> None:
     p, left, right = Shard("p", (), (0, 9), 1, 2), Shard("l", ("p",), (0, 4), 3, 6), Shard("r", ("p",), (5, 9), 3, 6)
     lineage = Lineage([p, left, right, Shard("m", ("l", "r"), (0, 9), 7)])
-    offset, left_out = beginning(lineage, Side(TIME, {"l": NUMBER}, ["m"]))
+    offset, left_out = beginning(lineage, ReadBound(TIME, {"l": NUMBER}, ["m"]))
     assert (offset, left_out) == ({"l": NUMBER, "r": SHARD_END}, [])
     assert lineage.startable({**offset, "l": SHARD_END}) == ["m"]
 
@@ -92,6 +92,6 @@ def test_unlisted_open_shards_are_read() -> None:
     """They were opened after the list of shards was made."""
     lineage = Lineage([Shard("s0", (), (0, 9), first=1, last=5)])
     lineage.merge([ChildShard("s1", ("s0",), 0, 9)], "s0")
-    offset, left_out = beginning(lineage, Side(TIME, {}, ("s2", "s3")))
+    offset, left_out = beginning(lineage, ReadBound(TIME, {}, ("s2", "s3")))
     assert (offset["s2"], offset["s3"], left_out) == (TIME, TIME, ["s1"]), "this list of shards is too old to know"
     assert lineage.too_new(offset)

@@ -12,7 +12,7 @@ from kinesis_efo.errors import ConfigurationError
 from kinesis_efo.options import BatchOptions, SourceOptions
 from kinesis_efo.options.source import CORES, LOADED
 from kinesis_efo.spark import source
-from kinesis_efo.spark.source import SCHEMA, KinesisBatchReader, KinesisEfoSource, StretchPartition
+from kinesis_efo.spark.source import SCHEMA, BatchPartition, KinesisBatchReader, KinesisEfoSource
 from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.left_out import LEFT_OUT
@@ -60,13 +60,13 @@ def test_ranges_are_dealt_to_at_least_one_task(
     options = BatchOptions.parse({"manifest": "m.json", CORES: str(cores)})
     reader = KinesisBatchReader(options, manifest("orders"), 1_700_000_000.0, here=False)
     partitions: list[Any] = pickle.loads(pickle.dumps(reader.partitions()))
-    assert [partition.stretches for partition in partitions] == tasks
+    assert [partition.parts for partition in partitions] == tasks
     assert planned.asked == [(manifest("orders"), options, planning.tip_at(1_700_000_000.0), False)]
 
 
 def test_a_task_without_ranges_reads_nothing() -> None:
     reader = KinesisBatchReader(BatchOptions.parse({"manifest": "m.json"}), manifest("orders"), 0.0)
-    assert list(reader.read(StretchPartition(()))) == []
+    assert list(reader.read(BatchPartition(()))) == []
 
 
 def test_worker_installs_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,9 +114,9 @@ def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.Monkey
     monkeypatch.setattr(reading, "Reading", FakeReading)
     options = BatchOptions.parse({"manifest": "m.json"})
     ranges: Any = ("a range",)
-    assert list(KinesisBatchReader(options, manifest("orders"), 0.0).read(StretchPartition(ranges))) == ["rows"]
-    ((stretches, streams, given, left_out),) = made
-    assert (stretches, streams, given) == (ranges, manifest("orders"), options.source)
+    assert list(KinesisBatchReader(options, manifest("orders"), 0.0).read(BatchPartition(ranges))) == ["rows"]
+    ((parts, streams, given, left_out),) = made
+    assert (parts, streams, given) == (ranges, manifest("orders"), options.source)
     assert (left_out.func, left_out.keywords) == (LEFT_OUT.add, {"settings": options.source.metrics})
 
 

@@ -1,12 +1,12 @@
-"""Stretches: on any history of splits and merges, every record of a stretch is read by exactly one task, and nothing else is."""
+"""Ranges: on any history of splits and merges, every record of a range is read by exactly one task, and nothing else is."""
 
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.batch.stretches import Stretch, dated, stretches, trimmed, unlisted
-from kinesis_efo.decisions.lineage import Shard, Side
+from kinesis_efo.batch.ranges import BatchRange, batch_ranges, dated, trimmed, unlisted
+from kinesis_efo.decisions.lineage import ReadBound, Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
 from kinesis_efo_local.sequence import Numbering
@@ -56,14 +56,14 @@ class World:
         else:
             self.records[shard.shard_id].append(self.tick)
 
-    def read(self, found: list[Stretch]) -> list[int]:
-        """What tasks read: each stretch once, by its own shard."""
-        assert len({stretch.key for stretch in found}) == len(found)
+    def read(self, found: list[BatchRange]) -> list[int]:
+        """What tasks read: each range once, by its own shard."""
+        assert len({part.key for part in found}) == len(found)
         return sorted(
             tick
-            for stretch in found
-            for tick in self.records[stretch.key.shard]
-            if _behind(tick, stretch.start) and _within(tick, stretch.end)
+            for part in found
+            for tick in self.records[part.key.shard]
+            if _behind(tick, part.start) and _within(tick, part.end)
         )
 
     @property
@@ -102,27 +102,29 @@ def names(shards: list[Shard]) -> list[str]:
 
 
 @given(worlds(), st.data())
-def test_stretches_of_time_tile_the_stream(world: World, data: st.DataObject) -> None:
+def test_ranges_of_time_tile_the_stream(world: World, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, world.tick + 1), max_size=4)))
     margin = data.draw(st.integers(0, 3))
     seen: list[int] = []
     for since, until in zip([None, *cuts], [*cuts, world.tick + 1], strict=True):
         known = data.draw(st.booleans())
         start = (
-            Side(TRIM_HORIZON, {})
+            ReadBound(TRIM_HORIZON, {})
             if since is None
-            else Side(Position.at_timestamp(since), {}, names(world.open(max(0, since - margin))) if known else None)
+            else ReadBound(
+                Position.at_timestamp(since), {}, names(world.open(max(0, since - margin))) if known else None
+            )
         )
-        end = Side(
+        end = ReadBound(
             Position.at_timestamp(until), {}, names(world.open(min(world.tick, until + margin))) if known else None
         )
-        found = stretches("orders", world.shards.values(), start, end)
+        found = batch_ranges("orders", world.shards.values(), start, end)
         expected = [tick for tick in world.all if (since is None or tick >= since) and tick < until]
         assert world.read(found) == expected
         if known and since is not None and not margin:
             early = [shard for shard in world.shards.values() if shard.last is not None and shard.last < since]
             late = [shard for shard in world.shards.values() if shard.first > until]
-            assert {stretch.key.shard for stretch in found}.isdisjoint(names(early + late))
+            assert {part.key.shard for part in found}.isdisjoint(names(early + late))
         seen += expected
     assert seen == world.all
 
@@ -133,8 +135,8 @@ def test_a_consistent_cut_by_sequence_numbers_divides_the_stream(world: World, d
     at = data.draw(st.integers(0, world.tick))
     cut = {shard.shard_id: Position.after(at) for shard in world.open(at) if shard.first <= at}
     tip = Position.at_timestamp(world.tick + 1)
-    before = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, {}), Side(tip, cut))
-    behind = stretches("orders", world.shards.values(), Side(TRIM_HORIZON, cut), Side(tip, {}))
+    before = batch_ranges("orders", world.shards.values(), ReadBound(TRIM_HORIZON, {}), ReadBound(tip, cut))
+    behind = batch_ranges("orders", world.shards.values(), ReadBound(TRIM_HORIZON, cut), ReadBound(tip, {}))
     assert world.read(before) == [tick for tick in world.all if tick <= at]
     assert world.read(behind) == [tick for tick in world.all if tick > at]
 
@@ -146,13 +148,13 @@ FAMILY = [PARENT, LEFT, RIGHT, MERGED]
 TIP = Position.at_timestamp(99)
 
 
-def planned(start: Side, end: Side) -> dict[str, tuple[Position, Position]]:
-    return {stretch.key.shard: (stretch.start, stretch.end) for stretch in stretches("orders", FAMILY, start, end)}
+def planned(start: ReadBound, end: ReadBound) -> dict[str, tuple[Position, Position]]:
+    return {part.key.shard: (part.start, part.end) for part in batch_ranges("orders", FAMILY, start, end)}
 
 
 def test_children_end_at_their_parents_time() -> None:
     at = {"l": Position.at_timestamp(7), "r": Position.at_timestamp(9)}
-    found = planned(Side(TRIM_HORIZON, {}), Side(TIP, at))
+    found = planned(ReadBound(TRIM_HORIZON, {}), ReadBound(TIP, at))
     assert found == {
         shard: (TRIM_HORIZON, at.get(shard, end)) for shard, end in {"p": TIP, "l": TIP, "r": TIP, "m": at["l"]}.items()
     }
@@ -160,7 +162,7 @@ def test_children_end_at_their_parents_time() -> None:
 
 def test_unlisted_child_that_was_trimmed_is_a_loss() -> None:
     end, key = Position.at_timestamp(5_000_000), ShardKey("orders", "s0")
-    parent = Stretch(key, (0, 9), TRIM_HORIZON, end, newest="s0", planned=5000.0)
+    parent = BatchRange(key, (0, 9), TRIM_HORIZON, end, newest="s0", planned=5000.0)
     (found,) = unlisted(parent, [ChildShard("s1", ("s0",), 0, 9)])
     assert trimmed(found, 4900.0, 4902.0, again=True) is None
     assert trimmed(found, 6000.0, 6002.0, again=False) is not None
@@ -172,8 +174,8 @@ def child(name: str, parents: str, first: int, last: int) -> ChildShard:
 
 def followers(key: str, hashes: tuple[int, int], *shards: ChildShard, partly: bool = False) -> list[str]:
     """What is read after a shard, with `!` if that is refused."""
-    stretch = Stretch(ShardKey("orders", key), hashes, TRIM_HORIZON, TIP, newest="s2", partly=partly)
-    return [each.key.shard + "!" * each.refused for each in unlisted(stretch, shards)]
+    part = BatchRange(ShardKey("orders", key), hashes, TRIM_HORIZON, TIP, newest="s2", partly=partly)
+    return [each.key.shard + "!" * each.refused for each in unlisted(part, shards)]
 
 
 def test_descendants_of_lost_shards_are_read_once() -> None:
@@ -205,9 +207,9 @@ def test_shards_newer_than_the_end_are_not_read() -> None:
         return Shard(f"shardId-{index:012}", (), (0, 9), first=int(Numbering(index, second).record(second * 10**9)))
 
     shards = [opened(0, 1000), opened(1, 2010), opened(2, 2011)]
-    tip = Side(Position.at_timestamp(2_000_000), {})
-    planned = stretches("orders", shards, Side(TRIM_HORIZON, {}), tip)
-    assert [stretch.key.shard for stretch in planned] == [shards[0].shard_id, shards[1].shard_id]
+    tip = ReadBound(Position.at_timestamp(2_000_000), {})
+    planned = batch_ranges("orders", shards, ReadBound(TRIM_HORIZON, {}), tip)
+    assert [part.key.shard for part in planned] == [shards[0].shard_id, shards[1].shard_id]
     late = replace(planned[0], key=ShardKey("orders", shards[2].shard_id), horizon=0.0)
     assert [dated(late, listed).is_empty for listed in ([], shards[:1], shards)] == [False, False, True]
     early = replace(late, key=planned[1].key)

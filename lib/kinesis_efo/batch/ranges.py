@@ -1,4 +1,4 @@
-"""Decides which range of each shard (a `Stretch`) a batch read covers. Does no I/O.
+"""Decides which range of each shard (a `BatchRange`) a batch read covers. Does no I/O.
 
 A read's time range is half open, and rows are selected by arrival time. Therefore, reads of `[8:00, 9:00)` and `[9:00, 10:00)` together
 return each row of the two hours once, even if Kinesis does not start exactly at a time, or if parents and children overlap in time.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from kinesis_efo.decisions.lineage import Lineage, Shard, Side, begins
+from kinesis_efo.decisions.lineage import Lineage, ReadBound, Shard, begins
 from kinesis_efo.decisions.losses import Gap, gap, written_at
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind, ShardKey
 from kinesis_efo.records.events import ChildShard
@@ -24,7 +24,7 @@ LISTED_SECONDS: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BatchRange:
     """The range of one shard in a batch read."""
 
     key: ShardKey
@@ -65,78 +65,78 @@ def created_at(shard: Shard) -> float:
     return written_at(shard.first, shard.shard_id, inf) or 0.0
 
 
-def trimmed(stretch: Stretch, earliest: float, latest: float, *, again: bool) -> Gap | None:
+def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) -> Gap | None:
     """Return what was trimmed from a shard's range between planning and reading; None if nothing was.
 
     `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: this is a later attempt of a
     Spark task, which must return the same rows as the first attempt.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
-    >>> stretch = Stretch(ShardKey("orders", "s"), (0, 9), horizon, Position.after(9), horizon=1000.0, created=500.0)
-    >>> trimmed(stretch, 1060.0, 1062.0, again=False)
+    >>> part = BatchRange(ShardKey("orders", "s"), (0, 9), horizon, Position.after(9), horizon=1000.0, created=500.0)
+    >>> trimmed(part, 1060.0, 1062.0, again=False)
     Gap(since=1000.0, horizon=1060.0, tolerated=True)
-    >>> trimmed(stretch, 1601.0, 1603.0, again=False)
+    >>> trimmed(part, 1601.0, 1603.0, again=False)
     Gap(since=1000.0, horizon=1601.0, tolerated=False)
     """
-    if stretch.horizon is None:
+    if part.horizon is None:
         return None
-    since = max(stretch.horizon, stretch.created)
+    since = max(part.horizon, part.created)
     if again:
-        return Gap(since, latest, tolerated=False) if latest > stretch.created else None
-    return gap(since, earliest, stretch.horizon)
+        return Gap(since, latest, tolerated=False) if latest > part.created else None
+    return gap(since, earliest, part.horizon)
 
 
-def dated(stretch: Stretch, listed: Iterable[Shard]) -> Stretch:
+def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
     """Return a range of `unlisted` with the time of the shard's creation; if ListShards does not show the shard, with a lower bound."""
     # Shard ids grow, so the shard is not older than those with lower ids.
-    created = max([stretch.created, *(created_at(each) for each in listed if each.shard_id <= stretch.key.shard)])
-    return replace(stretch, created=created, horizon=None if stretch.horizon is None else created)
+    created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
+    return replace(part, created=created, horizon=None if part.horizon is None else created)
 
 
-def unlisted(stretch: Stretch, shards: Collection[ChildShard]) -> list[Stretch]:
+def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRange]:
     """Return the ranges that are read after a shard, of shards that were not listed when the read was planned.
 
     `shards` are the shard's children or, if it was trimmed, all listed shards. The child of a merge is read after the parent that has its
     first hash key, or after each parent if the read is `partly`. An unlisted parent is assumed to begin where its first child begins, and
     to descend from the shard that has this hash key.
 
-    >>> stretch = Stretch(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
-    >>> [str(each) for each in unlisted(stretch, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
+    >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
+    >>> [str(each) for each in unlisted(part, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
     ['orders:s3 from TRIM_HORIZON to AT_TIMESTAMP:99']
     """
-    if stretch.newest is None or stretch.until is None:
+    if part.newest is None or part.until is None:
         return []
-    (first, last), found = stretch.hash_range, list[Stretch]()
-    created = stretch.planned - LISTED_SECONDS  # at the earliest
+    (first, last), found = part.hash_range, list[BatchRange]()
+    created = part.planned - LISTED_SECONDS  # at the earliest
     ranges = {each.shard_id: range(each.starting_hash, each.ending_hash + 1) for each in shards}
     begins: dict[tuple[str, ...], int] = {}
     for each in shards:
         begins[each.parents] = min(each.starting_hash, begins.get(each.parents, each.starting_hash))
     for child in shards:
         begin = begins[child.parents] if child.parents else child.starting_hash
-        others = {*child.parents} - {stretch.key.shard}
+        others = {*child.parents} - {part.key.shard}
         if (
-            child.shard_id > stretch.newest
+            child.shard_id > part.newest
             and begin <= last
-            and first <= (child.ending_hash if stretch.partly else begin)
+            and first <= (child.ending_hash if part.partly else begin)
             and not any(child.starting_hash in ranges[other] for other in others if other in ranges)
         ):
             found.append(
                 replace(
-                    stretch,
-                    key=ShardKey(stretch.key.stream, child.shard_id),
+                    part,
+                    key=ShardKey(part.key.stream, child.shard_id),
                     hash_range=(child.starting_hash, child.ending_hash),
-                    start=TRIM_HORIZON if stretch.since is None else stretch.start,
+                    start=TRIM_HORIZON if part.since is None else part.start,
                     last=None,
-                    horizon=created if stretch.since is None else None,
+                    horizon=created if part.since is None else None,
                     created=created,
-                    refused=stretch.refused or (stretch.partly and bool(others)),
+                    refused=part.refused or (part.partly and bool(others)),
                 )
             )
     return found
 
 
-def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> list[Stretch]:
+def batch_ranges(stream: str, shards: Iterable[Shard], start: ReadBound, end: ReadBound) -> list[BatchRange]:
     """Return the ranges of a stream's shards, parents before children, given all listed `shards`. The tip must be given as a time.
 
     A shard with a separate start is read without its ancestors; a shard that ends at a sequence number, without its descendants.
@@ -144,13 +144,13 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
     >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
-    >>> tip = Side(Position.at_timestamp(99), {})
-    >>> for stretch in stretches("orders", [right, left, parent], Side(TRIM_HORIZON, {"l": Position.after(7)}), tip):
-    ...     print(stretch)
+    >>> tip = ReadBound(Position.at_timestamp(99), {})
+    >>> for part in batch_ranges("orders", [right, left, parent], ReadBound(TRIM_HORIZON, {"l": Position.after(7)}), tip):
+    ...     print(part)
     orders:l from AFTER:7 to AT_TIMESTAMP:99
     orders:r from TRIM_HORIZON to AT_TIMESTAMP:99
-    >>> for stretch in stretches("orders", [right, left, parent], Side(TRIM_HORIZON, {}), Side(tip.everywhere, {"p": Position.after(3)})):
-    ...     print(stretch)
+    >>> for part in batch_ranges("orders", [right, left, parent], ReadBound(TRIM_HORIZON, {}), ReadBound(tip.everywhere, {"p": Position.after(3)})):
+    ...     print(part)
     orders:p from TRIM_HORIZON to AFTER:3
     """
     lineage = Lineage(shards)
@@ -160,11 +160,11 @@ def stretches(stream: str, shards: Iterable[Shard], start: Side, end: Side) -> l
         begin, finish = starts.get(shard.shard_id), finishes.get(shard.shard_id)
         if begin is not None and finish is not None and begin != finish:
             key = ShardKey(stream, shard.shard_id)
-            found.append(Stretch(key, shard.hash_range, begin, finish, shard.last, created=created_at(shard)))
-    return [stretch for stretch in found if not stretch.is_empty]
+            found.append(BatchRange(key, shard.hash_range, begin, finish, shard.last, created=created_at(shard)))
+    return [part for part in found if not part.is_empty]
 
 
-def _finishes(lineage: Lineage, end: Side) -> dict[str, Position]:
+def _finishes(lineage: Lineage, end: ReadBound) -> dict[str, Position]:
     """Return where the range of each shard ends. Omits shards that begin after the end of the read."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}

@@ -88,7 +88,8 @@ class ShardDelivery:
             self._before = self._before or self.position
             self.position, self.lost = event.through, False
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
-            self._retention.was_idle(self.shard_id, self.position, self.known.read_until, self.known.read_since)
+            until = self.known.read_until - self._context.limits.full  # see `is_passed`
+            self._retention.was_idle(self.shard_id, self.position, until, self.known.read_since)
         stats.events += 1
         stats.records += head.records
         stats.bytes += len(event.payload)

@@ -23,6 +23,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import QueryStatus, ShardStatus
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import RowKey
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.lag import Lag
@@ -273,7 +274,9 @@ class Run(LeaseListener):
             # Records that were trimmed before `since` may be unread: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
-        return max((each for each in (row, idle) if each is not None), default=None)
+        found = max((each for each in (row, idle) if each is not None), default=None)
+        # An event may have waited in the socket for so long, while its buffer was full.
+        return None if found is None else found - KINESIS_LIMITS.full
 
     # -- for the run's lease
 

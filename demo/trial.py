@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.transport import Unlimited
 from kinesis_efo.manifest import Manifest, StreamRef, load_manifest
 from kinesis_efo.options import AwsSettings
+from kinesis_efo_tools.cli.quickstart.child import Child
 from kinesis_efo_tools.cli.quickstart.feeding import Feeder
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.subscribing import over_aws
@@ -45,10 +46,6 @@ RATE: Final = 50
 """Records a second."""
 PATIENCE: Final = 300.0
 """Seconds without a new row after which the trial gives up."""
-_CALM_AFTER: Final = 15.0
-"""Seconds after a disturbance in which latencies do not count."""
-_SETTLES: Final = 5.0
-"""Seconds after a kill before the next one."""
 _TERRAFORM: Final = "terraform"
 """Directory of Terraform's state, which is there as long as what it made may be."""
 _ACCOUNT: Final = re.compile(r"(?<!shardId-)\b\d{12}\b")
@@ -240,6 +237,30 @@ async def five_seconds(access: Access, ref: StreamRef) -> list[Line]:
     return [soon, Line("a second subscription after 6 s", "passed", f"accepted; the first one {how}")]
 
 
+def _kill_run() -> None:
+    for process in psutil.Process().children(recursive=True):
+        if any("run_process" in word for word in process.cmdline()):
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a trial disturbs its query with, and how long it waits.
+
+    Attributes:
+        calm_after: Seconds after a disturbance in which latencies do not count.
+        settles: Seconds after a kill before the next one.
+    """
+
+    manifest: Callable[[Path], Manifest] = _manifest
+    submit: Callable[[Sequence[object], Path], Child] = submitted
+    feed: Callable[..., Feeder] = Feeder
+    split: Callable[[str], str] = split
+    kill_run: Callable[[], None] = _kill_run
+    calm_after: float = 15.0
+    settles: float = 5.0
+
+
 class Reading:
     """A query that reads while a shard splits, its run is killed, and its driver is killed.
 
@@ -250,9 +271,9 @@ class Reading:
         say: Prints a line.
     """
 
-    def __init__(self, manifest: Path, directory: Path, seconds: float, say: Say) -> None:
-        self._name, self._ref = next(iter(_manifest(manifest).streams.items()))
-        self._directory, self._seconds, self._say = directory, seconds, say
+    def __init__(self, manifest: Path, directory: Path, seconds: float, say: Say, means: Means = Means()) -> None:
+        self._name, self._ref = next(iter(means.manifest(manifest).streams.items()))
+        self._directory, self._seconds, self._say, self._means = directory, seconds, say, means
         self._trial = uuid.uuid4().hex
         self._enough = threading.Event()
         self._total = 0
@@ -260,7 +281,7 @@ class Reading:
         self._disturbed: list[tuple[float, float]] = []
         since = f"AT_TIMESTAMP:{round(time.time() * 1000) - 60_000}"
         program = [Path(__file__).with_name("trial_reader.py"), manifest, self._name, since, self._trial, directory]
-        self._job = submitted(program, directory / "reader.log")
+        self._job = means.submit(program, directory / "reader.log")
 
     def lines(self) -> list[Line]:
         """Read, and return what was found.
@@ -268,14 +289,14 @@ class Reading:
         Raises:
             DemoError: The query ends, or no rows come.
         """
-        with self._job, Feeder(self._records(), AwsSettings(), RATE) as feeder:
+        with self._job, self._means.feed(self._records(), AwsSettings(), RATE) as feeder:
             self._say("a query reads the stream")
             started = time.time()
             self._job.start()
             self._until(lambda: bool(self._rows()), feeder)
             self._disturbed.append((started, time.time()))
-            self._wait(self._seconds + _CALM_AFTER, feeder)
-            lines = [self._split(feeder), self._kill("the process that reads", _kill_run, feeder)]
+            self._wait(self._seconds + self._means.calm_after, feeder)
+            lines = [self._split(feeder), self._kill("the process that reads", self._means.kill_run, feeder)]
             lines.append(self._kill("the driver, with all its processes,", self._start_again, feeder))
             self._enough.set()
             self._until(lambda: feeder.done and len({row.number for row in self._rows()}) >= self._total, feeder)
@@ -300,7 +321,7 @@ class Reading:
 
     def _split(self, feeder: Feeder) -> Line:
         before, at = {row.shard for row in self._rows()}, time.time()
-        self._say(split(self._ref.stream_name))
+        self._say(self._means.split(self._ref.stream_name))
         after = self._first(lambda row: row.shard not in before, at, feeder)
         return Line("a split while it reads", "passed", f"first row of a child after {after:.1f} s")
 
@@ -309,7 +330,7 @@ class Reading:
         at = time.time()
         kill()
         after = self._first(lambda row: row.put > at, at, feeder)
-        self._wait(_SETTLES, feeder)
+        self._wait(self._means.settles, feeder)
         return Line(f"{what} killed", "passed", f"first row of a record put afterwards after {after:.1f} s")
 
     def _start_again(self) -> None:
@@ -344,7 +365,8 @@ class Reading:
         rows = self._rows()
         times = Counter(row.number for row in rows)
         lost, twice = self._total - len(times), times.total() - len(times)
-        calm = [row for row in rows if not any(at <= row.put < came + _CALM_AFTER for at, came in self._disturbed)]
+        spans = [(at, came + self._means.calm_after) for at, came in self._disturbed]
+        calm = [row for row in rows if not any(at <= row.put < end for at, end in spans)]
         late = sorted((row.came - row.put) * 1000 for row in calm)
         measured = (
             f"p50 {late[len(late) // 2]:,.0f} ms, p99 {late[len(late) * 99 // 100]:,.0f} ms" if late else "too few"
@@ -353,12 +375,6 @@ class Reading:
             Line.of("each record once", not lost and not twice, f"{self._total:,} put, {lost} lost, {twice} twice"),
             Line("from put to row", "passed", f"{measured}, {len(late):,} records while nothing was disturbed"),
         ]
-
-
-def _kill_run() -> None:
-    for process in psutil.Process().children(recursive=True):
-        if any("run_process" in word for word in process.cmdline()):
-            process.kill()
 
 
 def report(lines: list[Line]) -> str:

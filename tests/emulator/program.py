@@ -670,7 +670,6 @@ class TaskClient:
 
     def __init__(self, world: ProgramWorld, query: str, address: FetcherAddress, secret: str) -> None:
         self._world, self._query, self._address, self._secret = world, query, address, secret
-        self._getting: Any = None
 
     def __enter__(self) -> Self:
         return self

@@ -94,7 +94,6 @@ class Run:
         )
         self.puts: list[Put] = []
         self.confirmed: set[bytes] = set()
-        self.left_at_closing: list[set[bytes]] = []
         self.errors: list[KinesisEfoError] = []
         self.ended = self.aborted = False
         self.ends = random.random() < 0.5

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -20,18 +20,13 @@ from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES
 from tests.support.world import World, wait_until
 
 
-def local_driver(log: Path, before: Sequence[str] = ()) -> Driver:
-    """A Spark program on this machine, in a process group of its own.
-
-    Args:
-        log: Where its output goes.
-        before: A command that runs the program.
-    """
+def local_driver(log: Path) -> Driver:
+    """A Spark program on this machine, in a process group of its own. Its output goes to a file."""
     config = {"master": "local[4]", "conf": {"spark.ui.enabled": "false"}}
     path = str(Path(__file__).parents[1] / "cluster" / "driver.py")
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*before, sys.executable, path, json.dumps(config)],
+            [sys.executable, path, json.dumps(config)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

@@ -202,7 +202,6 @@ async def http2_peer(
     answer: Callable[[Request], Awaitable[None]],
     *,
     streams: int | None = 5,
-    settings: Mapping[int, int] | None = None,
     tls: ssl.SSLContext | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[Http2Peer]:
@@ -211,7 +210,6 @@ async def http2_peer(
     Args:
         answer: Called with each request.
         streams: Requests at a time on each connection; None: it says nothing of them.
-        settings: What else its SETTINGS say.
         tls: For TLS.
         host: Where it listens.
     """
@@ -222,12 +220,7 @@ async def http2_peer(
         task = asyncio.current_task()
         assert task is not None
         running.add(task)
-        said = (
-            {**(settings or {})}
-            if streams is None
-            else {SettingCodes.MAX_CONCURRENT_STREAMS: streams, **(settings or {})}
-        )
-        peer = Peer(reader, writer, said)
+        peer = Peer(reader, writer, {} if streams is None else {SettingCodes.MAX_CONCURRENT_STREAMS: streams})
         server.peers.append(peer)
         await peer.run(answer)
         running.discard(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -45,7 +45,6 @@ class ModelStream:
     Args:
         shards: Number of shards at first.
         event_records: Number of records of each event, repeated for ever.
-        timed: Whether numbers grow with time, for readers that begin now. Else each is ten more than the one before.
 
     Attributes:
         subscribed: (shard id, position) of every subscription.
@@ -56,8 +55,8 @@ class ModelStream:
         gives_last_number: Whether events go on at the number of the last record, also where an earlier one went on higher.
     """
 
-    def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,), *, timed: bool = False) -> None:
-        self.numbers = _timed_numbers() if timed else count(1000, 10)
+    def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
+        self.numbers = count(1000, 10)
         self.event_records = list(event_records)
         self.grown = asyncio.Event()
         self.shards_by_id: dict[str, ModelShard] = {}
@@ -168,13 +167,6 @@ class ModelStream:
         self.open[shard_id] = 1
         self.events[shard_id] = ModelEvents(self, self.shards_by_id[shard_id], position)
         return self.events[shard_id]
-
-
-def _timed_numbers() -> Iterator[int]:
-    number = 1000
-    while True:
-        yield number
-        number = max(number + 1, round(asyncio.get_running_loop().time() * 1000) - (BEGAN_MS - 1_700_000_000_000))
 
 
 class ModelEvents:

@@ -41,7 +41,6 @@ PLATFORMS = {
     "serverless": ("emr-serverless", Serverless, APPLICATION),
     "eks": ("emr-containers", Containers, VIRTUAL_CLUSTER),
 }
-Open = Callable[[str], Platform]
 
 
 @contextmanager

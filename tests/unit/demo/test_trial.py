@@ -5,14 +5,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
-from demo import trial
 from demo.run import DemoError
-from demo.trial import Line, Reading, declared, report
+from demo.trial import Line, Means, Reading, declared, report
+from tests.support.shared_runs import manifest
 
 KINESIS: list[tuple[float, bytes]] = []
 
@@ -81,26 +80,17 @@ class Query:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "twice"])
-def test_each_phase_is_seen_and_every_record_is_counted(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_phase_is_seen_and_every_record_is_counted(fault: str, tmp_path: Path) -> None:
     KINESIS.clear()
     query = Query(tmp_path, fault)
-    ref = SimpleNamespace(stream_arn="arn", stream_name="orders")
 
     def split(name: str) -> str:
         query.shard = "shard-1"
         return f"split {name}"
 
-    monkeypatch.setattr(trial, "_manifest", lambda _: SimpleNamespace(streams={"orders": ref}))
-    monkeypatch.setattr(trial, "submitted", lambda *_: query)
-    monkeypatch.setattr(trial, "Feeder", Fed)
-    monkeypatch.setattr(trial, "split", split)
-    monkeypatch.setattr(trial, "_kill_run", lambda: None)
-    monkeypatch.setattr(trial, "_CALM_AFTER", 0.2)
-    monkeypatch.setattr(trial, "_SETTLES", 0.5)
+    means: Any = Means(lambda _: manifest("orders"), lambda *_: query, Fed, split, lambda: None, 0.2, 0.5)
     said: list[str] = []
-    lines = Reading(tmp_path / "manifest.json", tmp_path, 0.5, said.append).lines()
+    lines = Reading(tmp_path / "manifest.json", tmp_path, 0.5, said.append, means).lines()
     once = next(line for line in lines if line.what == "each record once")
     number = len(KINESIS)
     assert (once.status, once.found) == (
@@ -114,7 +104,7 @@ def test_each_phase_is_seen_and_every_record_is_counted(
         "the driver, with all its processes, killed",
     ]
     assert "records while nothing was disturbed" in lines[-1].found
-    assert said[1] == "split orders"
+    assert said[1] == "split dev-orders"
 
 
 def test_a_report_has_no_id_of_an_account(monkeypatch: pytest.MonkeyPatch) -> None:

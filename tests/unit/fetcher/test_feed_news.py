@@ -42,8 +42,6 @@ def feed_by(
     subscribe: Any,
     listener: Listener,
     clock: Clock,
-    failed: Callable[[KinesisEfoError], None] = raised,
-    counts: FetchCounts | None = None,
     lost: Callable[[str], Awaitable[None]] | None = None,
 ) -> ShardFeed:
     return ShardFeed(
@@ -52,8 +50,8 @@ def feed_by(
         Budget(1 << 20),
         listener,
         lambda _children: None,
-        failed,
-        counts or FetchCounts(),
+        raised,
+        FetchCounts(),
         clock,
         fail_on_data_loss=lost is None,
         lost=lost or unexpected,

@@ -58,11 +58,11 @@ def retention(lister: Lister | None = None, listed: Any = not_listed, *, fail: b
     return Retention(STREAM, lister or Lister(), LoopClock(), listed, fail=fail, shortest=24 * HOUR)  # type: ignore[arg-type]
 
 
-def delivery(at: Position, losses: Retention, shard: str = SHARD, known: Facts = Facts()) -> ShardDelivery:  # noqa: B008
+def delivery(at: Position, losses: Retention) -> ShardDelivery:
     """What a reader of a shard checks before it delivers."""
     context: Any = SimpleNamespace(clock=LoopClock())
     sink: Any = SimpleNamespace(committed=None)
-    return ShardDelivery(context, shard, at, sink, SubscriptionStats(), losses, known)
+    return ShardDelivery(context, SHARD, at, sink, SubscriptionStats(), losses, Facts())
 
 
 @pytest.mark.parametrize("position", [after(0), after(24 * HOUR), Position.at_timestamp((NOW - 60) * 1000)])

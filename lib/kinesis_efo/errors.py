@@ -157,7 +157,7 @@ class RetriesExhaustedError(StreamError):
 
 
 class SubscriptionError(StreamError):
-    """A shard can no longer be read, for a reason specific to reading."""
+    """A shard can no longer be read. Common causes have subclasses."""
 
 
 class InvalidRequestError(SubscriptionError):
@@ -189,7 +189,7 @@ class SequenceNumberError(SubscriptionError):
 
 
 class WriteError(StreamError):
-    """A record was not written, for a reason specific to writing."""
+    """A record was not written. Common causes have subclasses."""
 
 
 class RecordRefusedError(WriteError):

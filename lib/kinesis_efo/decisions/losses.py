@@ -19,7 +19,7 @@ TOLERATED_SECONDS: Final = 600.0
 """The horizon may move this many seconds before the first records at the horizon are read; beyond that, a loss is an error."""
 
 START_SECONDS: Final = 60.0
-"""Assumed maximum seconds from choosing the trim horizon as the start until the first read there, when the horizon has moved on."""
+"""Assumed maximum seconds between choosing the trim horizon as the start and the first read. The horizon moves on during this time."""
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0

@@ -13,7 +13,7 @@ from kinesis_efo.positions import Position, ShardKey
 
 NO_LIMIT: Final = 1 << 62
 BEHIND_MILLIS: Final = 1000
-"""A shard with a greater lag is behind its tip, where a small micro-batch would cost more than its latency is worth."""
+"""A shard with a greater lag counts as behind its tip: then it is better to wait for a larger micro-batch than to reduce latency."""
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -21,8 +21,8 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
 
     key: ShardKey
     through: Position  # Records up to here are buffered and fit within the limits
-    records: int  # Number of these records
-    bytes: int  # Bytes of these records in the buffer
+    records: int  # The number of records up to `through`
+    bytes: int  # The bytes of these records in the buffer
     millis_behind: int | None  # The lag reported by the last event; None before the first event
     last: int | None = None  # The sequence number of the last record; None if unknown or without records
     # For how many seconds the shard has apparently been read to its tip; 0 if it may have more records, or if unknown

@@ -205,7 +205,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             left.set()
             stopping.set()
     succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
-    # The body may have caught the errors of a Spark that was stopped.
+    # Stopping Spark causes errors in the body, which may have caught them.
     if early.is_set() and (succeeded or isinstance(ended, Exception)):
         raise KeyboardInterrupt from None
     # Wait until all queries are stopped, even if the body has ended before.

@@ -302,7 +302,7 @@ class ShardBuffer(EventIndex):
             last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
             if last is not None:
                 self.last_record = last_record(last) or self.last_record
-            # Free the payloads now. Their slots are removed in groups, with those of the index.
+            # Free the payloads now. Removing list items is slow, so `drop` removes many at once.
             self._payloads[gone:stop] = [None] * (stop - gone)
         if freed := self.drop(stop):
             self._account.release(freed)

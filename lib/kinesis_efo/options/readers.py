@@ -308,8 +308,8 @@ def time_position(text: str) -> Position:
 MOMENT: Final = "datetime | int | str"
 """The type of options with a time in ISO 8601 or in epoch milliseconds."""
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
-"""Parses the start of a batch read; raises ValueError for any other text."""
+"""Parses the start of a batch read; raises ValueError for invalid text."""
 query_starts = partial(_bounds, read=query_start, default=None)
-"""Parses the start of a streaming query if it is JSON; raises ValueError for any other text."""
+"""Parses the start of a streaming query if it is JSON; raises ValueError for invalid text."""
 ends = Typed(partial(_bounds, read=_end, default=None), MOMENT)
-"""Parses the end of a batch read or of a query; raises ValueError for any other text."""
+"""Parses the end of a batch read or of a query; raises ValueError for invalid text."""

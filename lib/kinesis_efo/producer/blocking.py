@@ -215,7 +215,7 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # A signal handler waits for the call that it interrupted. After Ctrl-C, the loop may already be stopping.
+                    # If a signal handler interrupted the first call, only wait for it: after Ctrl-C, the loop may already be stopping.
                     if self._ending is not None:
                         wait([self._ending])
                     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""How often a query with an end checks whether it has reached it; an event without records does not end a poll."""
+"""How often a query with an end checks whether it has reached the end, which events without records may show."""
 _WAIT_SECONDS: Final = 0.2
 """How often to check whether a waiting micro-batch has become large enough."""
 

@@ -200,7 +200,7 @@ def kcl_table(here: Here, *rows: Lease) -> str:
 def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli, here: Here) -> None:
     [shard] = (each["ShardId"] for each in here.shards())
     here.rows(_of_an_earlier_stream(here, shard))
-    told = f"checkpoint orders:{shard} is of another stream: arn:"
+    told = f"checkpoint orders:{shard} is from another stream: arn:"
     listed = here.run("leases list", "--json")
     assert listed.code == 0
     assert told in listed.err
@@ -218,7 +218,7 @@ def test_checkpoints_of_an_earlier_stream_are_not_exported(cli: Cli, here: Here)
     cli.refuse()
     # Whatever is set by hand is of the stream as it is.
     assert cli.run("leases", "reset", "--to", "TRIM_HORIZON", "--manifest", here.manifest, "--yes", *AT_ONCE).code == 0
-    assert "is of another stream" not in here.run("leases list").err
+    assert "is from another stream" not in here.run("leases list").err
     assert "streamArn" not in here.leases()[f"orders:{shard}"]
 
 

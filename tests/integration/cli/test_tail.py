@@ -116,7 +116,7 @@ def test_consumer_of_an_application_is_refused(cli: Cli, here: Here) -> None:
     command = ("tail", "--stream", "orders", "--consumer-arn", here.consumers["orders"], *OLDEST, "--limit", "1")
     before = len(here.calls())
     cli.run(*command, "--manifest", here.manifest).ends(
-        3, "is the consumer of application lake: reading with it cuts that off", out=""
+        3, "is the consumer of application lake: reading with it would disconnect the application", out=""
     )
     assert "SubscribeToShard" not in {call.operation for call in here.calls(before)}
     assert cli.run(*command, "--manifest", here.manifest, "--take-over").out == "x\n"

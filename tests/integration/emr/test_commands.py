@@ -476,6 +476,6 @@ def test_interrupt_while_following_leaves_the_run(place: Place) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert f"what was submitted goes on. See: kinesis-efo emr status --target {EKS}" in err
+    assert f"the submitted job continues. See: kinesis-efo emr status --target {EKS}" in err
     assert "Traceback" not in err
     assert place.emr.only().cancelled == []

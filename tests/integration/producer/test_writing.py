@@ -170,7 +170,7 @@ def test_without_describe_permission_defaults_apply(target: Start, caplog: pytes
         producer.put_many((b"%d" % n, f"key-{n}") for n in range(300))
         with raises(
             RecordRefusedError,
-            "record 301 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream takes (partition "
+            "record 301 (partition key 'k', 1048577 bytes) is larger than the 1048576 bytes that the stream accepts (partition "
             "key included). Make it smaller, or raise the stream's maximum record size (at most 10 MiB)",
         ):
             producer.put(b"x" * (1 << 20), "k")

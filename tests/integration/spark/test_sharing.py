@@ -210,7 +210,7 @@ def test_a_run_dying_repeatedly_fails_its_query(world: MakeWorld, play: Play) ->
 
     with pytest.raises(ReaderFailed, match="has died 4 times within half an hour") as failed:
         wait_until(die, 120)
-    assert "signal SIGKILL, its largest memory" in str(failed.value)
+    assert "signal SIGKILL, with a peak memory of" in str(failed.value)
     assert len(killed) == 4
     query.spark.close()
 

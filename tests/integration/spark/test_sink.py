@@ -261,7 +261,7 @@ def test_tasks_share_a_producer_until_one_fails(aws: LocalAws) -> None:
 
 def test_unwritable_records_fail_the_task_or_are_skipped(aws: LocalAws) -> None:
     rows = (["good"], ["x" * (1 << 20)], ["good"])
-    with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes that the stream takes"):
+    with pytest.raises(RecordRefusedError, match="larger than the 1048576 bytes that the stream accepts"):
         task().write(batches(*rows))
     before = count(aws)
     assert task(failOnError="false").write(batches(*rows)) == WriteCounts(2, 2 * (4 + 16), 1)

@@ -19,7 +19,7 @@ from tests.emulator.loss_world import Outcome, play
 ROOT = Path(__file__).parents[2]
 FIXED = (1, 3, 9, 11, 16, 18, 21, 22, 23, 1013)
 DRAWN = int(os.environ.get("KINESIS_EFO_DRAWN", "0"))
-"""None by default: about one world in a hundred finds a fault, and one in ten an error for a gap in which no record was."""
+"""None by default: about one world in a hundred finds a fault, and one in fifty an error for a gap in which no record was."""
 
 MANY = 100_000
 TOGETHER = 5

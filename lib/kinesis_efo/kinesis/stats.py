@@ -47,8 +47,8 @@ class SubscriptionStats:
     def describe(self, now: float) -> str:
         """Describe the subscription, for messages.
 
-        >>> SubscriptionStats(State.STREAMING, last_event=10.0, failures=Counter(TimeoutError=2)).describe(52.0) 'its subscription is
-        streaming; the last event arrived 42 s ago; failures so far: TimeoutError 2'
+        >>> SubscriptionStats(State.STREAMING, last_event=10.0, failures=Counter(TimeoutError=2)).describe(52.0)
+        'its subscription is streaming; the last event arrived 42 s ago; failures so far: TimeoutError 2'
         """
         silence = self.silence(now)
         heard = "no event has arrived" if silence is None else f"the last event arrived {silence:.0f} s ago"

@@ -221,13 +221,15 @@ class Lease:
 
     def to_item(self) -> Item:
         at, until, written = self.checkpoint, self.read_until, self.written
+        # 0 is the shard's beginning: older versions remove `readSince` but not `emptyUntil`, which is then no proof.
+        since = 0.0 if self.read_since is None and self.empty_until is not None else self.read_since
         numbers = {
             "leaseCounter": self.counter,
             "epoch": self.epoch or None,
             "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
             "readUntil": None if until is None else round(until * 1000),
             "emptyUntil": None if self.empty_until is None else round(self.empty_until * 1000),
-            "readSince": None if self.read_since is None else round(self.read_since * 1000),
+            "readSince": None if since is None else round(since * 1000),
             "writtenAt": None if written is None else round(written * 1000),
         }
         texts = {name: getattr(self, each) for each, name in _TEXTS.items()} | dict(self.also)
@@ -260,6 +262,7 @@ class Lease:
             return None
         named: dict[str, Any] = {each: attributes.read(item, name, "S", None) for each, name in _TEXTS.items()}
         named |= {each: frozenset(attributes.read(item, name, "SS", ())) for each, name in _SETS.items()}
+        since = attributes.seconds(item, "readSince")
         return cls(
             key=attributes.read(item, "leaseKey", "S"),
             counter=attributes.number(item, "leaseCounter"),
@@ -271,8 +274,8 @@ class Lease:
             written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.seconds(item, "readUntil"),
-            empty_until=attributes.seconds(item, "emptyUntil"),
-            read_since=attributes.seconds(item, "readSince"),
+            empty_until=None if since is None else attributes.seconds(item, "emptyUntil"),
+            read_since=since or None,
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=read_lag(item),

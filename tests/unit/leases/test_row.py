@@ -48,6 +48,7 @@ leases = st.builds(
     fetcher=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
     empty_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
+    read_since=st.none() | st.integers(1, 10**13).map(lambda milliseconds: milliseconds / 1000),
     lag=st.none()
     | st.tuples(counts, counts).map(lambda fields: Lag(*fields))
     | st.tuples(counts, counts, counts, texts, counts, st.none() | counts).map(lambda fields: Lag(*fields)),
@@ -74,6 +75,15 @@ def read(item: dict[str, Any]) -> Lease:
 @given(rows())
 def test_row_survives_the_table(lease: Lease) -> None:
     assert Lease.from_item(lease.to_item()) == lease
+
+
+def test_emptiness_from_which_an_older_version_removed_the_start_is_no_proof() -> None:
+    row = Lease("s:p", checkpoint=Position.after(7), empty_until=2_000.0)
+    item = row.to_item()
+    assert Lease.from_item(item) == row
+    del item["readSince"]
+    assert (left := Lease.from_item(item)) is not None
+    assert left.empty_until is None
 
 
 def test_row_that_moved_on_hides_no_tolerated_loss() -> None:

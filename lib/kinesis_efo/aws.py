@@ -279,7 +279,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Create a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
+    """Make a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
 
     `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
     """

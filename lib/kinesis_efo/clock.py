@@ -101,7 +101,7 @@ def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> No
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Create the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline applies too."""
+    """Make the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline applies too."""
     token = _call_deadline.set(min(_call_deadline.get(), time.monotonic() + seconds))
     try:
         yield

@@ -53,7 +53,7 @@ _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
-    """Create a session load its credentials with `load`, which returns credentials or None (for aiobotocore, an awaitable of these)."""
+    """Make a session load its credentials with `load`, which returns credentials or None (for aiobotocore, an awaitable of these)."""
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
@@ -72,7 +72,7 @@ def setting_of(session: Any, name: str) -> str | None:
 
 
 def borrow(session: AioSession, given: SdkSession, seconds: float) -> None:
-    """Create a session load its credentials from the session `given`, which renews them. Loading is limited to `seconds`."""
+    """Make a session load its credentials from the session `given`, which renews them. Loading is limited to `seconds`."""
 
     provide(session, lambda: _in_time(_borrowed(given.get_credentials), seconds))
 
@@ -117,7 +117,7 @@ def profile_of(session: Any) -> str:
 
 
 def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider: str | None = None) -> None:
-    """Create a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
+    """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
     `provider` is the option `credentialProvider`: if set, its function returns the credentials instead, and is called again before they
     expire. If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
@@ -149,7 +149,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
         return None if found is None else _Credentials(found, usual if provider else anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
-        """Create the SDK sign and send a call once more if AWS rejected it for expired credentials."""
+        """Make the SDK sign and send a call once more if AWS rejected it for expired credentials."""
         if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
             return None
         moment.expired()

@@ -89,7 +89,7 @@ class Query:
         self.number: Final = run.join(self)  # Queries are numbered in the order in which they join the run
 
     def _fail(self, error: KinesisEfoError) -> None:
-        """Create the query's next call raise an error. If this is the run's only query, the run fails."""
+        """Make the query's next call raise an error. If this is the run's only query, the run fails."""
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:

@@ -234,3 +234,26 @@ def test_impossible_end_is_an_error(end: str, message: str) -> None:
 def test_impossible_start_is_an_error(begin: str) -> None:
     with world() as w:
         assert "names" in w.query(startingPosition=begin).fails(ConfigurationError)
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_job_that_ends_proves_an_idle_shard_of_an_old_stream_empty(fetchers: int) -> None:
+    with world(shards=2, fetchers=fetchers) as w:
+        w.later(30 * 3600)
+        w.put(1, key="a")
+        job = w.query(available_now=True)
+        job.ends(1)
+        for rows in (2, 3):
+            w.later(5 * 3600)
+            w.put(1, key="a")
+            job.start()
+            job.ends(rows)
+
+
+def test_start_at_the_horizon_beside_a_query_that_is_further_warns_of_nothing() -> None:
+    with world() as w:
+        w.later(30 * 3600)
+        w.put(8)
+        w.query().reads(8)
+        w.later(60)
+        w.query().reads(8)

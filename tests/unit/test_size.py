@@ -33,12 +33,12 @@ def _lines(path: Path) -> int:
         # table, and several streams by ARN: the rows of one host in a file, the checks of ARNs. 54 are profiles and providers of credentials.
         # 178 are what fresh reviews found: a retention that is shortened, starts that name a shard and its parent, clocks that are set,
         # queries that start after a signal, lags that one event gets wrong, losses after a time that was accepted before.
-        ("lines of the runtime", 32_873),
+        ("lines of the runtime", 32_881),
         # Seven of them are the `__init__` of folders: none has more than 16 modules.
         ("modules of the runtime", 177),
         # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL,
         # 30 `top` and `lag` without a lease table.
-        ("lines of lib", 51_876),
+        ("lines of lib", 51_884),
         ("words of the pages", 29_000),
         ("words of README", 1_300),
     ],

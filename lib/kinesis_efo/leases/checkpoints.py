@@ -135,6 +135,11 @@ class Checkpoints:
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.empty_since
 
+    def horizon(self, shard: ShardKey) -> float | None:
+        """Return the trim horizon at which the first query began to read a shard, as its row has it; None if missing."""
+        row = each.row if (each := self._shards.get(shard)) is not None else None
+        return None if row is None else row.read_since
+
     # -- start and stop
 
     def start(self) -> None:

@@ -113,8 +113,9 @@ class Query:
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
     def has_planned(self, key: ShardKey) -> bool:
-        """Whether the query has planned a micro-batch with records of a shard."""
-        return self.progress.reach is not None and self.progress.reach.get(key, TRIM_HORIZON) != TRIM_HORIZON
+        """Whether the query has planned, and not finished, a micro-batch that begins at the trim horizon of a shard."""
+        finished, reach = self.progress.finished or Offset({}), self.progress.reach or Offset({})
+        return finished.get(key, TRIM_HORIZON) == TRIM_HORIZON != reach.get(key, TRIM_HORIZON)
 
     def accepted(self, key: ShardKey) -> Position | None:
         """Return the position up to which the loss of a shard's records is accepted; None if no loss is accepted."""

@@ -273,6 +273,8 @@ class Run(LeaseListener):
         if since is not None:
             # Records that were trimmed before `since` may be unread: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
+            if begun is None and not self.queries:
+                begun = self._checkpoints.horizon(key)  # that of the query that has just left
             idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
         found = max((each for each in (row, idle) if each is not None), default=None)
         # An event may have waited in the socket for so long, while its buffer was full.

@@ -208,6 +208,7 @@ def reader_of(ask: Callable[[Call[Any]], Any]) -> KinesisStreamReader:
     """
     manifest = Manifest("lake", "dev", REGION, "lake", {"orders": REF}, "the benchmark", {"orders": "orders"})
     reader = KinesisStreamReader(SourceOptions(), manifest)
-    runtime: Any = SimpleNamespace(ask=ask, planned=lambda _mark: None, query_name="", secret="", planner_address=None)
+    runtime: Any = SimpleNamespace(ask=ask, query_name="", secret="", planner_address=None)
+    runtime.record_logged = runtime.planned = lambda _mark: None  # the latter for earlier versions
     reader._planner._run._shared = runtime
     return reader

@@ -69,7 +69,7 @@ class Quiet:
         if not head.still and now - self.latest_at > _LATELY_SECONDS:
             self._counted.clear()  # The earlier events are those of a subscription that went silent: records may have come since
         if behind and head.stuck:
-            # While the iterator does not move, an unchanged lag does not prove that the tip is reached: restart the timing.
+            # An iterator that does not move, but reports a lag, may have more to read: count the responses anew.
             self._counted.clear()
         else:
             if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:

@@ -114,7 +114,7 @@ class ShardSubscription:
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # let other shards use the space until the next attempt
                 if fault.verdict is Verdict.TAKEN_OVER and self._may_open is not None:
-                    await self._may_open()  # whoever has the lease or the shard by now has subscribed rightly
+                    await self._may_open()  # without the lease, the other subscriber is its owner: no failure
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from typing import Any, Final, TypeAlias
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 Positions: TypeAlias = Mapping[ShardKey, Position]
 _NONE: Final[Mapping[Any, Any]] = {}
 _AGAIN_SECONDS: Final = 60.0
+_MANY_MOVES: Final = 10
 _LATELY_SECONDS: Final = 12.0
 """Within this time, at least two events of an idle shard arrive."""
 
@@ -216,6 +218,7 @@ class Table:
         self._touched: set[RowKey] = set()
         self._check_scheduled = self._wakes = False
         self._warned_at = -inf
+        self._moves: Counter[ShardKey] = Counter()
 
     @property
     def may_poll(self) -> bool:
@@ -396,6 +399,8 @@ class Table:
             shared = self._restart(RowKey(None, key), at, changed)
             if found.rules[0] != "open":
                 logger.debug("shard %s: the subscription restarts at %s (%s)", key, at, found.rules[0])
+            if found.rules[0] == "back" and len(demands) > 1:
+                self._count_move(key, now)
         assert shared is not None
         if "full" in found.rules and now - self._warned_at >= _AGAIN_SECONDS:
             self._warned_at = now
@@ -414,6 +419,17 @@ class Table:
                 row = self._restart(RowKey(name, key), start, changed)
             if row.index.covers(demands[name].lowest):
                 self._retain(row, {}, demands[name].lowest, changed)
+
+    def _count_move(self, key: ShardKey, now: float) -> None:
+        self._moves[key] += 1
+        if self._moves[key] >= _MANY_MOVES and now - self._warned_at >= _AGAIN_SECONDS:
+            self._warned_at = now
+            logger.warning(
+                "shard %s: the subscription has moved %d times between queries of this program that are far apart, because they may not "
+                "catch up with GetRecords; Kinesis delivers, and charges for, the same records each time",
+                key,
+                self._moves.pop(key),
+            )
 
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:

@@ -175,6 +175,28 @@ async def test_task_moves_the_buffer_of_only_its_next_shard(centre: Centre) -> N
         assert [table.shared[key].start for key in start] == [TRIM_HORIZON, second]
 
 
+def test_subscription_that_moves_often_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Each time, the shard's records are delivered and charged for again, and each query waits for the others."""
+
+    @scenario()
+    async def take_turns(centre: Centre) -> None:
+        table = Table(centre.run.fetcher, centre.run.clock, lambda _: True, lambda _: None)
+        table.forbid_polling(AccessRefusedError("denied"))
+        starts = {"behind": TRIM_HORIZON, "ahead": Position.after(50)}
+        for name, begin in starts.items():
+            table.join(name, progress := Progress(), None, lambda: None)
+            progress.begin(Offset({FIRST: begin}))
+            progress.plan(Offset({FIRST: Position.after(100)}))
+        for turn in range(12):
+            assert ("has moved 10 times between queries" in caplog.text) is (turn == 11)
+            name = list(starts)[turn % 2]
+            table.find(name, {FIRST: starts[name]})
+            await asyncio.sleep(6.0)
+            table.shared[FIRST].index.append(60 + turn, 100, 1, centre.run.clock.monotonic())
+
+    take_turns()
+
+
 @scenario()
 async def test_order_without_the_lease_is_carried_out_later(centre: Centre) -> None:
     row, fetcher = RowKey(None, FIRST), centre.run.fetcher

@@ -1,6 +1,6 @@
 """Decides which fetcher of a run reads which shard. Does no I/O; the time is passed in.
 
-A shard is assigned to another fetcher only after its previous fetcher is gone or has confirmed that it closed the subscription.
+A shard moves to another fetcher only after its previous fetcher is gone, or has confirmed that it has closed the subscription.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kinesis_efo.positions import ShardKey
 
 
 class Member:
-    """A fetcher of the run, and what was sent to it."""
+    """A fetcher of the run, with its shards and the orders that were sent to it."""
 
     def __init__(self) -> None:
         self.request: WorkRequest  # The fetcher's last request
@@ -28,7 +28,7 @@ class Member:
         self.changed = Signal()  # Notified when there is something to send
         self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
-        # When the fetcher's last report was answered, monotonic seconds; the fetcher creates its next report only after this reply
+        # When the run replied to the last report, monotonic seconds. The fetcher creates its next report only after this reply
         self.replied_at = -inf
         self._reports = 0
 
@@ -36,13 +36,13 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def record_request(self, request: WorkRequest, now: float) -> None:
-        """Record a request. If the fetcher has missed a reply or is starting over, every `Order` is sent again."""
+        """Record a request. If the fetcher has missed a reply or is starting over, the next reply contains every `Order` again."""
         self.request, self.requested_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return each `Order` for the fetcher's shards that no reply has contained yet."""
+        """Return the current `Order` of each shard of the fetcher, unless a reply has already contained it."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
@@ -119,7 +119,7 @@ class Members:
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
-        """Return the fetchers that have sent no request for `seconds` (by default, those that count as dead)."""
+        """Return the fetchers that have sent no request for `seconds`; by default, the fetchers that count as dead."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.requested_at >= limit]
 
@@ -134,7 +134,7 @@ class Members:
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were withdrawn from a fetcher and not yet confirmed as closed."""
+        """Shards that were withdrawn from a fetcher which has not confirmed yet that they are closed."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:

@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TASK_PATIENCE: Final = 2.0
-"""Seconds for which a task waits at a fetcher that may not read its shard, before it looks for the shard's fetcher."""
+"""Seconds for which a task waits for a fetcher that may not read its shard, before it looks for another fetcher."""
 
 
 @dataclass(frozen=True)
 class FetcherPlan:
-    """The settings of all fetchers of a run: its application and options, and the address and secret of its service."""
+    """The settings for the fetchers of a run: the run's application and options, and the address and secret of its service."""
 
     manifest: Manifest
     options: SourceOptions
@@ -87,10 +87,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with a separate thread and connection for each kind of call: `work` and `report`.
-
-    A call that follows a cancelled call therefore waits until the connection is free.
-    """
+    """Calls the run from an event loop, with one thread and connection for `work` and another for `report`, as calls may take long."""
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)
@@ -107,7 +104,7 @@ class PlannerLink:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads[number], call, client)
         except FetcherRefusedError as error:
-            # The secret is refused because another run now has this port: report the run as unreachable.
+            # Another run now uses this port, and has refused the secret: the fetcher's run is unreachable.
             raise FetcherUnreachableError(str(error)) from error
         except FetcherUnreachableError:
             client.close()

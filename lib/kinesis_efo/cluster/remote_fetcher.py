@@ -1,4 +1,4 @@
-"""A fetcher outside the run's process: requests work, fetches, and reports what has arrived."""
+"""A fetcher outside the run's process: requests work from the run, fetches, and reports the fetched events to the run."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Request work."""
+        """Request the shards and orders for this fetcher."""
 
     async def report(self, report: Report) -> ReportReply:
-        """Report what has arrived."""
+        """Report changes in this fetcher's shards, such as new events."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherIdentity:
-    """The identity of a fetcher: its number in the run, the name of its host for messages, and its address for tasks."""
+    """The identity of a fetcher: its number in the run (`place`), the name of its host for messages, and its address for tasks."""
 
     place: int
     host: str
@@ -103,13 +103,13 @@ class Assignment:
         self._renewed.notify()
 
     def clear(self) -> frozenset[ShardKey]:
-        """Drop all shards, which other fetchers may have by now. Return the shards to close."""
+        """Drop all shards, because other fetchers may be reading them by now. Return the shards to close."""
         shards = self._shards
         self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
         return shards
 
     def expired(self) -> frozenset[ShardKey]:
-        """Return the shards that may no longer be read, because the run has not replied for too long."""
+        """Return the shards that may no longer be read, because the run has not replied in time."""
         return frozenset(key for key in self._shards if not self.may_read(key))
 
     @property
@@ -119,7 +119,7 @@ class Assignment:
 
     @property
     def next_expiry(self) -> float:
-        """The first time at which reading a stream must stop unless the run replies, monotonic seconds; infinity without shards."""
+        """When this fetcher must first stop reading a stream unless the run replies, monotonic seconds; infinity without shards."""
         return min((self._until[stream] for stream in self._until.keys() & self.streams), default=inf)
 
     # -- for the fetcher
@@ -128,7 +128,7 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait for the reply to a new request: a fetcher that was disconnected or suspended may have lost the shard."""
+        """Send a report, and wait until a reply confirms the shard: a fetcher that was disconnected or suspended may have lost it."""
         now = self._clock.monotonic()
         while self._renewed_at < now or not self.may_read(shard):
             self._request_report()
@@ -194,7 +194,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # When one task ends, end all tasks: a fetcher that no longer reports, for example, would only keep its shards from others.
+            # When one task ends, end all tasks: a fetcher that only stopped reporting, for example, would block its shards.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -203,7 +203,7 @@ class RemoteFetcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._fetcher.stop()
-        # Report the end: the run releases its leases once all fetchers have stopped.
+        # Report that this fetcher has stopped: the run waits for its fetchers before it releases the leases.
         await self._planner.work(self._request(revision=0, done=0, wait=0.0))
 
     def _request(self, *, revision: int, done: int, wait: float) -> WorkRequest:
@@ -255,12 +255,12 @@ class RemoteFetcher:
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Otherwise, ignore the reply: the shards were dropped while it was under way.
+                # Otherwise, ignore the reply, because `_expire` has dropped all shards since the request.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         end = self._assignment.follow(work, asked_at)
         self._following.notify()
-        # Wait until the connections are closed: the next request reports these shards as closed.
+        # Wait until the connections are closed, because the next request reports these shards as closed.
         await self._fetcher.close(RowKey(None, key) for key in end)
         known = {key for key, _ in work.orders if key.stream in self._streams.streams}
         self._fetcher.apply_orders(self._assignment.orders(known))
@@ -268,7 +268,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
 
     async def _open(self) -> None:
-        """Open the streams of newly assigned shards, then read their shards. Meanwhile, other shards are read."""
+        """Open the streams of newly assigned shards, then read these shards. Meanwhile, `_follow` handles all other shards."""
         while True:
             work, shards = await self._further.get()
             names = {key.stream for key in shards} - self._streams.streams.keys()
@@ -281,7 +281,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def _expire(self) -> None:
-        """Stop reading if the run has not answered for as long as its lease lasts."""
+        """Stop reading all shards if a lease may have expired, because the run has not replied in time."""
         while True:
             left = self._assignment.next_expiry - self._clock.monotonic()
             if left > 0:
@@ -296,13 +296,13 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Wait for news or a timeout: positions of idle shards need not be reported immediately.
+                # Wait for news, but at most a second: positions of idle shards are reported, too, although not immediately.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)
             asked = self._reporter.waits
             shards = self._reporter.collect()
-            # Add the error to every report: an earlier report may not have arrived.
+            # Add the error to every report, because the run may not have received an earlier report.
             failure = pack_error(error) if (error := self._assignment.failure.error) is not None else b""
             if not (shards or asked or failure):
                 continue

@@ -1,4 +1,4 @@
-"""Creates a fetcher's reports to a run in another process, with just enough to plan micro-batches."""
+"""Creates a fetcher's reports to a run in another process: what the run needs to plan micro-batches, without the records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_ENTRIES: Final = 5_000
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What this fetcher has reported to the run about a buffer. `before_end` never changes once it is set."""
+    """The planner's view of a buffer: what this fetcher has reported about it. Once it is set, `before_end` never changes."""
 
     buffer: ShardBuffer
     entries: int = 0
@@ -31,9 +31,9 @@ class _PlannerView:
 
 
 class Reporter:
-    """Collects what has happened in a fetcher since the last report; `news` is notified when a report should be sent soon.
+    """Collects the changes of a fetcher's buffers since the last report. `news` is notified when a report should be sent soon.
 
-    `ends` is the option `endingPosition`: if an end lies within an event, only the fetcher can find the last record before it.
+    `ends` is the option `endingPosition`. If an end is within an event, only the fetcher can find the last record before this end.
     """
 
     def __init__(self, fetcher: Fetcher, ends: Bounds | None = None) -> None:
@@ -52,12 +52,12 @@ class Reporter:
         self.news.notify()
 
     def reset(self) -> None:
-        """Report everything next time, because the run lacks the earlier reports."""
+        """Make the next report complete, because the run does not have the earlier reports."""
         self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}
 
     def collect(self, most_entries: int = MOST_ENTRIES) -> list[ShardNews]:
-        """Return what has happened since the last call. If that is too much for one report, the next call returns the rest."""
+        """Return the changes since the last call. If there are too many for one report, the next call returns the rest."""
         self.waits = False
         touched, self._touched = self._touched, set()
         feeds = {feed.row: feed for feed in self._fetcher if feed.row in touched}
@@ -78,7 +78,7 @@ class Reporter:
     def _of(self, feed: ShardFeed, buffer: ShardBuffer) -> ShardNews:
         start = None
         view = self._views.get(feed.row)
-        # Report the whole buffer if it is new, or if events were dropped before they were reported.
+        # Report the whole buffer if it is new, or if it has dropped events that were not reported yet.
         if view is None or view.buffer is not buffer or view.entries < buffer.compacted:
             view = self._views[feed.row] = _PlannerView(buffer)
             start = buffer.start

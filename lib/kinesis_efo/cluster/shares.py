@@ -1,4 +1,4 @@
-"""Distributes the shards evenly over the fetchers by measured bytes per second, moving few shards."""
+"""Distributes shards over the fetchers so that all receive about the same bytes per second, and few shards move."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards are moved once a fetcher's load exceeds the mean by this factor. Each move reads some records again."""
+"""Shards move only once a fetcher's load exceeds the mean load times this factor, because each move reads some records again."""
 
 EVEN: Final = 1.1
-"""Shards are then moved until all loads are below the mean times this factor, if possible."""
+"""Shards then move until no load exceeds the mean load times this factor, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves only if the loads of the two fetchers differ by this many times its own load, so that noise does not move it back."""
+"""A shard moves only if the two fetchers' loads differ by at least this many times its load, so that noise does not move it back."""
 
 INTERVAL: Final = 10.0
-"""Seconds over which the bytes of a shard are counted, to compute its bytes per second."""
+"""Seconds for which a shard's bytes are counted to compute its bytes per second."""
 
 _NEW: Final = 0.3
 _FLOOR: Final = 0.1
@@ -33,9 +33,9 @@ _FLOOR: Final = 0.1
 def share_out(
     weights: Mapping[ShardKey, float], fetchers: Collection[M], now: Mapping[ShardKey, M]
 ) -> dict[ShardKey, M]:
-    """Return the fetcher of each shard in `weights`; empty without fetchers.
+    """Return a new assignment: the fetcher of each shard in `weights`; empty without fetchers.
 
-    A weight is the shard's cost (above 0), such as its bytes per second. `now` is the current assignment, which may name dead fetchers.
+    A weight is a shard's cost (above 0), such as its bytes per second. `now` is the current assignment, which may name dead fetchers.
 
     >>> a, b, c = (ShardKey("orders", name) for name in "abc")
     >>> share_out({a: 5.0, b: 3.0, c: 2.0}, ["one", "two"], {})
@@ -109,7 +109,7 @@ class Rates:
             self._bytes[shard] += size
 
     def tick(self, now: float) -> bool:
-        """Update the measured rates if that is due. Return whether they were updated."""
+        """Update the measured rates if `INTERVAL` seconds have passed. Return whether they were updated."""
         seconds = now - self._since
         if seconds < INTERVAL:
             return False

@@ -1,6 +1,6 @@
 """The calls that a query's stream reader makes to the run in another process.
 
-A run executes the calls of a query one after another, each once. If the run dies, the next run gets the last call again.
+A run executes the calls of a query one after another, each once. If the run dies, the stream reader repeats its last call to the next run.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ T = TypeVar("T")
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lower):
-    """A call that a stream reader makes to its query in the run. The type parameter is the type of the result."""
+    """A call that a stream reader makes to its query in the run. The type parameter `T` is the type of the result."""
 
 
 class Begin(Call[Offset | None], frozen=True):
     """Start a query in this run, or continue it after the previous run has ended. Returns the start offset of a new query.
 
-    Returns None for a query that has a checkpoint. Also returns None if the leases are not acquired within `wait` seconds: then call again.
+    Returns None for a query that has a checkpoint. For a new query, None means that its leases, which a start at `LEASES` needs, were not
+    acquired within `wait` seconds: call again.
     """
 
-    new: bool = False  # The query is new: `startingPosition` decides where it starts
-    mark: Mark | None = None  # The mark for offsets that do not have a mark yet
+    new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
+    mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started; None if the query is new, or has called `Next` since
+    # The last offset in Spark's log when the query started; None if the query is new, or once `Next` has returned a result
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
-    kept: Offset | None = None  # The lowest offset that tasks may still read from; None before the first micro-batch
+    kept: Offset | None = None  # The lowest offset from which tasks may still read; None before `Next` and `Plan`
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
     ending: EndingState | None = None  # The state of the query's `Ending` in the previous run
 
@@ -47,9 +48,9 @@ class TaskRange(NamedTuple):
 
 
 class BatchPlan(msgspec.Struct, frozen=True):
-    """The ranges of a micro-batch in compact form, since there may be thousands. Ranges planned without records are left out."""
+    """The ranges of a micro-batch, in compact form since there may be thousands. Ranges known to have no records are left out."""
 
-    fetchers: list[FetcherAddress | None]  # Distinct addresses, and None if some ranges are not assigned yet
+    fetchers: list[FetcherAddress | None]  # Distinct fetcher addresses; includes None if a range is not assigned yet
     # For each range: its shard, the index of its fetcher in `fetchers`, and its bytes in the buffer (None if unknown)
     shards: list[tuple[ShardKey, int, int | None]]
     # The first and last hash key of each shard in which tasks drop aggregated (KPL) records that belong to other shards
@@ -61,7 +62,7 @@ class BatchPlan(msgspec.Struct, frozen=True):
         return None not in self.fetchers
 
     def served(self, ranges: Sequence[ShardRange]) -> list[TaskRange]:
-        """Return the given ranges that the plan contains, with their fetchers."""
+        """Return a `TaskRange` for each of the given ranges that is in the plan. The other ranges have no records."""
         shards = {key: (self.fetchers[fetcher], size) for key, fetcher, size in self.shards}
         return [TaskRange(wanted, *shards[wanted.key]) for wanted in ranges if wanted.key in shards]
 
@@ -70,11 +71,11 @@ class Step(msgspec.Struct, frozen=True):
     """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run still waits for a lease or records, or still searches for the query's end
+    again: bool = False  # Call again: the run is still waiting for a lease or records, or searching for the end
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
-    behind: list[tuple[ShardKey, int | None]] = []  # Changed lags in milliseconds; None if unknown
-    plan: BatchPlan | None = None  # Set if all shards are assigned to fetchers: then `Plan` need not be called
+    behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed: new lag in ms, None if unknown
+    plan: BatchPlan | None = None  # Saves a `Plan` call; None if some shards are not assigned to a fetcher yet
     ending: EndingState | None = None  # The state of the query's `Ending`, if changed
 
 
@@ -83,7 +84,7 @@ class Next(Call[Step], frozen=True):
 
     position: Offset  # Everything up to this offset is processed
     wait: float
-    hurry: bool = False  # Do not wait, because another source of the query has rows. Ignored if the query has an end
+    hurry: bool = False  # Do not wait: another source of the query has rows. Ignored if the query has an end
     once: bool = False  # Trigger.Once: read up to the tips of all shards
     available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips as of its first `Next` call
 

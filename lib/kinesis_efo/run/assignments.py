@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS: Final = 0.5
 _WITHDRAW_SECONDS: Final = 10.0
 _REPORTS: Final = 200
-"""Maximum number of reports per second from all fetchers. Otherwise, each event of a busy shard would cause a report."""
+"""Maximum number of reports per second, for all fetchers together. Without a limit, each event of a busy shard would cause a report."""
 
 
 class Assignments:
@@ -80,7 +80,7 @@ class Assignments:
     # -- fetchers' calls
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for its shards and orders once they have changed, or after the requested time."""
+        """Reply to a fetcher's request for work once its shards or orders have changed, or after `request.wait` seconds."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(
@@ -99,7 +99,7 @@ class Assignments:
             logger.info("fetcher %s has joined", member)
             self.distribute()
         elif not request.revision:
-            # The fetcher was disconnected and has closed its shards. Restart them where their retained events begin.
+            # The fetcher was disconnected and has closed its shards. Restart their buffers where the retained events begin.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -137,7 +137,7 @@ class Assignments:
             return ReportReply(known=False)
         if not member.accept_report(report.number):
             return ReportReply(known=True, again=True, revision=member.revision)
-        # Ignore reports about shards that belong to another fetcher by now.
+        # Ignore reports about shards that are no longer assigned to this fetcher.
         mine = [news for news in report.shards if self.members.owner(news.key) is member]
         known = [self._apply_report(member, news) for news in mine]
         member.replied_at = self._clock.monotonic()
@@ -145,7 +145,7 @@ class Assignments:
         self._table.on_reports({news.key for news in mine}, wakes=wakes)
         if report.failure:
             error = unpack_error(report.failure)
-            # Add the fetcher's host to the message, because the error may occur only there.
+            # Add the fetcher's host to the message, because the error may occur only on that host.
             said = type(error)(f"{error} (reported by the fetcher on host {member.request.host})")
             self._coordinator.failed(RowKey(None, ShardKey("", "")), said)
         for query, packed in report.failures.items():
@@ -202,7 +202,7 @@ class Assignments:
             self.distribute()
 
     async def stop(self) -> None:
-        """Stop all fetchers, and wait until they have ended or count as dead."""
+        """Make all fetchers stop, and wait until each has reported its end or was removed."""
         self.stopping = True
         for member in self.members:
             member.changed.notify()

@@ -1,6 +1,7 @@
-"""Answers the clients of a run and owns the query of each client. It lives in the run's event loop.
+"""Answers the clients of a run and owns the query of each client, in the run's event loop.
 
-A client is the process that Spark runs for a query's source. Once a second, queries whose process has ended are removed.
+A client is a planner: the Python process that Spark starts for a query's source. The query of a client that has died is removed within
+about a second.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""The driver may report a micro-batch this many seconds after its query has left, or before it joins after another of its former run."""
+"""For this many seconds after a query has left, or has moved here from a dead run, reports with an unknown Spark run id are ignored:
+they may be about a query with a copy of the same checkpoint that has left, or has not moved here yet."""
 
 
 class _Client:
@@ -56,16 +58,16 @@ class _Client:
         self.reader = reader  # The name of the client's query
         self.process = process
         self.planner = planner
-        self.ready = ready  # The task that opens those of the query's streams that are new to the run
+        self.ready = ready  # The task that opens the query's streams that are new to the run
         self.number = 0  # The number of the client's last call
         self.spark_run = ""  # Spark's run id (`runId`) of the query; empty if unknown
-        self.calling: asyncio.Task[msgspec.Raw] | None = None  # The task of the last call; None before the first
-        self.log_lines: list[str] = []  # Log lines that were sent in replies and are not confirmed yet
+        self.calling: asyncio.Task[msgspec.Raw] | None = None  # The task that executes the last call
+        self.log_lines: list[str] = []  # Log lines sent in replies whose receipt the client has not confirmed yet
         self.lines_received = 0  # How many log lines the client has confirmed
         self.offsets = OffsetsOfLink(1)
 
     def drop_received(self, lines: int) -> None:
-        """Drop the log lines that the client has received. `lines` is their number since it joined."""
+        """Drop the log lines that the client has received. `lines` counts all that it has received since it joined."""
         del self.log_lines[: max(0, lines - self.lines_received)]
         self.lines_received = max(self.lines_received, lines)
 
@@ -73,7 +75,7 @@ class _Client:
 class Clients:
     """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
 
-    `log_lines` are log lines of the run. The next client to make a call receives and logs them.
+    `log_lines` collects log lines of the run. The next client that makes a call receives and logs them.
     """
 
     answer_seconds = ANSWER_SECONDS
@@ -85,13 +87,13 @@ class Clients:
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._past: set[str] = set()  # Spark's run ids of queries that have left the run
-        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query without a known run id left the run
+        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query last left; see `_LATE_SECONDS`
 
     def __len__(self) -> int:
         return len(self._clients)
 
     async def answer(self, kind: str, body: bytes) -> msgspec.Struct | None:
-        """Return the reply to the message `body` of type `kind`; None if this is not a type that clients send."""
+        """Return the reply to the message `body` of type `kind`; None if clients do not send this type."""
         if kind == JOIN:
             return await self._join(decoded(body, Join))
         if kind == CALL:
@@ -117,7 +119,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering clients. Their queries do not leave the run: its last checkpoints must not pass the slowest query's position."""
+        """Stop answering clients. Their queries stay in the run, so that its last checkpoints do not pass the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,
@@ -131,7 +133,7 @@ class Clients:
     # -- joining and leaving
 
     async def _join(self, request: Join) -> JoinReply:
-        # A reader that did not receive the reply to `Join` joins again. Drop its earlier client, which would never leave.
+        # A reader that did not receive the reply to `Join` sends it again. Drop the client of its first `Join`, which would never leave.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -191,7 +193,7 @@ class Clients:
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
         """Whether the driver's report is certainly about this client's query, not about another query with a copy of its checkpoint.
 
-        An ignored report does no harm: the query is known to have finished the micro-batch once Spark requests the next one.
+        Ignoring a report does no harm: once Spark requests the next micro-batch, the previous one is known to be finished.
         """
         same = [each for each in self._clients.values() if each.planner.query.progress.checkpoint == mark.checkpoint]
         if client not in same:
@@ -210,7 +212,7 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        # Start the call only if it is new. A repeated request, or a late one from a closed connection, must not execute it again.
+        # Start the call only if it is new: a request that was repeated, or delayed in a closed connection, must not execute it again.
         if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)

@@ -31,7 +31,7 @@ class GapWatch:
         self._warned_at = -inf
 
     def look(self, now: float, status: Callable[[], QueryStatus] | None) -> None:
-        """Warn if the query has fallen further behind for `GROWS_SECONDS`. Checks at most once a minute. `now` is monotonic seconds.
+        """Warn if the query has kept falling further behind for `GROWS_SECONDS`. Checks at most once a minute. `now` is monotonic seconds.
 
         `status` returns the query's status with the list of its shards; it is None if the query is not catching up.
         """
@@ -64,7 +64,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # Compare the smallest gap in each third of `GROWS_SECONDS`, because the gap jumps by minutes with each micro-batch.
+        # Compare the smallest gap in each third of `GROWS_SECONDS`, because each micro-batch changes the gap by minutes.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

@@ -1,4 +1,4 @@
-"""Detects data loss: shards that expired before they were read, and records of a repeated micro-batch that Kinesis no longer has."""
+"""Detects data loss: shards that were trimmed before they were read, and trimmed records of a micro-batch that Spark repeats."""
 
 from __future__ import annotations
 
@@ -38,12 +38,19 @@ class Losses:
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> bool:
-        """Look for lost shards, if the offset's shards have changed or the streams were listed since the last check.
+        """Look for lost data if the shards in `offset` have changed, or shards were listed again, since the last check.
 
-        `rows`: whether the lease rows were read. Only then is each position checked, since a row may show that an idle shard was read
-        further. Returns False if a transient error leaves a position unchecked: check it again before the query advances, because later
-        positions do not reveal the loss. Raises DataLossError for a fatal loss, StreamReplacedError if a stream was deleted and created
-        again, and AccessRefusedError or StreamNotFoundError if the check is impossible. Transient errors are only logged.
+        Returns False if a transient error, which is logged, has left a position unchecked. Then call again before the query advances:
+        later positions do not reveal the loss.
+
+        Args:
+            rows: Whether the lease rows were read. They may show that an idle shard was read further, so that nothing is lost. Before,
+                new shards are checked only if they start at `TRIM_HORIZON`.
+
+        Raises:
+            DataLossError: Data was lost, and the loss is fatal.
+            StreamReplacedError: A stream was deleted and created again.
+            AccessRefusedError, StreamNotFoundError: The check is impossible.
         """
         whole, listings = rows and not self._whole, self._streams.listings
         if (
@@ -56,7 +63,7 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check new shards and, in the first check, all shards: a shared buffer may have skipped lost records.
+            # Check all positions once, then only new shards: a buffer shared with another query may already have skipped lost records.
             added = offset.keys() - self._checked
             new = {key: at for key, at in offset.items() if whole or (key in added and (rows or at == TRIM_HORIZON))}
             await self._check(new, losses)
@@ -68,23 +75,23 @@ class Losses:
         return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Look for lost parents of shards that can start once everything up to `reached` is read. Raises like `check`.
+        """Look for lost parents of shards that can start once everything up to `reached` is read. Raises the errors of `check`.
 
         Returns False if the check failed with a transient error.
         """
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> bool:
-        """Look for lost data in ranges of a micro-batch, which may have been planned long ago if `repeated`. Raises like `check`.
+        """Look for lost data in ranges of a micro-batch, which was planned earlier, maybe long ago, if `repeated`.
 
-        Returns False if the check failed with a transient error.
+        Returns False if the check failed with a transient error. Raises the errors of `check`.
         """
         return await self._report(
             partial(self._check, {wanted.key: wanted.after for wanted in ranges}, planned=repeated)
         )
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
-        """Run a check. Report its fatal losses in one error, the others in one warning per stream. Return False after a transient error."""
+        """Run a check. Fatal losses raise one error, others log one warning per stream. Return False after a transient error."""
         losses = LossErrors()
         try:
             await check(losses)

@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 2.0
 """After this many seconds without a result, the run replies that the call is still running."""
 
 _KEPT_OFFSETS: Final = 4
-"""How many offsets each process stores. A reader uses two at a time, the start and the end of a micro-batch."""
+"""How many offsets each process stores. A stream reader uses two at a time: the start and the end of a micro-batch."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -43,14 +43,14 @@ class JoinReply(msgspec.Struct, frozen=True):
     """The reply to `Join`."""
 
     client: str = ""  # Empty if the run rejects the client
-    address: FetcherAddress | None = None  # Where tasks read shards
-    by_planner: bool = False  # The fetchers are in other processes: tasks request their addresses at `address`
+    address: FetcherAddress | None = None  # Where tasks read records or, with `by_planner`, request fetcher addresses
+    by_planner: bool = False  # Whether the fetchers are in other processes, so that tasks request their addresses first
     certificate: Certificate | None = None  # For TLS to the run's and the client's services; None without TLS
     faults: list[str] = []  # Reasons why the query cannot share the run
 
 
 class QueryCall(msgspec.Struct, frozen=True):
-    """A client's call: one of those in the module `access`, encoded by `OffsetsOfLink`. Repeated messages have the same `number`."""
+    """A client's message with a call from the module `access`, encoded by `OffsetsOfLink`. A repeated message has the same `number`."""
 
     client: str
     number: int
@@ -79,13 +79,13 @@ class CallReply(msgspec.Struct, frozen=True):
 
     done: bool = False  # Whether the call is done. In the reply to `Leave`: whether the last client has left, so that the run ends
     result: msgspec.Raw = msgspec.Raw(b"null")  # The call's result, encoded by `OffsetsOfLink`
-    known: bool = True  # False if the client never joined this run or was removed
+    known: bool = True  # False if the client never joined this run or was removed, or if the run is ending
     again: bool = False  # The run has dropped an offset: send the call again with full offsets and a new number
-    said: list[str] = []  # Log lines of the run, for the client to write: the run's own output may be closed
+    said: list[str] = []  # Log lines of the run. The client logs them, since the run's own output may be closed
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset in a message: the shards that `moved` or `left` since the offset with number `base`, or all shards if `base` is None."""
+    """An offset as changes to the offset with number `base`: shards that `moved` or `left`. Without `base`, `moved` has all shards."""
 
     number: int
     base: int | None

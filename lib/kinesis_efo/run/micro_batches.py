@@ -1,4 +1,4 @@
-"""Decides how far the next micro-batch of a query may go, from the buffered events.
+"""Decides from the buffered events how far the next micro-batch of a query reads each shard.
 
 Checking thousands of idle shards would take longer than everything else. So a poll only checks shards that have changed since the last
 poll, and shards with records that are not planned yet.
@@ -26,7 +26,7 @@ class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
     Args:
-        row: Returns the buffer that has everything after a position in a shard; None without such a buffer.
+        row: Returns the buffer that has all records after a position in a shard; None if there is no such buffer.
         read_until: Returns the low watermark of a position, epoch seconds; None if unknown.
         check: Raises the error that has ended the query or the run, if any.
         max_skew: How far a shard may be ahead of the slowest shard, in seconds of arrival time; None for no limit.
@@ -52,11 +52,11 @@ class MicroBatchPlanner:
         self._news = Signal()
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Check these shards in the next poll."""
+        """Make the next poll check these shards, because their buffers may have changed."""
         self._fresh.update(shards)
 
     def finish(self, shards: frozenset[ShardKey]) -> None:
-        """Set the shards that the query has finished. No other shard waits for them any more."""
+        """Set the shards that the query has finished. With `maxShardSkew`, the other shards no longer wait for them."""
         self.finished_shards = shards
         if self._alignment is not None:
             self._alignment.follow({}, shards, self._clock.monotonic())
@@ -66,7 +66,7 @@ class MicroBatchPlanner:
         self._news.notify()
 
     def follow(self, offset: Offset) -> None:
-        """Record the query's positions, and check shards that have moved in the next poll."""
+        """Record the query's positions. The next poll checks the shards that have moved."""
         before = self.offset
         if offset is before:
             return
@@ -82,7 +82,7 @@ class MicroBatchPlanner:
         self.offset = offset
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> list[ShardProgress]:
-        """Return how far the next micro-batch may go within the limits. Waits at most `at_most` seconds for records or a shard's end."""
+        """Return how far the next micro-batch may read each shard. Waits at most `at_most` seconds for records or the end of a shard."""
         self.follow(offset)
         give_up_at = self._clock.monotonic() + at_most
         idle: dict[ShardKey, Portion] = {}
@@ -118,7 +118,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset, rows: dict[ShardKey, Row]) -> dict[ShardKey, Portion]:
-        """Check which shards whose buffers have changed (added to `rows`) have records after `offset`. Return new positions of the others."""
+        """Check changed shards for records after `offset`. Add their buffers to `rows`. Return new positions of shards without records."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -127,7 +127,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (row := self._row(key, position)) is None:
-                # No buffer covers this position yet. Check again in the next poll: a buffer may cover it by then without a new event.
+                # No buffer covers this position yet. Check it in every poll, as a buffer may come to cover it without a new event.
                 self._fresh.add(key)
                 continue
             rows[key] = row
@@ -177,7 +177,7 @@ class MicroBatchPlanner:
         max_records: int,
         horizon: float | None,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch of at most `max_data` bytes of data, if possible: reduce its buffered bytes until it fits."""
+        """Plan a micro-batch with at most `max_data` bytes of data, if possible: lower the limit of buffered bytes until the data fits."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
@@ -192,7 +192,7 @@ class MicroBatchPlanner:
             if size > max_bytes or sum(each.records for each in portions.values()) > max_records:
                 portions = plan(buffers, offset, max_bytes, max_records, horizon)
                 size = sum(each.bytes for each in portions.values())
-            # Buffered bytes are base64, which is longer than the data. So estimate the data only if the bytes exceed the limit.
+            # Buffered payloads are base64, which is longer than the data. So estimate the data only if the buffered bytes exceed its limit.
             data = 0 if size <= max_data else sum(map(_data, portions.values()))
             # A plan that exceeds `max_bytes` cannot be smaller, because a micro-batch has at least one event with records.
             if data <= max_data or size > max_bytes:
@@ -201,6 +201,6 @@ class MicroBatchPlanner:
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a portion. Counts at least one byte per record, since unusual keys make the estimate too low."""
+    """Estimate the bytes of data in a portion. Counts at least one byte per record, since long partition keys make the estimate too low."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))

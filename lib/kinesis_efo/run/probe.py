@@ -14,7 +14,7 @@ from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.run.assignments import TICK_SECONDS, Assignments
 
 _PROBE_SECONDS: Final = 1.5
-"""A fetcher sends a request at least once a second. After this many seconds without one, its port is probed: a dead process has closed it."""
+"""A fetcher sends a request at least once a second. If it sends none for this many seconds, the run probes the fetcher's port."""
 _CONNECT_SECONDS: Final = 1.0
 
 
@@ -29,7 +29,7 @@ async def watch_fetchers(
     """Remove dead fetchers and reassign their shards, until cancelled.
 
     Args:
-        failure: Set if the run has no fetcher for `patience` seconds.
+        failure: Receives an error if the run has no fetcher for `patience` seconds.
         gone: Returns whether a fetcher's port is certainly closed.
         problem: Returns what prevents fetchers from starting, for the error message; empty if unknown.
     """
@@ -60,8 +60,8 @@ async def watch_fetchers(
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a fetcher's port is certainly closed. Tries all addresses concurrently, for at most a second.
 
-    Returns False if an address accepts the connection or does not answer: a process that is paused or unreachable may be alive. One refused
-    connection is not enough, as an address (of a container bridge, for example) may lead to another host.
+    Returns False if an address accepts the connection or does not answer, even if another address refuses it: a paused process may be
+    alive, and an address (of a container bridge, for example) may lead to another host.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_refuses(host, address.port) for host in hosts))

@@ -1,4 +1,4 @@
-"""One query of a run: plans its micro-batches, commits them, and finds where it ends. It lives in the run's event loop."""
+"""One query of a run, in the run's event loop: its micro-batches, its progress, and the positions at which it ends."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _TIP_SECONDS: Final = 60.0
 """Within this time, an idle shard's subscription receives the events that prove where its tip is."""
 
 _SENT_SECONDS: Final = 2.0
-"""An event that arrives this many seconds after a point in time was sent by Kinesis after that point."""
+"""Assumed maximum delivery time: an event that is received this many seconds after a given time was sent after that time."""
 _CONFIRM_SECONDS: Final = 15.0
 """Within this time, the events of an idle shard prove that it has been read to its tip."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""Queries at LATEST that start further apart do not share their first record."""
+"""Queries at LATEST begin at the same record only if they start within this many seconds."""
 
 
 class Query:
@@ -51,7 +51,7 @@ class Query:
 
     Args:
         ends: The option `endingPosition`.
-        name: The name of the query in requests of its tasks.
+        name: The query's name in the requests that its tasks send.
         max_skew: See `MicroBatchPlanner`.
         streams: The streams that the query reads; None for all streams of the run.
         accepted: The positions up to which the loss of records is accepted, by shard (option `acceptDataLoss`).
@@ -67,7 +67,7 @@ class Query:
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
-        self.progress: Final = Progress()  # Which offsets are planned and finished
+        self.progress: Final = Progress()  # The planned and the finished offsets
         self._run = run
         self._given_streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
@@ -107,13 +107,13 @@ class Query:
         return self._run.streams.streams if self._given_streams is None else self._given_streams
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) at which the query began a shard; None if it began elsewhere or has read the shard."""
+        """Return the trim horizon (epoch seconds) at which the query starts a shard; None if it starts elsewhere or has moved on."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
     def has_planned(self, key: ShardKey) -> bool:
-        """Whether the query has planned, and not finished, a micro-batch that begins at the trim horizon of a shard."""
+        """Whether a planned but unfinished micro-batch of the query begins at a shard's trim horizon."""
         finished, reach = self.progress.finished or Offset({}), self.progress.reach or Offset({})
         return finished.get(key, TRIM_HORIZON) == TRIM_HORIZON != reach.get(key, TRIM_HORIZON)
 
@@ -151,12 +151,12 @@ class Query:
         self._resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
-        """Stop looking for the query's end."""
+        """Cancel the search for the positions at which the query ends."""
         if self._ending is not None:
             self._ending.cancel()
 
     async def leave(self) -> None:
-        """Leave the run, which then stops fetching for this query. Lease rows may then pass this query's positions."""
+        """Leave the run, which stops fetching for this query. Lease rows then no longer wait for this query's positions."""
         self.stop()
         self._run.leave(self)
         self._failure.stop()
@@ -172,14 +172,14 @@ class Query:
             self._run.table.update_orders(end.changes_since(before))
 
     async def start_at_latest(self, offset: Offset) -> Offset:
-        """Return the start of a new query at LATEST: the buffer's end in shards that other queries read at the tip, otherwise `offset`.
+        """Return the start of a new query at LATEST, such that queries that are started together begin at the same record.
 
-        Queries that are started together then begin at the same record. The positions in `offset` are the current time. A buffer's end is
-        used only if events confirm within some seconds that it is at most a minute old.
+        A shard that other queries are reading at its tip starts at the end of their buffer, if events confirm within 15 seconds that this
+        end is at most a minute old. Every other shard starts at its position in `offset`, the current time.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
-        # Use the current ends, to include records that arrive while waiting. Discard an end that moves unconfirmed: it may have been old.
+        # Start at the current ends, to read records that arrive during the wait. Drop an end that moves unconfirmed: it may be old.
         first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -194,18 +194,18 @@ class Query:
         return offset
 
     def _shared_tips(self, offset: Offset) -> dict[ShardKey, Position | None]:
-        """Return the end of each buffer whose last event was at the tip; None while the end may be over a minute old."""
+        """Return the end of each shared buffer whose last event was at the tip; None for an end that may be more than a minute old."""
         tips: dict[ShardKey, Position | None] = {}
         for key, now in offset.items():
             row = self._run.table.shared.get(key)
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
                 continue
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
-            # Records after the start belong to the query, however long the listing of its shards took.
+            # Use the time before listing the shards: the query must read records that arrived since then.
             until = now.value / 1000 + 1
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
-                    tips[key] = end  # another query has just begun at LATEST
+                    tips[key] = end  # the start of another query that has just begun at LATEST
             elif row.behind == 0 and end.kind is PositionKind.AFTER and (time_of(key.shard, end, inf) or 0.0) <= until:
                 tips[key] = end if row.read_until is not None and row.read_until >= since else None
         return tips
@@ -224,13 +224,13 @@ class Query:
         return all(map(self._run.leases.is_held, self.streams))
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
-        """Return how far the next micro-batch may go from `offset`, within the limits. Waits at most `at_most` seconds for records."""
+        """Return how far the next micro-batch may read from `offset`, within the limits. Waits at most `at_most` seconds for records."""
         self._run.failure.raise_if_set()
         begins = self._shards is None
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # The offset has unlisted shards. List the shards again; otherwise, the parents of the unlisted shards would look unread.
+            # List the shards again, because the offset has unlisted shards, whose parents would look unread.
             await self._run.streams.refresh(self.streams)
         if not await self._check(self._losses.check(offset, rows=self._has_rows)):
             await self._run.clock.sleep(min(1.0, at_most))
@@ -252,7 +252,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position for detecting lost records, including this query's start and options."""
+        """Return what is known about a position, to detect lost records after it. Includes this query's start and accepted losses."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
@@ -265,7 +265,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that can begin at `offset`. An empty result is cached until the offset's shards or the listed shards change."""
+        """Return the shards that can start at `offset`. An empty result is cached until the offset's shards or the listed shards change."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -282,7 +282,7 @@ class Query:
         return starting
 
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
-        """Return those entries of `quiet` whose shards still seem to be at their tip."""
+        """Return the entries of `quiet` whose shards are apparently still at their tip."""
         now = self._run.clock.monotonic()
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
@@ -296,7 +296,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Pause or resume fetching for this query. It pauses while its ends are searched for, since the search reads the same shards."""
+        """Pause (`yes`) or resume fetching for this query. It pauses during the search for its end, which reads the same shards."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())
@@ -306,7 +306,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the shards for which the run writes lease rows, if the offset has other shards, or unlisted shards were listed."""
+        """Update the shards for which the run writes lease rows, if the offset's shards have changed or an unlisted shard was listed."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -334,30 +334,30 @@ class Query:
         return True
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
-        """Drop buffered events up to an offset that is processed, and move the lease rows to the offset."""
+        """Process that Spark has finished everything up to `offset`: drop the buffered events, and move the lease rows there."""
         moved = offset.changes_since(before if self._has_moved_rows else None)
         self._resumption.processed(offset)
         self._count(offset)
         self._move_rows(offset, moved, (before or {}).keys() - offset.keys())
 
     def rewrite_lease_rows(self, offset: Offset) -> None:
-        """Move the lease rows to the query's first offset in this run, in case the previous run ended before it wrote these rows."""
+        """Move the lease rows to the query's first offset in this run, in case the previous run ended before it moved them."""
         if not self._has_moved_rows:
             self._move_rows(offset, {**offset})
 
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position], left: Collection[ShardKey] = ()) -> None:
-        """Update what is fetched and retained for the shards that have moved or left, and move the lease rows of the former."""
+        """Update the buffers of the shards that have moved or left, and move the lease rows of the moved shards."""
         if self._shards is None:
-            # Usually the last poll has done this, but the single micro-batch of `catchUp` is planned without a poll.
+            # Usually, the last poll has called `_follow`, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
-        # The last micro-batch may be in the buffers of an earlier run only: use the sequence numbers in the offset.
+        # Use the last sequence numbers in the first offset, because maybe only an earlier run has buffered these records.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True
 
     def _count(self, offset: Offset) -> None:
-        """Count the planned records and bytes up to `offset`, which have now been processed."""
+        """Add the planned records and bytes up to `offset` to the totals, because they are processed now."""
         for each in self._uncounted:
             # A shard that has left the offset was read to its end, so its planned records count as processed.
             if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
@@ -366,7 +366,7 @@ class Query:
         self._uncounted = []
 
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
-        """Return the sequence number of each range's last record, for the ranges where it is known."""
+        """Return the sequence number of each range's last record. Leaves out ranges whose last record is unknown."""
         self._run.failure.raise_if_set()
         found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
@@ -376,7 +376,7 @@ class Query:
     ) -> None:
         """Begin the first micro-batch after the query's start, and look for lost data in its `ranges`.
 
-        If `repeated`, the ranges may have been planned long ago. Raises StreamReplacedError if a stream was created again since then.
+        `repeated`: the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream was created again since then.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
@@ -386,7 +386,7 @@ class Query:
         # Wait for the leases and thus the lease rows: a row may show that an idle shard was read further, so that nothing is lost.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
-            # Do not read on unchecked: a buffer shared with another query may already have skipped lost records, without a trace.
+            # Wait until the check succeeds: a buffer shared with another query may already have skipped lost records unnoticed.
             await self._run.clock.sleep(_LIST_SECONDS)
             self._raise_if_failed()
 
@@ -404,10 +404,7 @@ class Query:
         self._resumption.mark_new(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if `offset`, the last one in the query's checkpoint, is behind the lease table.
-
-        Raises StreamReplacedError if a stream was created again since the query began to read it.
-        """
+        """Warn if the checkpoint's last `offset` is behind the lease table. Raises StreamReplacedError if a stream was created again."""
         self._check_created(offset)
         self._resumption.resume(offset)
 
@@ -419,9 +416,9 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Yield the tips of shards whose buffers reach them within a minute. The other shards' buffers are closed in this context.
+        """Yield the tips of the shards whose shared buffers reach the tip within a minute. Close the other shards' buffers in this context.
 
-        The caller can therefore subscribe to the other shards: two subscriptions to a shard would keep disconnecting each other.
+        The caller can then subscribe to the other shards: two subscriptions to a shard would keep disconnecting each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -432,7 +429,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # Only other queries use these buffers, because this query is paused while its ends are searched for.
+        # These buffers belong to other queries: this query pauses during the search for its end.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -445,7 +442,7 @@ class Query:
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
         """Return where a query at `offset` ends: at the tips as of the first call of this method, or at the positions in `endingPosition`.
 
-        Returns None if the ends are not found within `at_most` seconds: call again. Raises ConfigurationError if the option names a missing
+        Returns None if the search takes longer than `at_most` seconds: call again. Raises ConfigurationError if the option names a missing
         stream or shard, or a time in the future.
         """
         self._run.failure.raise_if_set()
@@ -458,10 +455,9 @@ class Query:
         return self._ending.result() if done else None
 
     async def tips(self, offset: Offset, at_most: float) -> Offset | None:
-        """Return the end of a single micro-batch that reads everything from `offset` to the query's end.
+        """Return the end of a single micro-batch that reads everything from `offset` to the query's end, including descendant shards.
 
-        The result includes descendants of the offset's shards. Returns None if it is not known within `at_most` seconds: call again. Raises
-        ConfigurationError in the same cases as `ends`.
+        Returns None if the search takes longer than `at_most` seconds: call again. Raises ConfigurationError like `ends`.
         """
         if (found := await self.ends(offset, at_most)) is None:
             return None
@@ -469,15 +465,15 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # If the end is a few seconds in the future, wait before listing the shards, because a shard may be split until then.
+        # If the end is a few seconds in the future, list the shards only then, because a shard may be split before the end.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(self.streams)
         while True:
-            # Wait until all shards of the offset are listed: an unlisted shard would have no end, and be skipped.
+            # Wait until all shards of the offset are listed: a shard that is not listed would get no end, and be skipped.
             await self._run.streams.list_shards(offset)
             known = await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # The query reads the descendants of trimmed shards instead: check whether the descendants were trimmed, too.
+            # Instead of trimmed shards, the query reads their descendants: check whether these were trimmed, too.
             if not (known and await self._losses.check_starting({**offset, **ends.gone})):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(self.streams)
@@ -485,7 +481,7 @@ class Query:
             # Wait for the leases: subscribing without a lease would end the subscription of the run that owns it.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
-            # If children of ended shards were not listed before, repeat with them: they can have records before the query's end.
+            # If an ended shard has newly listed children, repeat with them: they can have records before the query's end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
@@ -495,8 +491,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The lease rows of a stream are read when its lease is acquired. `continued`, which all queries of the run share, has the streams for
-    which new queries do not warn: a query of the run continues from the stream's lease rows, or the warning was already logged.
+    The lease rows of a stream are read when its lease is acquired. `continued`, shared by all queries of the run, contains the streams for
+    which a new query does not warn: a query of the run continues from the stream's lease rows, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -517,7 +513,7 @@ class Resumption:
             self._compare(stream)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. `from_leases` is set if it starts at the positions in the lease table."""
+        """Record that the query is new. `from_leases`: it starts at the positions in the lease table."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)
@@ -536,7 +532,7 @@ class Resumption:
                 logger.warning("%s", said)
 
     def load_rows(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Set the lease rows of a stream, and compare the query's checkpoint with them."""
+        """Store a stream's lease rows, and compare the query's checkpoint with them."""
         self._rows[stream] = rows
         self._compare(stream)
 
@@ -546,7 +542,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # An offset with a mark is compared by its mark, with the same result for each stream. So warn once per checkpoint.
+        # The mark of an offset gives the same result for each stream, so warn once per checkpoint. Without a mark, warn once per stream.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

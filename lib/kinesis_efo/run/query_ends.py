@@ -1,4 +1,4 @@
-"""Finds where a query ends: at the tips of its shards, or before them, at `endingPosition`."""
+"""Finds where a query ends: in each shard at its tip, or at `endingPosition` if that is earlier."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EndPositions(NamedTuple):
 
 
 def seconds_left(bounds: Bounds, clock: Clock) -> float:
-    """Return the seconds until the latest time in `endingPosition` has passed; 0 if it is too far in the future to be accepted."""
+    """Return the seconds until the latest time in `endingPosition` has passed; 0 if that time is too far in the future to be valid."""
     given = (bounds.everywhere, *bounds.streams.values(), *bounds.shards.values())
     times = [bound.value / 1000 for bound in given if bound is not None and bound.kind is PositionKind.AT_TIMESTAMP]
     left = max(times, default=0.0) + SETTLED_SECONDS - clock.time()
@@ -44,10 +44,10 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 
 
 class Ends:
-    """Finds the ends of a query at `offset`, as of the time when this object is created.
+    """Finds where a query that is at `offset` ends, as of the time when this object is created. List the shards of `streams` just before.
 
-    The shards of `streams` must just have been listed. `listed` are the shards that the query may reach, `gone` the shards of `offset` that
-    were trimmed. Raises ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
+    Attribute `listed` has the shards that the query may reach; `gone` has the shards of `offset` that were trimmed. Raises
+    ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Ends:
         self._streams = streams
         self._clock = clock
         self._offset = offset
-        # The earliest time that `endingPosition` sets for a shard or its ancestors, with which the shard ends
+        # Each shard's end time, if any: its time in `endingPosition`, or else the earliest end time of its parents
         self._times: Final[dict[ShardKey, Position]] = {}
         check_streams("endingPosition", bounds, streams.streams)
         for name, stream in streams.streams.items():
@@ -84,7 +84,7 @@ class Ends:
         for key, end in listed.items():
             bound, begin = self._bound(key), offset.get(key, TRIM_HORIZON)
             if begin.is_end:
-                self._ends[key] = SHARD_END  # an outdated list may show the shard as open
+                self._ends[key] = SHARD_END  # even if an outdated list shows the shard as open
             elif bound is not None and bound.kind is PositionKind.AT_TIMESTAMP:
                 self._timed.append(key)
             elif end is None:
@@ -100,13 +100,13 @@ class Ends:
 
     @property
     def pending(self) -> list[ShardKey]:
-        """The shards whose ends have to be requested from Kinesis."""
+        """The shards that must be read from Kinesis to find their end."""
         return [*self._timed, *self._open]
 
     async def find(self, suspend_others: SuspendOthers) -> EndPositions:
-        """Find the ends with GetRecords or, if that is denied, with subscriptions. Raises `StreamError` if that fails.
+        """Find the ends with GetRecords or, if that may not be used, with subscriptions. Raises `StreamError` on failure.
 
-        `suspend_others` is entered before subscribing. It closes other subscriptions, and yields tips that are already known.
+        The context of `suspend_others` is entered before subscribing: it closes other subscriptions, and yields tips that are known.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:
@@ -119,7 +119,7 @@ class Ends:
     async def _find(self, known: Mapping[ShardKey, Position], *, separate: bool) -> EndPositions:
         await all_of(*(self._at_time(key, separate=separate) for key in self._timed))
         left = set(self._open)
-        # A shard that is listed as open may turn out to be closed: then repeat with its children.
+        # A shard that is listed as open may turn out to be closed. Then find the ends of its children, too.
         while asked := sorted(left & self._reachable().keys()):
             left.difference_update(asked)
             await all_of(*(self._tip(key, known.get(key), separate=separate) for key in asked))
@@ -144,7 +144,7 @@ class Ends:
         return self._times.get(key) or self._bounds.of(key.stream)
 
     def _inherit(self, key: ShardKey, parents: Iterable[str]) -> None:
-        """Set the end time of a shard. Called for its parents first."""
+        """Set the end time of a shard from `endingPosition` or from its parents, for which this method was called before."""
         named = self._bounds.shards.get(key)
         inherited = [self._times.get(ShardKey(key.stream, parent)) for parent in parents] if named is None else [named]
         times = [each for each in inherited if each is not None and each.kind is PositionKind.AT_TIMESTAMP]
@@ -165,7 +165,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return a shard's end for the end time `time`, without calling Kinesis; None if the shard may have been open at that time."""
+        """Return where a shard ends if the query ends at `time`, without calling Kinesis; None if the shard may have been open then."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -176,12 +176,12 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Return the shards that the query reads, with their ends (None if not found yet). Children of unfinished parents are not read."""
+        """Return the end of each shard that the query reads (None if not found yet). Children of unfinished parents are not read."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # shard ids increase, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)
             parents = [ShardKey(key.stream, parent) for parent in (shard.parents if shard is not None else ())]
-            # This query does not read a parent that is not in `_ends`, so the parent's children do not wait for it.
+            # A parent that is not in `_ends` is not read by this query, so its children do not wait for it.
             read = [each not in self._ends or kept.get(each) == SHARD_END for each in parents]
             if key in self._offset or all(read):
                 kept[key] = self._ends[key]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""How often a query with an end checks whether it has reached the end, which events without records may show."""
+"""Interval at which a query with an end checks whether it has reached the end; an event without records may show this."""
 _WAIT_SECONDS: Final = 0.2
-"""How often to check whether a waiting micro-batch has become large enough."""
+"""Interval at which to check whether a micro-batch that waits for more records has become large enough."""
 
 
 class Advance:
@@ -56,7 +56,7 @@ class Advance:
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
         """Return the end of the micro-batch that begins at `position`; None if `reply` has nothing that must be planned now.
 
-        `mark` is used if `position` has no mark.
+        `mark` is for a `position` without a mark.
         """
         starting = [key for key in reply.starting if self._ending.includes(key)]
         justified = bool(starting)
@@ -88,7 +88,7 @@ class Advance:
                 justified = True
             else:
                 self._idle[key] = through
-        # Store idle shards' positions from time to time; otherwise they would become older than the stream's retention.
+        # Store the positions of idle shards from time to time, before they are older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         if not justified and not (self._idle and (due or self._ending.reached(position | self._idle))):
             return None
@@ -110,16 +110,16 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """Return the ranges of the micro-batch that have records, unordered and without the sequence numbers of their last records."""
+        """Return the micro-batch's ranges with records, in any order and without the sequence numbers of the last records."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
-        """Whether a range of the micro-batch may have records. False only if this run has planned it without records."""
+        """Whether a range may have records; False only if this run has planned it as a range without records."""
         return self._empty.get(wanted.key) != wanted
 
 
 class QueryPlanner:
-    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are its streams' logical names."""
+    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are the logical names of its streams."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -188,9 +188,9 @@ class QueryPlanner:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # Ignore `kept` if the query has already begun: then another thread's call was faster, and `kept` is outdated.
+        # If the query has already begun, ignore `kept`: a call from another thread was faster, and `kept` is outdated.
         if call.kept is not None and query.progress.finished is None:
-            # Begin at `kept`, because tasks may read from there before the query's first `Next`.
+            # Begin at `kept`, because tasks may already read from there, before the query's first `Next`.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
@@ -209,13 +209,13 @@ class QueryPlanner:
             ending.available_now()
         if call.once:
             ending.once()
-        # Do not subscribe until the query's end positions are known: there may be nothing to read before them.
+        # Do not subscribe until the query's end positions are known: maybe they are already reached.
         self.query.pause(yes=ending.wanted)
-        # Spark has finished the previous micro-batch: it writes its commit log before it requests the next micro-batch.
+        # Spark requests a micro-batch only after it has written the previous one to its commit log.
         self.query.begin(position)
         if ending.over:
             return self._step()
-        # Wait for the leases even if there are no records: Spark must not commit rows of other sources before this query is rejected.
+        # Wait for the leases even without records: if another run has them, the query must fail before Spark commits rows of other sources.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         self.query.rewrite_lease_rows(position)
@@ -227,7 +227,7 @@ class QueryPlanner:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
-            # Include the start of added streams. This micro-batch does not read them, but the query's next run does.
+            # Include the start of added streams. They are not read in this micro-batch, but when the query is started again.
             end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
@@ -260,7 +260,7 @@ class QueryPlanner:
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         if waits:
-            # Process the positions of idle shards, since a poll returns each such position only once.
+            # Process the positions of idle shards even now, since a poll returns each such position only once.
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         if (end := self._advance.to(position, reply, self._mark)) is not None:
@@ -271,19 +271,19 @@ class QueryPlanner:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
-        if not waits:  # while records wait to be planned, their shards are not at their tips
-            # A shard without recent events may no longer be at its tip, even if no reply has shown this yet.
+        if not waits:  # otherwise, some shards have unplanned records and are not at their tips
+            # Check the shards again: without recent events, a shard may no longer be at its tip.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
             if ending.end_quiet(position, quiet, self._run.clock.monotonic()):
-                self._left_at = None  # call `stop_reading`: later records of these shards would take up the limits
+                self._left_at = None  # call `stop_reading` again: later records of these shards would use up the limits
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
-        """Wait a moment if the micro-batch should become larger. Return True if it should, so that nothing is read now.
+        """Return whether to plan nothing now, so that the micro-batch becomes larger. If so, first wait a moment for more records.
 
-        Spark polls the sources of a query one after another, so waiting delays other sources. By default, only a query with a single source
-        waits. With `minBytesPerTrigger`, all queries wait, and report no records meanwhile, like Spark's Kafka source.
+        Waiting delays the query's other sources, since Spark polls them one after another. So by default, only a query with a single source
+        waits. With `minBytesPerTrigger`, every query waits and reports no records meanwhile, like Spark's Kafka source.
         """
         options, least = self._options, self._options.min_bytes_per_trigger
         now = self._run.clock.monotonic()
@@ -338,12 +338,12 @@ class QueryPlanner:
         return Step(end, again, total, data, list(behind), plan, ending)
 
     async def _has_leases(self, at_most: float) -> bool:
-        """Wait at most `at_most` seconds for the query's leases. After the leases were acquired once, calls return True immediately."""
+        """Wait at most `at_most` seconds for the query's leases. Once they were acquired, every later call returns True immediately."""
         self._may_read = self._may_read or await self.query.wait_held(at_most)
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of streams that the query's offset does not contain yet; empty if it contains all. The start is chosen once."""
+        """Return the start of streams that are missing in the query's offset; empty if none is. The start is chosen once, then cached."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

@@ -1,6 +1,6 @@
-"""One run of an application: its leases, fetching, checkpoints and queries. It lives in one event loop and is not thread-safe.
+"""One run of an application: its leases, fetchers, checkpoints and queries. It lives in one event loop and is not thread-safe.
 
-Positions from Spark's offsets decide what is read; the lease only decides whether this run may read at all.
+Spark's offsets decide from which positions a run reads. The leases only decide whether it may read a stream at all.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CLOSING_SECONDS: Final = 2.0
 _GOODBYE_SECONDS: Final = 1.5
 _TICK_SECONDS: Final = 1.0
 _PATIENCE: Final = 6
-"""Multiple of `leaseTimeout` after which a query without a fetcher fails."""
+"""A run with fetchers in other processes fails if it has had none for this multiple of `leaseTimeout`."""
 _LOOK_SECONDS: Final = 0.1
 
 
@@ -66,14 +66,14 @@ class Run(LeaseListener):
     Args:
         streams: The run's streams.
         fetcher: The fetcher in this process. With `elsewhere`, it only fills the separate buffers of queries that are catching up.
-        leases: The run's leases.
+        leases: The run's leases, one for each stream.
         lease_keys: The keys of the run's lease rows.
         checkpoint_rate: Maximum checkpoints per second.
-        patience: Seconds after which a query fails if it cannot continue without a lease.
+        patience: Seconds for which a query waits for a lease before it fails.
         elsewhere: Settings for fetchers in other processes; None if this process fetches everything.
         hold: See `Table`.
 
-    `failure` is the error that ended the run. For `continued`, see `Resumption`.
+    `failure` stores the error that ends the run. See `Resumption` for `continued`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Run(LeaseListener):
 
     @asynccontextmanager
     async def suspended(self, shards: Collection[ShardKey]) -> AsyncIterator[None]:
-        """Close the subscriptions of some shards in this context, so that the caller can subscribe to find their tips."""
+        """Close the subscriptions of some shards within this context, so that the caller can subscribe to find the shards' tips."""
         self.table.suspend(shards)
         try:
             await self.fetcher.close(RowKey(None, key) for key in shards)
@@ -190,7 +190,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Send the `Order` of each of these buffers to its fetcher: by a call in this process, by messages to other processes."""
+        """Send the `Order` of each of these buffers to its fetcher: with a call in this process, with messages to other processes."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -207,7 +207,7 @@ class Run(LeaseListener):
         member = None if self.assignments is None else self.assignments.members.owner(key)
         return None if member is None else str(member)
 
-    # -- for its queries
+    # -- for the queries of the run
 
     def join(self, query: Query) -> int:
         """Add a query to the run. Return the query's number."""
@@ -218,7 +218,7 @@ class Run(LeaseListener):
         return self._joined
 
     def leave(self, query: Query) -> None:
-        """Remove a query. Lease rows may then pass this query's positions."""
+        """Remove a query. Lease rows then no longer wait for this query's positions."""
         if query not in self.queries:
             return
         self.queries.remove(query)
@@ -227,9 +227,9 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Write lease rows from now on for the shards that the queries read now. Return what new rows would contain.
+        """Write lease rows from now on for the shards that the queries currently read. Return the initial content of each row.
 
-        Called again once an unlisted shard is listed, to complete its row.
+        Also called when an unlisted shard is listed, to complete its row.
         """
         positions: dict[ShardKey, Position] = {}
         for offset in self._finished:
@@ -245,11 +245,11 @@ class Run(LeaseListener):
     ) -> None:
         """Move the lease rows forward after one query has processed everything up to `offset`.
 
-        `moved` has the changed positions; `records`, the last records up to these positions.
+        `moved` has the changed positions, and `records` the last record up to each of them, if known.
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-            # Omit the last record where a slower query determines the position of the lease row.
+            # Leave out the last record of a shard if a slower query determines the position in its lease row.
             records = {key: record for key, record in records.items() if moved.get(key) == offset.get(key)}
         self._save(moved, records)
 
@@ -271,13 +271,13 @@ class Run(LeaseListener):
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
-            # Records that were trimmed before `since` may be unread: the lease row must not hide this loss from other queries.
+            # Unread records may have been trimmed before `since`: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             if begun is None and not self.queries:
-                begun = self._checkpoints.horizon(key)  # that of the query that has just left
+                begun = self._checkpoints.horizon(key)  # no query is left: use the lease row's
             idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
         found = max((each for each in (row, idle) if each is not None), default=None)
-        # An event may have waited in the socket for so long, while its buffer was full.
+        # Subtract the time for which an event may have waited in the socket while the buffer was full.
         return None if found is None else found - KINESIS_LIMITS.full
 
     # -- for the run's lease
@@ -294,7 +294,7 @@ class Run(LeaseListener):
             self._update_orders(stream)
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease was lost. If another run (`owner`) has acquired the lease, this run fails."""
+        """Stop reading a stream whose lease was lost. This run fails if another run (`owner`) has acquired the lease."""
         self._update_orders(stream)
         rows = [feed.row for feed in self.fetcher if feed.key.stream == stream]
         self._tasks.append(asyncio.create_task(self.fetcher.close(rows), name="closing"))
@@ -320,12 +320,12 @@ class Run(LeaseListener):
         return lag_of(self.table.statuses(stream, self.fetcher_of), round(self.clock.time() * 1000), queries)
 
     async def status(self) -> list[ShardStatus]:
-        """Return the status of each shard for tools, with the position of the slowest query."""
+        """Return the status of each shard for tools, including the position of the shard's slowest query."""
         done: dict[int, Mapping[ShardKey, Position]] = {
             query.number: query.progress.finished or {} for query in self.queries
         }
         found = slowest_queries(done, self.streams.ancestors)
-        # With several queries, use the status of each query: a query may be further behind than the shared buffers.
+        # With several queries, use the lag of the slowest query, which may be further behind than the shared buffer.
         queries = [query.status(shards=True) for query in self.queries] if self._are_several else []
         lags = {
             (query.number, shard.stream, shard.shard): shard.millis for query in queries for shard in query.shards or ()
@@ -362,7 +362,7 @@ class Run(LeaseListener):
         return self.failure.error is None and self.leases.is_held(shard.stream)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until this run owns the lease on the shard's stream. Called before a subscription, in case the lease was lost meanwhile."""
+        """Wait until this run owns the lease on the shard's stream, which it may have lost. Called before opening a subscription."""
         while not self.leases.is_held(shard.stream):
             await self.clock.sleep(_LOOK_SECONDS)
 
@@ -388,7 +388,7 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Handle a buffer's error: end the run (shared buffer) or one query (separate buffer), or stop using GetRecords if it is denied."""
+        """Handle a buffer's error: fail the run (shared buffer) or a query (separate buffer), or stop using GetRecords if it is denied."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)
@@ -406,7 +406,7 @@ class Run(LeaseListener):
         return min((each for each in horizons if each is not None), default=None)
 
     def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return up to which position the loss of a shard's records is accepted; None if it may affect a query that does not accept it."""
+        """Return the position up to which losses in a shard are accepted; None if they may affect a query that does not accept them."""
         accepting = [query for query in self.queries if query.accepted(shard) is not None]
         if not accepting:
             return None

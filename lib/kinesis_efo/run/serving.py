@@ -23,7 +23,7 @@ _AGAIN_SECONDS: Final = 0.2
 
 
 class Serving:
-    """Answers tasks. `assignments` assigns shards to fetchers in other processes; None if this process fills all buffers."""
+    """Serves the tasks of all queries. `assignments` has the fetchers in other processes; None if this process fills all buffers."""
 
     def __init__(self, table: Table, coordinator: Coordinator, assignments: Assignments | None, clock: Clock) -> None:
         self.assignments: Final = assignments
@@ -32,12 +32,12 @@ class Serving:
         self._clock = clock
 
     def of(self, query: str) -> QuerySource:
-        """Return the source from which this process serves tasks of a query."""
+        """Return the object that serves a query's tasks from the buffers of this process."""
         self._table.get_query(query)
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress, *, in_turn: bool = False) -> WhereReply:
-        """Return the address of each range's fetcher once all are known, or after the requested time. `home` is this process's address."""
+        """Return the address of each range's fetcher within `request.wait` seconds. `home`: this process; `in_turn`: see `Table.find`."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
@@ -87,7 +87,7 @@ class QuerySource:
                 return
 
     async def _row(self, wanted: ShardRange) -> RowKey:
-        """Wait until a buffer of this process can serve a range, and return its key. Raises `NotCovered` if another process serves it."""
+        """Wait until a buffer can serve a range, and return the buffer's key. Raises `NotCovered` if this buffer is in another process."""
         patience = self._table.home.settings.patience
         give_up_at = self._clock.monotonic() + patience
         while True:
@@ -104,7 +104,7 @@ class QuerySource:
 
 
 class PlannerService(FetcherService):
-    """Serves a run's tasks and its fetchers in other processes. Arguments after `serving` are those of `FetcherService`."""
+    """Serves a run's tasks, and its fetchers in other processes. See `FetcherService` for the arguments after `serving`."""
 
     what = "planner"
 

@@ -1,4 +1,4 @@
-"""Computes what tools show of a run: the status of its queries, the slowest query of each shard, and the run's lag."""
+"""Computes a run's status for tools: the status of its queries, the slowest query of each shard, and the run's lag."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, now: float) -> QueryShard:
-    """Return a query's status in one shard, which the query has processed up to `done`. `now` is monotonic seconds."""
+    """Return the status of a query in one shard, which it has processed up to `done`. `now` is monotonic seconds."""
     shared, own = table.shared.get(key), table.separate(query.name, key)
     kept = None if shared is None else shared.retained.get(query.name)
     held = 0 if shared is None or kept is None else shared.index.portion(kept, NO_LIMIT, NO_LIMIT).bytes
@@ -38,7 +38,7 @@ def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, 
 
 
 def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:
-    """Add the totals of a query's shards to its status. With `each`, also add the list of the shards."""
+    """Add the totals of all shards to a query's status. With `each`, also add the status of each shard."""
     known = list(shards)
     worst = max(
         (shard for shard in known if shard.millis is not None), key=lambda shard: shard.millis or 0, default=None
@@ -59,7 +59,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return the number and position of each shard's slowest query. A query that still reads an ancestor is at `TRIM_HORIZON`."""
+    """Return the number and position of each shard's slowest query. `TRIM_HORIZON` if that query is still reading an ancestor."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}
@@ -80,7 +80,7 @@ def lag_of(shards: Iterable[ShardStatus], at: int | None = None, queries: Iterab
 
     Args:
         at: The current time in epoch milliseconds.
-        queries: The status of each query, if one may be further behind than the shared buffers.
+        queries: The status of each query, if a query may be further behind than the shared buffers.
 
     >>> lag_of([
     ...     ShardStatus("orders", "s-1", "AFTER:7", 0, 0, None, 0), ShardStatus("orders", "s-2", "AFTER:7", 5_000, 10, 1.5, 200)

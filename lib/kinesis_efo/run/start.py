@@ -1,4 +1,4 @@
-"""Computes the start of a new query or stream, a position for each shard, from `startingPosition` and `newStreamPosition`."""
+"""Computes the start offset of a new query (option `startingPosition`) or of streams added to a query (`newStreamPosition`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 _LISTED_SECONDS: Final = 90.0
-"""Maximum seconds to wait until ListShards returns a shard of the start."""
+"""Maximum seconds to wait until ListShards returns all shards at which a query starts."""
 
 
 async def start_offset(
@@ -34,7 +34,7 @@ async def start_offset(
     """Return the first offset of a new query, from the option `startingPosition`. The lease table is read only for `LEASES`.
 
     `clock` is Kinesis' clock. `LATEST` becomes the current time, so that a restart before the first record does not skip records. Raises
-    StreamReplacedError if the lease rows belong to another stream, and LeaseTableError if a stream has no lease rows to start from.
+    StreamReplacedError if the lease rows belong to another stream, and LeaseTableError if `LEASES` finds no rows of a stream.
     """
     now = _now(clock)
     since: Mapping[str, float] = {}
@@ -57,7 +57,7 @@ async def start_offset(
 async def added_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """Return start positions for streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
+    """Return the start of streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
     The lease table is read only for `LEASES`; streams without lease rows then start at TRIM_HORIZON. Raises StreamReplacedError if the
     lease rows belong to another stream.
@@ -86,7 +86,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return the trim horizon at which the application began, for streams with unread shards. Records trimmed since then were lost."""
+    """Return the trim horizon at the application's start, for streams with shards at `TRIM_HORIZON`. Later trimmed records were lost."""
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -95,9 +95,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizons of streams that are read from `TRIM_HORIZON`. Records trimmed from now on are lost."""
+    """Return the current trim horizon (epoch seconds) of streams that start there. Records trimmed later count as lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams with a child of a finished shard: the child must be read from its creation on, whatever was trimmed before now.
+    # Leave out streams where the parent of such a shard was already read: records of the child that were trimmed before are lost, too.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
@@ -108,7 +108,7 @@ def _of_parents(key: ShardKey, positions: Mapping[ShardKey, Position], stream: S
 
 
 def _now(clock: Clock) -> Position:
-    # Round down, as a few earlier records are better than a gap. Kinesis' clock is only known to within a second.
+    # Round down: it is better to read a few earlier records than to skip some. Kinesis' clock is only known to within a second.
     return Position.at_timestamp(floor(clock.time() * 1000))
 
 
@@ -141,14 +141,14 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
-    """Wait until all shards in `start` are listed, then return the query's first offset.
+    """Wait until all shards at which the query starts are listed, then return its first offset.
 
-    Until a shard is listed, its ancestors are unknown: if a named shard is one of them, it must be read first.
+    Until a shard is listed, its ancestors are unknown: if a named shard is an ancestor, that shard must be read first.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        # Also wait for the parents of shards that were announced by an event, if they are newer than the list.
+        # A left-out shard may only be known from the last event of a parent. Then also wait until its other parent is listed.
         parents = [parent for shard in found.left_out for parent in stream.lineage[shard].parents]
         new = stream.lineage.too_new([*found.offset, *parents]) or ([] if start.named else found.left_out)
         if not new or not (found.left_out or start.named):
@@ -168,7 +168,7 @@ async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginnin
 async def _from_leases(
     streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> tuple[dict[ShardKey, Position], Scan]:
-    """Return the positions in the lease table, for streams that have lease rows. Raises LeaseTableError if one shard's row is missing."""
+    """Scan the lease table. Return the positions of streams with rows, and the scan. Raises LeaseTableError if a shard has no row."""
     scan = await table.scan()
     _refuse_foreign(scan, table, streams, lease_keys)
     _refuse_strays(scan, table, streams, lease_keys)
@@ -193,7 +193,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # A shard with unfinished ancestors is read after them, from its beginning, even if its row has a later position of another query.
+        # A shard starts at its beginning after its unfinished ancestors, even if its row has a later position, of another query.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         left_out = set((await _beginning(streams[name], ReadBound(TRIM_HORIZON, rows, ()), clock)).left_out)
@@ -213,7 +213,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another form, or its position is only in a KCL's configuration."""
+    """Raise an error if a KCL application wrote a lease row: its key has another format, or its checkpoint is a KCL's `LATEST`."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.position is None or (lease.key != lease_keys.encode(shard) and not lease.ours)
         if shard.stream in streams and foreign:
@@ -241,10 +241,10 @@ def _before(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> tuple[set[ShardKey], set[ShardKey]]:
-    """Return the shards in `positions` with an unfinished ancestor that is also in `positions`, as two sets.
+    """Return two sets of shards that have an unfinished ancestor which is also in `positions`.
 
-    Shards of the first set are at their beginning, and begin once their ancestors have ended: a KCL application creates rows of children
-    before it reads them. Shards of the second set are further: they and their ancestors cannot be read in order.
+    Shards of the first set are at their beginning and can wait for their ancestors: a KCL application creates the rows of children before
+    it reads them. Shards of the second set were already read further: they and their ancestors cannot be read in order.
     """
     waiting: set[ShardKey] = set()
     too_far: set[ShardKey] = set()
@@ -253,7 +253,7 @@ def _before(
         created = created_at(shard) if shard is not None else None
         before = streams[key.stream].lineage.ancestors((key.shard,)).union(parents.get(key, ()))
         others = [positions.get(ShardKey(key.stream, parent), SHARD_END) for parent in before]
-        # An ancestor that starts at a time after this shard's creation has no records to read, so this shard does not wait for it.
+        # Do not wait for an ancestor whose position is a time after this shard's creation: it has no more records to read.
         if not position.is_end and not all(each.is_end or _is_later(each, created) for each in others):
             at_beginning = position == TRIM_HORIZON or _is_later(position, created) is False
             (waiting if at_beginning else too_far).add(key)

@@ -1,4 +1,4 @@
-"""The streams of a run: the streams of its first query, and streams that later clients add."""
+"""The streams of a run: those of its first query, and streams that are added when further queries join."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kinesis_efo.manifest import Manifest, StreamRef
 
 
 class RunStreams:
-    """Opens each stream of a run once. `open_stream` opens a stream without listing its shards."""
+    """Opens each stream of a run once. `open_stream` opens a stream, but does not list its shards."""
 
     def __init__(self, manifest: Manifest, open_stream: Callable[[StreamRef], Stream]) -> None:
         self.opened: Final = {name: open_stream(ref) for name, ref in manifest.streams.items()}
@@ -40,7 +40,7 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Start opening the given streams that are new to the run."""
+        """Start to open those of the given streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref
@@ -48,7 +48,7 @@ class RunStreams:
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be opened."""
-        # Several clients may wait for the same stream, so cancelling one must not cancel the opening.
+        # Shield the task, because several clients may wait for the same stream, and one of them may be cancelled.
         await asyncio.gather(*(asyncio.shield(self._opening[name]) for name in names if name in self._opening))
 
     async def _open(self, name: str, ref: StreamRef) -> None:

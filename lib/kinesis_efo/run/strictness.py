@@ -1,7 +1,7 @@
 """Finds the streams in which tasks may drop records of KPL aggregates whose keys belong to other shards (option `deaggregate`).
 
 If Kinesis has ever distributed a stream's records over its shards regardless of keys, no record may be dropped: the producer does not
-resend it to another shard. DescribeStreamSummary only returns the current distribution, so the run's lease row records an earlier one.
+resend it to another shard. DescribeStreamSummary only returns the current distribution, so lease rows store whether this was ever so.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kinesis_efo.records.distribution import Distribution, lenient
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 5.0
-"""Minimum seconds between two calls for a stream. AWS allows 20 DescribeStreamSummary calls per second for the whole account."""
+"""Minimum seconds between two DescribeStreamSummary calls for a stream. AWS allows 20 such calls per second for the whole account."""
 
 
 class Strictness:
     """Tracks how Kinesis distributes the records of streams over their shards.
 
-    `leases.notes` stores which streams were ever distributed regardless of keys. Waits at most `patience` seconds for a lease.
+    `leases.notes` stores the streams that were ever distributed regardless of keys. `patience`: maximum seconds to wait for a lease.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Strictness:
         asked_at, known = self._asked.get(name, (-ASK_SECONDS, Distribution.UNKNOWN))
         if self._clock.monotonic() - asked_at < ASK_SECONDS:
             return known
-        # Retry the first call: the response decides which rows a repeated micro-batch has, so a transient error must not change them.
+        # Retry the first call: its response decides which rows a repeated micro-batch has, so it must not depend on transient errors.
         told = await self._streams.stream(name).distribution(patient=name not in self._asked)
         if told is Distribution.UNKNOWN:
             told = known  # the call has failed: use the last response

@@ -1,8 +1,7 @@
-"""The table of a run's buffers: for each shard, a shared one for all queries, and a separate one for each query that is catching up with
-GetRecords.
+"""The table of a run's buffers. A shard has a buffer for all queries, and one for each query that is catching up with GetRecords.
 
-A fetcher in the run's process updates the table by calls, other fetchers by messages. The table may be outdated: a fetcher that runs out of
-space may drop events before it reports this. Tasks then repeat their requests.
+The fetcher in the run's process updates the table with calls, other fetchers with messages. The table may be outdated: a fetcher that runs
+out of space may drop events before it reports this. Tasks that want these events repeat their requests.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _LATELY_SECONDS: Final = 12.0
 
 
 class ReportedIndex(EventIndex):
-    """The events of a buffer that a fetcher in another process has reported."""
+    """The index of a buffer in another process, from its fetcher's reports."""
 
     def __init__(self, start: Position) -> None:
         super().__init__(start)
@@ -52,7 +51,7 @@ class ReportedIndex(EventIndex):
         self._last: LastRecord | None = None
 
     def add(self, events: Iterable[BufferedEvent], now: float) -> int:
-        """Add the events of a report. Return their bytes."""
+        """Add the events of a report. Return their total size in bytes."""
         size = 0
         for event in events:
             record = event.last_record
@@ -91,12 +90,11 @@ class ReportedIndex(EventIndex):
 class Row:
     """The state of one buffer. Times are monotonic seconds.
 
-    Attributes that are not listed here are those of `ShardNews` and `Order`.
+    For attributes that are not listed here, see `ShardNews` and `Order`.
 
     Attributes:
-        fetcher: The name of the process that fills the buffer; empty for the run's process.
-        moved_at: When the subscription or polling last moved, or received its first event since: the next move waits some seconds from
-            then.
+        fetcher: The name of the fetcher that fills the buffer; empty for the fetcher in the run's process.
+        moved_at: When the buffer last moved to another position, or received its first event since. The next move must wait some seconds.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -105,7 +103,7 @@ class Row:
         self.restart(start, version, now)
 
     def restart(self, start: Position, version: int, now: float) -> None:
-        """Restart the buffer at a position. Discards what its fetcher has reported."""
+        """Restart the buffer at a position, and discard the state that its fetcher has reported."""
         self.start = self.retain_from = start
         self.version = version
         self.index = EventIndex(start)
@@ -122,7 +120,7 @@ class Row:
         self._quiet_since: float | None = None
 
     def apply_report(self, news: ShardNews, now: float, made_at: float) -> None:
-        """Apply a report, except for its events. It was created after `made_at`, and may have arrived late."""
+        """Apply a report, except for its events. The report was created after `made_at` (monotonic seconds), and received at `now`."""
         if not self._has_come and len(self.index):
             self._has_come, self.moved_at = True, now
         self.is_heard, self.reported_at = True, now
@@ -132,12 +130,12 @@ class Row:
         self._quiet_since = now - news.quiet if news.quiet else None
 
     def quiet(self, now: float) -> float:
-        """Return for how many seconds the shard has apparently been at the tip; 0 if it may have more records."""
+        """Return for how many seconds the buffer has apparently been at the shard's tip; 0 if the shard may have more records."""
         unheard = self.waits or now - self.reported_at > _LATELY_SECONDS
         return 0.0 if self._quiet_since is None or unheard else now - self._quiet_since
 
     def has_all_since(self, since: float) -> bool:
-        """Whether the buffer has received everything that arrived in the shard before `since`."""
+        """Whether the buffer has received all records that arrived in the shard before `since`."""
         return self.index.ended or (self._seen_until is not None and self._seen_until >= since)
 
     def behind_now(self, now: float) -> int | None:
@@ -148,7 +146,7 @@ class Row:
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> BufferView:
-        """Return the buffer as `decide` sees it."""
+        """Return the state of the buffer, for `decide`."""
         behind = self.behind_now(now)
         earlier = self.index.lag_since(now - BELIEVED_SECONDS)
         return BufferView(
@@ -161,7 +159,7 @@ class Row:
         )
 
     def order(self) -> Order:
-        """Return the `Order` for the buffer's fetcher: from where to fetch and retain events."""
+        """Return the `Order` for the buffer's fetcher: the positions from which to fetch and to retain events."""
         kept = sorted(self.retained.items()) if len(self.retained) > 1 else []
         return Order(self.version, self.start, self.retain_from, kept)
 
@@ -188,7 +186,7 @@ class Table:
         home: The fetcher in the run's process.
         may_read: Returns whether the run may read a shard now.
         send_orders: Called with the keys of buffers whose `Order` has changed.
-        hold: Whether queries keep sharing a full buffer and wait for the slowest query (option `slowQueries`).
+        hold: Whether queries that share a full buffer wait for the slowest query (option `slowQueries`).
 
     `orders_changed` is notified after each call of `send_orders`.
     """
@@ -226,11 +224,11 @@ class Table:
         return self.home.may_poll if self._may_poll is None else self._may_poll
 
     def forbid_polling(self, why: AccessRefusedError) -> None:
-        """Make queries wait for the slowest query of a shard instead of catching up, because Kinesis has denied GetRecords."""
+        """Stop catching up with GetRecords, which Kinesis has denied. Queries then wait for the slowest query of a shard."""
         if self._may_poll is not None:
             return
         self._may_poll = False
-        # A single query has no others to wait for, so this is not worth a warning.
+        # Do not warn if there is a single query, which does not have to wait for other queries.
         level = logging.WARNING if len(self.queries) > 1 else logging.INFO
         logger.log(
             level,
@@ -260,19 +258,19 @@ class Table:
             raise FetcherUnreachableError("the query of this task has ended, or has not joined this run yet") from None
 
     def suspend(self, shards: Collection[ShardKey]) -> None:
-        """Close the buffers of some shards until `resume` is called."""
+        """Close all buffers of some shards until `resume` is called."""
         self._suspended |= {*shards}
         self.update_orders(shards)
 
     def resume(self, shards: Collection[ShardKey]) -> None:
-        """Fill the buffers of suspended shards again."""
+        """Open the buffers of suspended shards again."""
         self._suspended -= {*shards}
         self.update_orders(shards)
 
-    # -- news
+    # -- changes and reports of fetchers
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Update the state of buffers in the run's process soon, after their fetcher has changed them."""
+        """Schedule an update of the table, because the fetcher in this process has changed these buffers."""
         self._touched.update(rows)
         if not self._check_scheduled:
             self._check_scheduled = True
@@ -318,13 +316,13 @@ class Table:
         if news.low is not None:
             index.drop_before(news.low)
         if index.covers(row.retain_from):
-            # The fetcher will drop the events before this position, so they must not be planned.
+            # Drop events that the fetcher is about to drop, so that they are not planned.
             index.drop_before(row.retain_from)
         row.apply_report(news, now, made_at)
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Update the orders of shards that fetchers have reported about, and make queries check them. `wakes`: there may be new records."""
+        """Update the orders of shards with new reports, and make queries check these shards. `wakes`: also wake waiting polls."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -343,8 +341,8 @@ class Table:
     ) -> dict[ShardKey, LastRecord]:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
-        `requested` has positions from which tasks of `query` wait to read, `finished` positions up to which it has finished. Returns the last
-        record up to each of the latter where it is known. A single pass does it all: loading a row takes longer than deciding.
+        `requested` has the positions from which tasks of `query` are waiting to read; `finished`, the positions up to which `query` has
+        finished. Returns the last record up to each position in `finished`, if known: a second pass over the rows would take too long.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()
@@ -361,7 +359,7 @@ class Table:
             if at is not None and (last := self._last_record_up_to(query, key, at)) is not None:
                 lasts[key] = last
             if not reads:
-                self._watched.add(key)  # check again later: the lease may be renewed late, without having expired
+                self._watched.add(key)  # check again in `tick`: a lease that has almost expired may still be renewed
         if changed:
             self._send_orders(changed)
             self.orders_changed.notify()
@@ -382,7 +380,7 @@ class Table:
                 if requested is not None or not index.covers(low) or (low != index.end and index.ends_before(low)):
                     break
                 kept[name] = low
-            else:  # the usual case: the shared buffer covers all queries, so that `decide` would not change anything
+            else:  # the usual case: the shared buffer serves all queries, so that `decide` would not change anything
                 self._watched.discard(key)
                 self._retain(shared, kept, low if len(kept) == 1 else lowest(kept.values()), changed)
                 return
@@ -434,7 +432,7 @@ class Table:
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:
             row.retain_from, row.retained = keep, kept
-            if isinstance(row.index, ShardBuffer):  # filled by this process: no order is needed
+            if isinstance(row.index, ShardBuffer):  # a buffer of this process: no order is needed
                 row.index.drop_before(keep, kept if len(kept) > 1 else _NONE)
                 return
             changed.add(row.key)
@@ -467,7 +465,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart shared buffers where their retained events begin, because another fetcher will fill them. `moved_at` does not change."""
+        """Restart shared buffers that their fetcher no longer fills, where the retained events begin. Does not change `moved_at`."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -487,7 +485,7 @@ class Table:
         for query in self.queries.values():
             query.planner.touch(shards)
 
-    # -- questions
+    # -- lookups
 
     def _row(self, key: RowKey) -> Row | None:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
@@ -497,7 +495,7 @@ class Table:
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
-        """Return the `Order` for the fetcher of a buffer; None if the buffer is to be closed."""
+        """Return the `Order` for the fetcher of a buffer; None if the fetcher must close the buffer."""
         row = self._row(key)
         return None if row is None else row.order()
 
@@ -511,9 +509,9 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Positions, *, in_turn: bool = False) -> dict[ShardKey, RowKey | None]:
-        """Return the result of `serving` for several shards. For shards without such a buffer, first try to provide one.
+        """Return the result of `serving` for several shards. If a shard has no such buffer, first try to move or open a buffer for it.
 
-        `in_turn`: a task reads the shards in this order. Without GetRecords, it takes only its next shard's buffer from other tasks.
+        `in_turn`: a task reads the shards in this order. Without GetRecords, only the buffer of the first shard is then moved for it.
         """
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
@@ -525,7 +523,7 @@ class Table:
     def read_until(self, key: ShardKey, position: Position, *, lost: bool = True) -> float | None:
         """Return the low watermark of a position, epoch seconds; None if unknown.
 
-        Without `lost`, buffers that have skipped lost records are ignored, as other queries must not miss the loss.
+        Without `lost`, buffers that have skipped lost records are ignored: other queries must still detect this loss.
         """
         rows = (self.shared.get(key), *self._separate.get(key, {}).values())
         found = [
@@ -551,7 +549,7 @@ class Table:
         return last if last is not None or own is None else own.index.last_record_up_to(position)
 
     def statuses(self, stream: str | None, fetcher_of: Callable[[ShardKey], str | None]) -> list[ShardStatus]:
-        """Return the status of each shard in `stream` (all streams if None). `fetcher_of` returns the name of a shard's fetcher for tools."""
+        """Return the status of each shard in `stream` (all streams if None). `fetcher_of` returns the name of a shard's fetcher."""
         now = self.clock.monotonic()
         found = []
         for key, row in self.shared.items():
@@ -568,7 +566,7 @@ class Table:
 class QueryRows:
     """The buffers from which one query plans and reads.
 
-    `failure` ends only this query. While `pauses` is set, only events that are already planned are fetched for the query.
+    `failure` stores an error that ends only this query. While `pauses` is set, only already planned events are fetched for the query.
     """
 
     def __init__(
@@ -588,11 +586,11 @@ class QueryRows:
         self.failure.on_set(self.planner.wake)
 
     def shards(self) -> set[ShardKey]:
-        """Return the shards of the query's finished and planned offsets."""
+        """Return all shards in the query's finished and planned offsets."""
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def demands(self, shards: Iterable[ShardKey], requested: Positions = _NONE) -> dict[ShardKey, Demand]:
-        """Return the positions at which the query needs buffers. Leaves out shards that it does not read, or not anymore."""
+        """Return the positions from which the query needs buffers. Leaves out shards that it is not reading now."""
         finished, reach = self._progress.finished, self._progress.reach
         found: dict[ShardKey, Demand] = {}
         if finished is None or reach is None:
@@ -604,14 +602,14 @@ class QueryRows:
                 continue
             if at is None:
                 if to is None or not any(each.stream == key.stream for each in finished):
-                    continue  # the planned micro-batch adds this stream: it is read from the end of that micro-batch on
+                    continue  # the planned micro-batch adds this stream, and only the next one reads it
                 at = TRIM_HORIZON
             if not at.is_end:
                 found[key] = Demand(at, SHARD_END if to is None else to, asked)
         return found
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the buffer for planning a shard from a position on; None if no buffer has the position."""
+        """Return the buffer from which to plan a shard, beginning at a position; None if no buffer has the position."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

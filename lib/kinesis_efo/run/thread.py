@@ -39,7 +39,7 @@ _KEPT_LINES: Final = 1_000
 
 
 class RunThread:
-    """Runs one run in a thread of this process. Without `start_fetchers`, the run's only fetcher is in this thread, too."""
+    """A thread of this process with one run in its event loop. Without `start_fetchers`, the run's only fetcher is also in this thread."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RunThread:
 
     @property
     def whole(self) -> WholeRun:
-        """The run, whose methods must be called in this thread's event loop. Only valid after `start`."""
+        """The run. Its methods must be called in this thread's event loop. Only valid after `start`."""
         assert self._whole is not None
         return self._whole
 
@@ -84,7 +84,7 @@ class RunThread:
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Queue a log line, which the next client to make a call receives and logs. The oldest lines may be dropped. Thread-safe."""
+        """Queue a log line for the next client that makes a call, which logs it. If there are too many, drop the oldest. Thread-safe."""
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
@@ -111,7 +111,7 @@ class RunThread:
         except (TimeoutError, CancelledError):
             logger.warning("the fetcher did not stop within %.0f s; leases that it owns will expire", _STOP_SECONDS)
         except Exception:
-            # Stop the other parts in spite of this error, because the process has to end.
+            # Only log the error, because the other parts must be stopped, too.
             logger.exception("stopping a part of the fetcher failed; the other parts are stopped")
         if self._whole is not None:
             self._end(self._whole)
@@ -121,17 +121,17 @@ class RunThread:
             self._loop.close()
 
     def _end(self, whole: WholeRun) -> None:
-        # Report the last metrics after the leases were released, so that the next run does not wait for this report.
+        # Report the last metrics only now that the leases are released, so that the next run does not wait for this report.
         try:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for running calls. Call it in a thread, so that a call that hangs does not block this process.
+        # `shutdown` waits for running calls. Use a thread, so that a call which hangs does not block this process.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)
 
-    # -- inside
+    # -- internal
 
     async def _open(self) -> None:
         setup, options, clock = self._setup, self._setup.options, self._clock
@@ -154,7 +154,7 @@ class RunThread:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:
-        """Load credentials, retrying transient errors. Most permanent errors are ignored here: the first AWS call explains them better."""
+        """Load credentials, with retries for transient errors. Ignore most other errors: the first AWS call explains them better."""
         options = self._setup.options
         role = options.aws.role_arn
         what = f"AssumeRole of {role}" if role else "AWS credentials"
@@ -182,10 +182,10 @@ class RunThread:
 
 
 def host_table(manifest: Manifest, directory: Path) -> LeaseStore:
-    """Return the lease file that replaces a lease table, and warn that only programs of this user on this host share them."""
+    """Return the file that replaces a lease table, and warn that only programs of this user on this host share it."""
     try:
         from kinesis_efo.leases.host_table import HostTable
-    except ImportError as error:  # some builds of Python lack SQLite
+    except ImportError as error:  # some Python builds lack SQLite
         raise FetcherError(f"without kinesis-efo option 'leaseTable', a query needs SQLite: {error}") from error
     readers = {name: ref.reader for name, ref in manifest.streams.items()}
     logger.warning(
@@ -197,10 +197,7 @@ def host_table(manifest: Manifest, directory: Path) -> LeaseStore:
 
 
 def finished(future: Future[T], alive: Callable[[], bool]) -> T:
-    """Wait for the result of a coroutine in another thread's event loop. Raises FetcherUnreachableError if the thread has ended.
-
-    `alive` returns whether the thread is alive: once it has ended, the future never completes.
-    """
+    """Wait for the result of a coroutine in another thread's event loop. Raises FetcherUnreachableError once the thread is not `alive`."""
     while not wait((future,), _LOOK_SECONDS).done:
         if not alive():
             raise stopped()

@@ -1,4 +1,4 @@
-"""Assembles the parts of a run, which all live in the event loop of a `RunThread`."""
+"""Assembles a run from its parts, which all live in the event loop of a `RunThread`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteFetchers(Protocol):
-    """A run's fetchers that are in other processes."""
+    """The fetchers of a run, if they are in other processes."""
 
     def problem(self) -> str:
         """Return what prevents the fetchers from starting; empty if unknown."""
@@ -78,14 +78,14 @@ class RunSetup:
 
 
 class WholeRun:
-    """A run with all its parts.
+    """A run with all its parts: leases, queries, clients, service and metrics.
 
     Args:
         open_stream: Opens a stream without listing its shards.
         budget: The buffer space of the fetcher in this process.
         clock: Kinesis' clock.
-        streams_changed: Called with the ARNs of all streams, by logical name, when a client adds streams; with {} if the run fails.
-        said: Log lines of the run. The next client to make a call receives and logs them.
+        streams_changed: Called when a client adds streams, with all streams' ARNs by logical name; called with {} if the run fails.
+        said: Log lines of the run. The next client that makes a call receives and logs them.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class WholeRun:
             hold=options.slow_queries == "hold",
         )
         if not manifest.lease_table:
-            # Suppress the warning that a new query's streams were read before: it recommends LEASES, but there is no lease table here.
+            # Suppress the warning that the streams were read before: it recommends LEASES, which needs a lease table.
             self.run.continued.update(manifest.streams)
-        # Announce immediately that a failed run has no streams, so that no query joins it.
+        # When the run fails, announce immediately that it has no streams, so that no query joins it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
-        self.service: Final = self._serve()  # Serves tasks: with records, or with the addresses of fetchers
+        self.service: Final = self._serve()  # Returns records or fetcher addresses to tasks
 
     def _serve(self) -> PlannerService:
         """Create the service for tasks and for fetchers in other processes."""
@@ -160,7 +160,7 @@ class WholeRun:
             self._fetchers.stop()
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the run, its fetchers in other processes, and its metrics. The callbacks that stop them are pushed to `stack`."""
+        """Start the run, its fetchers in other processes, and its metrics. Closing `stack` stops the run and its fetchers."""
         begin_fetchers, manifest = self._setup.start_fetchers, self._setup.manifest
         stack.callback(self._end_fetchers)
         stack.push_async_callback(self.run.stop)
@@ -174,7 +174,7 @@ class WholeRun:
         collector = FetcherCollector(fetcher, self._streams.opened, self._leases, about, shards, now, queries)
         self.end_report = report(collector, self.options.metrics)
 
-    # -- for its queries
+    # -- for the queries of the run
 
     @property
     def address(self) -> FetcherAddress:
@@ -219,7 +219,7 @@ class WholeRun:
         return self._streams.faults(streams)
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
-        """Add streams to the run. Other processes of the program see them immediately. Returns a task that ends when they are open."""
+        """Add streams to the run, and announce them to other processes of the program. Returns a task that ends once they are open."""
         self._streams.add(streams)
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")
@@ -229,7 +229,7 @@ class WholeRun:
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:
-        """Add a query to the run. Return its planner. Tasks of the query send `name` with their requests."""
+        """Add a query to the run, and return its planner. The query's tasks send `name` with their requests."""
         query = Query(
             self.run,
             options.ends,

@@ -23,7 +23,7 @@ class Member:
     def __init__(self) -> None:
         self.request: WorkRequest  # The fetcher's last request
         self.requested_at: float  # When the last request was received, monotonic seconds
-        self.shards: frozenset[ShardKey] = frozenset()  # The shards that it may read
+        self.shards: frozenset[ShardKey] = frozenset()  # The shards that the fetcher may read
         self.revision = 1  # Increases whenever `shards` changes
         self.changed = Signal()  # Notified when there is something to send
         self.number = 0  # The number of the last reply; 0 before the first
@@ -68,7 +68,7 @@ class Member:
             return False
         self._reports = number
         if number == 1:
-            self.replied_at = -inf  # the fetcher was not waiting for a reply
+            self.replied_at = -inf  # the fetcher may have created report 1 before the last reply
         return True
 
 
@@ -98,7 +98,7 @@ class Members:
         return member if member is not None and shard in member.shards else None
 
     def register_request(self, request: WorkRequest, now: float) -> Member | Work:
-        """Handle a fetcher's request for work at `now` (monotonic seconds). Return the fetcher, or the reply to a fetcher that must not work."""
+        """Handle a fetcher's request for work at `now` (monotonic seconds). Return the fetcher, or the reply if it must not work."""
         name = request.name
         member = self._members.get(name)
         if member is None:
@@ -134,7 +134,7 @@ class Members:
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were withdrawn from a fetcher which has not confirmed yet that they are closed."""
+        """Shards that were withdrawn from a fetcher, but that it has not confirmed as closed yet."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:

@@ -119,7 +119,7 @@ class Assignment:
 
     @property
     def next_expiry(self) -> float:
-        """When this fetcher must first stop reading a stream unless the run replies, monotonic seconds; infinity without shards."""
+        """The earliest time (monotonic seconds) at which reading a stream must stop unless the run replies; infinity without shards."""
         return min((self._until[stream] for stream in self._until.keys() & self.streams), default=inf)
 
     # -- for the fetcher
@@ -194,7 +194,7 @@ class RemoteFetcher:
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]
         try:
-            # When one task ends, end all tasks: a fetcher that only stopped reporting, for example, would block its shards.
+            # When one task ends, end all tasks: a fetcher that no longer reports, for example, must not keep its shards.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -281,7 +281,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def _expire(self) -> None:
-        """Stop reading all shards if a lease may have expired, because the run has not replied in time."""
+        """Stop reading all shards whenever a lease may have expired, because the run has not replied in time."""
         while True:
             left = self._assignment.next_expiry - self._clock.monotonic()
             if left > 0:

@@ -1,4 +1,4 @@
-"""Distributes shards over the fetchers so that all receive about the same bytes per second, and few shards move."""
+"""Distributes shards over fetchers, so that all fetchers receive about the same bytes per second and few shards move."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lo
 class Begin(Call[Offset | None], frozen=True):
     """Start a query in this run, or continue it after the previous run has ended. Returns the start offset of a new query.
 
-    Returns None for a query that has a checkpoint. For a new query, None means that its leases, which a start at `LEASES` needs, were not
-    acquired within `wait` seconds: call again.
+    Returns None for a query that has a checkpoint. For a new query that starts at `LEASES`, None means that its leases were not acquired
+    within `wait` seconds: call again.
     """
 
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
@@ -75,7 +75,7 @@ class Step(msgspec.Struct, frozen=True):
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed: new lag in ms, None if unknown
-    plan: BatchPlan | None = None  # Saves a `Plan` call; None if some shards are not assigned to a fetcher yet
+    plan: BatchPlan | None = None  # The reply that `Plan` would return; None if some shards have no fetcher yet
     ending: EndingState | None = None  # The state of the query's `Ending`, if changed
 
 

@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""For this many seconds after a query has left, or has moved here from a dead run, reports with an unknown Spark run id are ignored:
-they may be about a query with a copy of the same checkpoint that has left, or has not moved here yet."""
+"""For this many seconds after a query has left this run, or has moved to it from a dead run, the driver's reports with an unknown Spark run
+id are ignored: they may be about a query with a copy of the same checkpoint that has left, or that has not moved yet."""
 
 
 class _Client:
@@ -62,7 +62,7 @@ class _Client:
         self.number = 0  # The number of the client's last call
         self.spark_run = ""  # Spark's run id (`runId`) of the query; empty if unknown
         self.calling: asyncio.Task[msgspec.Raw] | None = None  # The task that executes the last call
-        self.log_lines: list[str] = []  # Log lines sent in replies whose receipt the client has not confirmed yet
+        self.log_lines: list[str] = []  # Log lines sent in replies, until the client confirms their receipt
         self.lines_received = 0  # How many log lines the client has confirmed
         self.offsets = OffsetsOfLink(1)
 
@@ -119,7 +119,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering clients. Their queries stay in the run, so that its last checkpoints do not pass the slowest query's position."""
+        """Stop answering clients. Their queries stay in the run, so that the last checkpoints do not pass the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,

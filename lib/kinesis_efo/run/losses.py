@@ -44,8 +44,8 @@ class Losses:
         later positions do not reveal the loss.
 
         Args:
-            rows: Whether the lease rows were read. They may show that an idle shard was read further, so that nothing is lost. Before,
-                new shards are checked only if they start at `TRIM_HORIZON`.
+            rows: Whether the lease rows were read, which may show that an idle shard was read further than `offset`. Until then, new
+                shards are checked only if they start at `TRIM_HORIZON`.
 
         Raises:
             DataLossError: Data was lost, and the loss is fatal.
@@ -82,7 +82,7 @@ class Losses:
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> bool:
-        """Look for lost data in ranges of a micro-batch, which was planned earlier, maybe long ago, if `repeated`.
+        """Look for lost data in ranges of a micro-batch. `repeated`: the micro-batch was planned earlier, maybe long ago.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """
@@ -91,7 +91,7 @@ class Losses:
         )
 
     async def _report(self, check: Callable[[LossErrors], Awaitable[None]]) -> bool:
-        """Run a check. Fatal losses raise one error, others log one warning per stream. Return False after a transient error."""
+        """Run a check. Raise one error for all fatal losses; log other losses, once per stream. Return False after a transient error."""
         losses = LossErrors()
         try:
             await check(losses)

@@ -45,7 +45,7 @@ class JoinReply(msgspec.Struct, frozen=True):
     client: str = ""  # Empty if the run rejects the client
     address: FetcherAddress | None = None  # Where tasks read records or, with `by_planner`, request fetcher addresses
     by_planner: bool = False  # Whether the fetchers are in other processes, so that tasks request their addresses first
-    certificate: Certificate | None = None  # For TLS to the run's and the client's services; None without TLS
+    certificate: Certificate | None = None  # The TLS certificate of the run's and the client's services, if any
     faults: list[str] = []  # Reasons why the query cannot share the run
 
 
@@ -62,7 +62,7 @@ class Leave(msgspec.Struct, frozen=True):
     """A client's report that its query has ended."""
 
     client: str
-    heard: int = 0  # As in `QueryCall`
+    heard: int = 0  # How many of the run's log lines the client has received, like in `QueryCall`
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ class Query:
         return self._run.streams.streams if self._given_streams is None else self._given_streams
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) at which the query starts a shard; None if it starts elsewhere or has moved on."""
+        """Return the trim horizon (epoch seconds) at which the query starts a shard; None if it starts elsewhere or is past the start."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
@@ -172,14 +172,14 @@ class Query:
             self._run.table.update_orders(end.changes_since(before))
 
     async def start_at_latest(self, offset: Offset) -> Offset:
-        """Return the start of a new query at LATEST, such that queries that are started together begin at the same record.
+        """Return the start of a new query at LATEST. Queries that are started together then begin at the same record.
 
         A shard that other queries are reading at its tip starts at the end of their buffer, if events confirm within 15 seconds that this
         end is at most a minute old. Every other shard starts at its position in `offset`, the current time.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
-        # Start at the current ends, to read records that arrive during the wait. Drop an end that moves unconfirmed: it may be old.
+        # Use the ends as of now, so that records arriving during the wait are read. Ignore an end that moves before it is confirmed.
         first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -230,7 +230,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # List the shards again, because the offset has unlisted shards, whose parents would look unread.
+            # The offset has unlisted shards. List the shards again, because the parents of unlisted shards would look unread.
             await self._run.streams.refresh(self.streams)
         if not await self._check(self._losses.check(offset, rows=self._has_rows)):
             await self._run.clock.sleep(min(1.0, at_most))
@@ -265,7 +265,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that can start at `offset`. An empty result is cached until the offset's shards or the listed shards change."""
+        """Return the shards that a query at `offset` can start. Caches an empty result until the offset or the list of shards changes."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -334,7 +334,7 @@ class Query:
         return True
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
-        """Process that Spark has finished everything up to `offset`: drop the buffered events, and move the lease rows there."""
+        """Called when everything up to `offset` is finished: drop the buffered events up to there, and move the lease rows to `offset`."""
         moved = offset.changes_since(before if self._has_moved_rows else None)
         self._resumption.processed(offset)
         self._count(offset)
@@ -351,7 +351,7 @@ class Query:
             # Usually, the last poll has called `_follow`, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
-        # Use the last sequence numbers in the first offset, because maybe only an earlier run has buffered these records.
+        # In the first call, use the sequence numbers in the offset: perhaps only an earlier run has buffered the last micro-batch.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True

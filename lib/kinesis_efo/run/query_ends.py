@@ -106,7 +106,7 @@ class Ends:
     async def find(self, suspend_others: SuspendOthers) -> EndPositions:
         """Find the ends with GetRecords or, if that may not be used, with subscriptions. Raises `StreamError` on failure.
 
-        The context of `suspend_others` is entered before subscribing: it closes other subscriptions, and yields tips that are known.
+        Before subscribing, enters the context of `suspend_others`: it closes other subscriptions, and yields tips that are already known.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""Interval at which a query with an end checks whether it has reached the end; an event without records may show this."""
+"""Seconds between two checks whether a query with an end has reached it. An event without records may show this."""
 _WAIT_SECONDS: Final = 0.2
-"""Interval at which to check whether a micro-batch that waits for more records has become large enough."""
+"""Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
 
 class Advance:
@@ -56,7 +56,7 @@ class Advance:
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
         """Return the end of the micro-batch that begins at `position`; None if `reply` has nothing that must be planned now.
 
-        `mark` is for a `position` without a mark.
+        `mark` is used if `position` has no mark.
         """
         starting = [key for key in reply.starting if self._ending.includes(key)]
         justified = bool(starting)
@@ -343,7 +343,7 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of streams that are missing in the query's offset; empty if none is. The start is chosen once, then cached."""
+        """Return the start of streams that the query's offset does not contain yet; empty if there are none. Chosen only once."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

@@ -274,7 +274,7 @@ class Run(LeaseListener):
             # Unread records may have been trimmed before `since`: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             if begun is None and not self.queries:
-                begun = self._checkpoints.horizon(key)  # no query is left: use the lease row's
+                begun = self._checkpoints.horizon(key)  # no query is left: use the horizon in its row
             idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
         found = max((each for each in (row, idle) if each is not None), default=None)
         # Subtract the time for which an event may have waited in the socket while the buffer was full.

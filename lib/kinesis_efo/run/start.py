@@ -86,7 +86,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return the trim horizon at the application's start, for streams with shards at `TRIM_HORIZON`. Later trimmed records were lost."""
+    """Return the trim horizon at the application's start, for streams with shards at `TRIM_HORIZON`. Records trimmed later were lost."""
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -193,7 +193,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # A shard starts at its beginning after its unfinished ancestors, even if its row has a later position, of another query.
+        # A shard is read from its beginning once its ancestors have ended, even if another query has moved its row further.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         left_out = set((await _beginning(streams[name], ReadBound(TRIM_HORIZON, rows, ()), clock)).left_out)
@@ -213,7 +213,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another format, or its checkpoint is a KCL's `LATEST`."""
+    """Raise an error if a KCL application wrote a lease row: its key has another format, or only a KCL writes such a checkpoint."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.position is None or (lease.key != lease_keys.encode(shard) and not lease.ours)
         if shard.stream in streams and foreign:

@@ -1,4 +1,4 @@
-"""The streams of a run: those of its first query, and streams that are added when further queries join."""
+"""The streams of a run: the streams of its first query, and streams that are added when further queries join."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Start to open those of the given streams that are new to the run."""
+        """Start to open the given streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref

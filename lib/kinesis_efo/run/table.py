@@ -146,7 +146,7 @@ class Row:
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> BufferView:
-        """Return the state of the buffer, for `decide`."""
+        """Return the buffer's state as an argument of `decide`."""
         behind = self.behind_now(now)
         earlier = self.index.lag_since(now - BELIEVED_SECONDS)
         return BufferView(
@@ -602,7 +602,7 @@ class QueryRows:
                 continue
             if at is None:
                 if to is None or not any(each.stream == key.stream for each in finished):
-                    continue  # the planned micro-batch adds this stream, and only the next one reads it
+                    continue  # the planned micro-batch adds this stream, but only later micro-batches read it
                 at = TRIM_HORIZON
             if not at.is_end:
                 found[key] = Demand(at, SHARD_END if to is None else to, asked)
@@ -617,7 +617,7 @@ class QueryRows:
             and key not in self.planner.finished_shards
             and shared.index.covers(position)
         ):
-            return shared  # the usual case
+            return shared  # the usual case: no query is catching up in this shard
         if (demand := self.demands((key,)).get(key)) is None:
             return None
         now = self._table.clock.monotonic()

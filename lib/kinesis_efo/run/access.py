@@ -34,7 +34,7 @@ class Begin(Call[Offset | None], frozen=True):
     # The last offset in Spark's log when the query started; None if the query is new, or once `Next` has returned a result
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
-    kept: Offset | None = None  # The lowest offset from which tasks may still read; None before `Next` and `Plan`
+    kept: Offset | None = None  # Tasks may still read from this offset on; None before the first `Next` or `Plan`
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
     ending: EndingState | None = None  # The state of the query's `Ending` in the previous run
 
@@ -74,7 +74,7 @@ class Step(msgspec.Struct, frozen=True):
     again: bool = False  # Call again: the run is still waiting for a lease or records, or searching for the end
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
-    behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed: new lag in ms, None if unknown
+    behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)
     plan: BatchPlan | None = None  # The reply that `Plan` would return; None if some shards have no fetcher yet
     ending: EndingState | None = None  # The state of the query's `Ending`, if changed
 

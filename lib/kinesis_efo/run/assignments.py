@@ -72,7 +72,7 @@ class Assignments:
                 member.changed.notify()
 
     async def wait_closed(self, shards: Collection[ShardKey]) -> None:
-        """Wait at most 10 seconds until no fetcher has a subscription to one of these shards."""
+        """Wait at most 10 seconds until no fetcher has a subscription to any of these shards."""
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())

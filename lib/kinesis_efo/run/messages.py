@@ -62,7 +62,7 @@ class Leave(msgspec.Struct, frozen=True):
     """A client's report that its query has ended."""
 
     client: str
-    heard: int = 0  # How many of the run's log lines the client has received, like in `QueryCall`
+    heard: int = 0  # How many of the run's log lines the client has received so far
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):

@@ -156,7 +156,7 @@ class Query:
             self._ending.cancel()
 
     async def leave(self) -> None:
-        """Leave the run, which stops fetching for this query. Lease rows then no longer wait for this query's positions."""
+        """Leave the run, which stops fetching for this query. Lease rows may then advance past this query's positions."""
         self.stop()
         self._run.leave(self)
         self._failure.stop()
@@ -252,7 +252,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position, to detect lost records after it. Includes this query's start and accepted losses."""
+        """Return what is known about a position, to detect whether records after it were lost. Includes this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)

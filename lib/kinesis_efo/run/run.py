@@ -218,7 +218,7 @@ class Run(LeaseListener):
         return self._joined
 
     def leave(self, query: Query) -> None:
-        """Remove a query. Lease rows then no longer wait for this query's positions."""
+        """Remove a query. Lease rows may then advance past this query's positions."""
         if query not in self.queries:
             return
         self.queries.remove(query)

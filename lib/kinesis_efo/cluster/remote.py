@@ -87,7 +87,7 @@ async def fetch(plan: FetcherPlan, place: int, listening: Listening, limits: Lim
 
 
 class PlannerLink:
-    """Calls the run from an event loop, with one thread and connection for `work` and another for `report`, as calls may take long."""
+    """Calls the run from an event loop. `work` and `report` have separate threads and connections, so neither delays the other."""
 
     def __init__(self, address: FetcherAddress, secret: str) -> None:
         self._clients = PlannerClient(address, secret), PlannerClient(address, secret)

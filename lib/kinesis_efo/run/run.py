@@ -48,7 +48,7 @@ _CLOSING_SECONDS: Final = 2.0
 _GOODBYE_SECONDS: Final = 1.5
 _TICK_SECONDS: Final = 1.0
 _PATIENCE: Final = 6
-"""A run with fetchers in other processes fails if it has had none for this multiple of `leaseTimeout`."""
+"""A run with fetchers in other processes fails if no fetcher joins within this multiple of `leaseTimeout`."""
 _LOOK_SECONDS: Final = 0.1
 
 

@@ -1,4 +1,4 @@
-"""The table of a run's buffers. A shard has a buffer for all queries, and one for each query that is catching up with GetRecords.
+"""The table of a run's buffers: for each shard, a shared buffer, and a separate buffer per query that is catching up with GetRecords.
 
 The fetcher in the run's process updates the table with calls, other fetchers with messages. The table may be outdated: a fetcher that runs
 out of space may drop events before it reports this. Tasks that want these events repeat their requests.
@@ -38,7 +38,7 @@ _NONE: Final[Mapping[Any, Any]] = {}
 _AGAIN_SECONDS: Final = 60.0
 _MANY_MOVES: Final = 10
 _LATELY_SECONDS: Final = 12.0
-"""Within this time, at least two events of an idle shard arrive."""
+"""A subscription to an idle shard receives at least two events within this many seconds."""
 
 
 class ReportedIndex(EventIndex):
@@ -342,7 +342,7 @@ class Table:
         """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
 
         `requested` has the positions from which tasks of `query` are waiting to read; `finished`, the positions up to which `query` has
-        finished. Returns the last record up to each position in `finished`, if known: a second pass over the rows would take too long.
+        finished. Returns the last record up to each position in `finished`, if known, which saves the caller a second pass over all rows.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()

@@ -1,4 +1,4 @@
-"""Creates the clients, transport and topology that read a manifest's streams."""
+"""Creates what a fetcher is assembled from: its event loop, AWS clients, transports, streams and TLS certificate."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop for a fetcher: uvloop's if installed, which needs a fifth less CPU, otherwise asyncio's."""
-    # Let users turn uvloop off: it may be installed only for another program.
+    """Return an event loop for a fetcher: uvloop's, which needs a fifth less CPU, if installed and not turned off; otherwise asyncio's."""
+    # Users can turn uvloop off, because it may be installed only for another program.
     if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
         return asyncio.new_event_loop()
     try:
@@ -51,17 +51,17 @@ async def stream_opener(
     clock: KinesisClock,
     limits: Limits,
 ) -> Callable[[StreamRef], Stream]:
-    """Open the clients for reading streams. Return a function that creates a `Stream`.
+    """Open the clients for reading streams. Return a function that creates the `Stream` for a manifest's `StreamRef`.
 
     Args:
-        stack: Closes the clients.
+        stack: The exit stack that will close the clients.
         source: Where the manifest came from, for messages.
-        clock: Is set by the clients' responses.
+        clock: Kinesis' clock, which will read the time from the clients' responses.
     """
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # Enter a stack now for the clients that `OpenedLater` opens, so that they are closed after everything that is entered later.
+    # `OpenedLater` opens its client later, into this inner stack. Entered now, it is closed after everything that is entered from now on.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -105,16 +105,16 @@ async def _open_separate(
     """Open the GetRecords transport for queries that are catching up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    # After this machine was suspended, the time of an earlier response would hide what has been trimmed meanwhile.
+    # Read the time from these responses too: after this machine was suspended, an outdated clock would hide that records were trimmed.
     clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 
 
 def _separate_rate(options: SourceOptions) -> int:
-    """Return the bytes per second that a query may read from a shard with GetRecords to catch up, at most Kinesis' limit."""
+    """Return how many bytes per second a query that is catching up may read from a shard with GetRecords: at most Kinesis' limit."""
     return min(options.shard_rate, 2 << 20)
 
 
 def certificate_for(listening: Listening, clock: Clock) -> Certificate | None:
-    """Create the TLS certificate of a service, with its validity based on `clock`; None if the service listens only on loopback."""
+    """Create a TLS certificate for a service, valid at the current time of `clock`; None if the service listens only on loopback."""
     return None if listening.loopback_only else make_certificate(datetime.fromtimestamp(clock.time(), UTC))

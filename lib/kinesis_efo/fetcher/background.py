@@ -1,4 +1,4 @@
-"""Runs concurrent tasks: records the error of a background task, and cancels the other tasks of a group if one fails."""
+"""Runs asyncio tasks: background tasks whose errors are stored, and groups of tasks that are cancelled as soon as one of them fails."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) -> asyncio.Task[None]:
-    """Start a task that runs until it is cancelled.
+    """Start a background task that runs `work`. `what` names the task in messages.
 
-    Sets `failure` to an error that ends the task. Errors of other libraries are wrapped in `FetcherError`.
+    If an error ends the task, the error is stored in `failure`. Errors of other libraries are wrapped in `FetcherError`.
     """
 
     async def guarded() -> None:
@@ -35,7 +35,7 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines concurrently and return their results. If one fails, cancel the others (`gather` does not), then raise its error."""
+    """Run coroutines concurrently and return their results. If one fails, cancel the others, as `gather` does not, and raise its error."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

@@ -1,6 +1,6 @@
-"""One memory budget for all shards of a fetcher, for buffered events and for events that are being received.
+"""Limits a fetcher's memory for buffered events and for events that are being received, with a budget that shards share.
 
-A shard reserves space for one event at a time, before it reads the event, and queues if there is not enough space. The budget belongs to
+A shard reserves space for one event at a time, before the event is read, and queues if there is not enough space. The budget belongs to
 the fetcher's event loop and is not thread-safe; other threads may only read its attributes.
 """
 
@@ -15,14 +15,14 @@ from typing import Final
 from kinesis_efo.positions import ShardKey
 
 EVENT_OVERHEAD: Final = 512
-"""Bytes charged for an event in addition to its payload, for its objects."""
+"""Bytes charged for an event in addition to its payload, for the Python objects that represent it."""
 
 SHARE_BYTES: Final = 256 << 10
-"""The maximum of `Budget.share`, which a shard may use without queueing."""
+"""Upper limit of `Budget.share`, the bytes that a shard may use without queueing."""
 
 
 class Signal:
-    """Wakes all waiters, which then check what has changed."""
+    """Wakes all waiting coroutines, which then check what has changed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -32,11 +32,11 @@ class Signal:
         self._event = asyncio.Event()
 
     def wait(self) -> Coroutine[None, None, bool]:
-        """Return a coroutine that sleeps until the next `notify` after this call, even if it is awaited later."""
+        """Return a coroutine that sleeps until the first `notify` after this call, even if the coroutine is awaited only after that."""
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
-        """Sleep until the next `notify`, but at most `seconds`. Return whether `notify` was called."""
+        """Sleep until the next `notify`, but for at most `seconds`. Return whether `notify` was called."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.wait()
@@ -45,13 +45,13 @@ class Signal:
 
 
 class Budget:
-    """At most `limit` bytes, shared by all shards of a fetcher. `now` returns the monotonic time in seconds.
+    """A memory budget of `limit` bytes that several shards share. `now` returns the monotonic time in seconds.
 
     A shard that does not get space joins a queue. It requests space for one event at a time, so a busy shard goes to the end of the queue
     after each event. Up to a quarter of the limit is reserved for quiet shards: a shard that uses at most `share` bytes does not queue.
 
-    The bytes in use stay within `limit`, with two exceptions that prevent deadlocks: one event at a time that is larger than all unreserved
-    space, and one event per shard if a reader waits for this event while the budget is full.
+    The bytes in use may exceed `limit` in two cases, which would otherwise be deadlocks: for an event that is larger than all unreserved
+    space (one at a time), and for one event per shard that a reader is waiting for while the budget is full.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.open_account(ShardKey("s", "busy")), budget.open_account(ShardKey("s", "quiet"))
@@ -80,7 +80,7 @@ class Budget:
         return Account(self, key)
 
     def seconds_waited(self, key: ShardKey) -> float:
-        """Return the total seconds for which a shard has waited for space."""
+        """Return for how many seconds in total a shard has waited for space."""
         since = self._waiting.get(key)
         return self._waited.get(key, 0.0) + (0.0 if since is None else self.now() - since)
 
@@ -126,7 +126,7 @@ class Account:
         self.key = key
         self.held = 0  # Bytes charged to this account
         self._budget = budget
-        self.closed = False  # The account is closed
+        self.closed = False
 
     @property
     def share(self) -> int:
@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve bytes if there is space, and either the queue is empty or the shard is within its share. Return whether they were reserved."""
+        """Reserve `size` bytes and return True, unless space is missing or, while shards are queued, this shard would exceed its share."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
@@ -142,9 +142,9 @@ class Account:
         return False
 
     def reserve(self, size: int) -> Coroutine[None, None, None]:
-        """Return a coroutine that ends once the bytes are reserved. It queues from this call on, even if it is awaited later.
+        """Queue a request for `size` bytes at once, and return a coroutine that waits until they are reserved.
 
-        Raises `CancelledError`, without a reservation, if the task is cancelled or the account is closed.
+        The coroutine raises `CancelledError`, and nothing is reserved, if its task is cancelled or the account is closed.
         """
         budget = self._budget
         request = _Request(size, asyncio.get_running_loop().create_future())
@@ -173,11 +173,11 @@ class Account:
 
     @property
     def waits(self) -> bool:
-        """Whether the shard waits for space."""
+        """Whether the shard is queued for space."""
         return self in self._budget._queue
 
     def exceed(self) -> None:
-        """Grant the waiting request even if the budget is full. Called if a task is waiting for the event."""
+        """Grant the shard's queued request, if any, even if the budget is full."""
         if self.waits:
             self._budget._grant(self)
 
@@ -215,7 +215,7 @@ class Account:
 
 
 class ShardRoom:
-    """Space for a shard's next event, in addition to its buffered events; implements `kinesis.transport.Quota`.
+    """Reserves space for a shard's next event, in addition to its buffered events; implements `kinesis.transport.Quota`.
 
     `waits` is called when the shard begins to queue for space.
     """
@@ -241,11 +241,11 @@ class ShardRoom:
         return False
 
     async def reserve(self, size: int) -> None:
-        """Queue for space after `try_reserve` has failed.
+        """Called after `try_reserve` has failed: queue for space and reserve it.
 
-        No task waits forever for the event. If all tasks that read the shard wait for it, earlier events are dropped and the event gets
-        space whatever its size. If only some have waited for `STARVING_SECONDS`, the event gets space and earlier events are retained for
-        the slower tasks; this is allowed for one event at a time. A slower task without progress for `CLAIM_SECONDS` is ignored.
+        No task has to wait forever for the event. If all tasks that read the shard are waiting for it, earlier events are dropped, and the
+        event gets space regardless of its size. If only some tasks are waiting, the event gets space after `STARVING_SECONDS`, one event
+        at a time, and earlier events are retained for the slower tasks, but not for a task without progress for `CLAIM_SECONDS`.
         """
         # Release reservations before waiting: two shards that wait while they hold reservations could deadlock.
         self.release()
@@ -256,18 +256,18 @@ class ShardRoom:
         self._reserved = size + EVENT_OVERHEAD
 
     def release(self) -> None:
-        """Release the space reserved for an event that will not come."""
+        """Release the space reserved for an event that will not arrive."""
         self._account.release(self._reserved)
         self._reserved = 0
 
     def close(self) -> None:
-        """Release everything and close the account."""
+        """Release all space of the shard, including that of buffered events, and close the account."""
         self._account.close()
         # Break the reference cycle with the buffer, so that the buffer's payloads are freed immediately.
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Use reserved space for an event of `size` bytes (including `EVENT_OVERHEAD`) and release the rest. Waits for missing space."""
+        """Use the reservation for an event of `size` bytes (including `EVENT_OVERHEAD`), and release the rest. Waits if it is too small."""
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.try_reserve(payload):
             await self.reserve(payload)

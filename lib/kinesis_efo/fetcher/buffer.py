@@ -23,14 +23,14 @@ from kinesis_efo.records.events import Arrivals, Event, first_number, has_record
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""After this many seconds without space, events are no longer retained for queries of which no task is reading from the buffer."""
+"""Once the next event has waited for space this many seconds, events are retained only for queries with a task that reads the buffer."""
 
 CLAIM_SECONDS: Final = 30.0
-"""Events are no longer retained for a reader that does not read for this long while another one waits."""
+"""Events are no longer retained for a task that makes no progress for this many seconds while another task waits for the next event."""
 
 
 class NotCovered(Exception):
-    """A buffer does not contain `left`, the unread rest of a range. The run decides where to read it."""
+    """Raised if a buffer does not contain `left`, the unread rest of a range. The run then decides from which buffer it is read."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -41,14 +41,14 @@ _AT_END: Final = LastRecord(0)
 
 
 class BufferedEvent(NamedTuple):
-    """The description of a buffered event, for reports to the run."""
+    """A buffered event as fetchers report it to the run: without its payload."""
 
-    through: Position  # The position at its end
+    through: Position  # The position after the event
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record; with `sub` 0 if the payload was dropped. Number 0 stands for the number in `through`: reports are then 10% smaller
+    # The last record; its `sub` is 0 if the payload was dropped. Number 0 means the number in `through`, which makes reports 10% smaller
     last: LastRecord | None
-    arrivals: Sequence[Arrivals]  # When the records arrived in the stream, if recorded
+    arrivals: Sequence[Arrivals]  # When the records arrived in the stream; empty if not recorded
     age: int = 0  # Milliseconds since the last record arrived in the stream
 
     @classmethod
@@ -66,14 +66,14 @@ class BufferedEvent(NamedTuple):
 
     @property
     def last_record(self) -> LastRecord | None:
-        """The last record of the event, if available."""
+        """The event's last record; None if unknown or without records."""
         return LastRecord(self.through.value) if self.last == _AT_END else self.last
 
 
 class ShardBuffer(EventIndex):
-    """The events of one shard between `start` and `end`: their index and payloads.
+    """The events of one shard between the positions `start` and `end`: an index of the events, and their payloads.
 
-    `arrival_step` is the resolution in milliseconds at which arrival times are recorded; None disables recording.
+    `arrived` is called after each change. `arrival_step` is the resolution of recorded arrival times in milliseconds; None: not recorded.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ShardBuffer(EventIndex):
 
     @property
     def held(self) -> int:
-        """Bytes of the budget in use, including those reserved for the next event."""
+        """Bytes of the budget that the buffer uses, including those reserved for the next event."""
         return self._account.held
 
     @property
@@ -165,15 +165,16 @@ class ShardBuffer(EventIndex):
         return False if covered is None and self.quiet.is_at_tip() else covered
 
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
-        """Return the events since the last call, and the number of all events so far.
+        """Return the events that were added since the last call, and the total number of events so far.
 
-        `reported` is the number that the last call returned, or 0. A last event without records is returned again, with its new position.
+        `reported` is the total that the last call returned, or 0. If the newest event has no records, it is returned again, because its
+        position may have advanced.
         """
         first = max(0, min(reported - self.compacted, len(self) - int(self.idle)))
         entries, now = [], self._budget.now()
         for slot in range(first, len(self)):
             payload, number = self._payloads[slot], self.last_of(slot)
-            # Report the last record even if the event was already dropped: the run must not end a range before this record.
+            # Report the last record even if the event was already dropped, so that the run does not end a range before this record.
             last = last_record(payload) if payload is not None else None if number is None else LastRecord(number)
             entries.append(
                 BufferedEvent.of(self.end_of(slot), *self.sizes(slot), last, self._arrivals[slot], self.age(slot, now))
@@ -189,7 +190,7 @@ class ShardBuffer(EventIndex):
         """Open a cursor for the range `(after, through]` of a query. While it is open, events after its position are retained.
 
         Args:
-            last: The sequence number of the range's last record, if available.
+            last: The sequence number of the range's last record; None if unknown.
             asked_at: When the range was requested, monotonic seconds.
         """
         cursor = Cursor(self, after, through, last, asked_at, query)
@@ -202,12 +203,12 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop events before a covered `position`, which all queries have committed. `retained`: where each query still reads, by name."""
+        """Drop the events up to a covered `position`, which all queries have committed. `retained`: the position of each query, by name."""
         self._retained, self.committed = retained, position
         self._evict(len(self._ends) if position == self.end else self.index_after(position))
 
     def drop_unread(self, stop: int | None = None) -> None:
-        """Drop the events before an index (None: all) even if they are uncommitted, and report that to the run."""
+        """Drop the events before index `stop` (None: all events), even uncommitted ones, and report that to the run."""
         if (stop := len(self) if stop is None else stop) > self.gone:
             self.drops += 1
             self._evict(stop)
@@ -218,7 +219,7 @@ class ShardBuffer(EventIndex):
         self._account.exceed()
 
     def last_up_to(self, through: Position, after: Position) -> int | None:
-        """Return the sequence number of a range's last record; None if it is unknown or there are no records."""
+        """Return the sequence number of the last record in `(after, through]`; None if it is unknown or there are no records."""
         index = self.index_after(through)
         payload = self._payloads[index] if index < len(self._payloads) and not through.is_end else None
         if payload is None or (first := first_number(payload)) is None:
@@ -228,10 +229,7 @@ class ShardBuffer(EventIndex):
         return last if last is not None and after.precedes(last) else None
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:
-        """Return the last record up to a committed position; None if it is unknown or there are no records.
-
-        The position is the end of an event or, if it is the end of a query, a record within an event.
-        """
+        """Return the last record up to a committed position; None if it is unknown or there are no records."""
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
             last = None  # the buffer begins after the position, because another query is further ahead
@@ -270,7 +268,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # Retain events for queries of which no task is reading now, even if the other queries have read these events.
+            # Also retain events for queries without a task that reads the buffer, even if all tasks have read these events.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
@@ -285,11 +283,11 @@ class ShardBuffer(EventIndex):
 
     @property
     def _holds_extra(self) -> bool:
-        """Whether the event that exceeded the budget is still buffered."""
+        """Whether the buffer still has the event that was admitted beyond the budget."""
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Drop events that exceed the budget once they were read: they could otherwise block the next task.
+        # Once the events that exceed the budget have been read, drop them: otherwise, they could block the next task.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.drop_unread(self.index_after(read))
@@ -302,14 +300,14 @@ class ShardBuffer(EventIndex):
             last = next((payload for payload in reversed(self._payloads[gone:stop]) if payload is not None), None)
             if last is not None:
                 self.last_record = last_record(last) or self.last_record
-            # Free the payloads now. Removing list items is slow, so `drop` removes many at once.
+            # Free the payloads now, but keep their slots in the list: removing slots is slow, so `drop` removes many at once.
             self._payloads[gone:stop] = [None] * (stop - gone)
         if freed := self.drop(stop):
             self._account.release(freed)
 
 
 class Cursor:
-    """The position of one reader (a task of `query`) in a buffer: the end of the last event that the task read."""
+    """Reads a range from a buffer for one task of `query`. `position` is the end of the last event that the task has read."""
 
     __slots__ = (
         "_asked_at",
@@ -344,17 +342,17 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # Set if the event that should contain the range's last record does not: the event's payload, or [] if it has no records
+        # The payload of the event that should contain the range's last record but does not ([] if it has no records); None without one
         self.beyond: list[bytes] | None = None
         # The task made no progress while another task waited, so events are no longer retained for it
         self.given_up = False
 
     def waited(self, now: float) -> float:
-        """Return for how many seconds the reader has been waiting for new events."""
+        """Return for how many seconds the task has been waiting for new events."""
         return 0.0 if self._waits_since is None else now - self._waits_since
 
     def lags(self, now: float) -> bool:
-        """Whether the reader has made no progress for `CLAIM_SECONDS`. Call this only while another reader of the buffer is waiting."""
+        """Whether the task has made no progress for `CLAIM_SECONDS`. Call this only while another task is waiting for the next event."""
         if self._holds_up_since is None:
             self._holds_up_since = now
         if not self.given_up and now - self._holds_up_since >= CLAIM_SECONDS:
@@ -370,7 +368,7 @@ class Cursor:
 
     @property
     def done(self) -> bool:
-        """Whether the reader has received all of its range.
+        """Whether the task has received its whole range.
 
         A range with a known last record is complete once this record was read. Any other range is complete once its end position or the
         shard's tip was reached. The tip is sufficient: there are no more records up to the end position, which lies in the past, and an
@@ -380,7 +378,7 @@ class Cursor:
             return self._found
         if self.position.reaches(self._through):
             return True
-        # The tip is not sufficient if the range ends at the shard's end, or if the buffer may lack records after the reader's position.
+        # Reaching the tip is not sufficient if the range ends at the shard's end, or if the buffer may lack records after `position`.
         buffer = self._buffer
         believed = not self._through.is_end and buffer.quiet.is_at_tip(self._asked_at)
         return believed and buffer._is_at_end(self.position) and bool(buffer.covers(self.position))

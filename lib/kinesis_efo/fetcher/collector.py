@@ -1,7 +1,7 @@
-"""Collects a fetcher's counts as metric samples: for the fetcher, per stream, and optionally per shard.
+"""Collects the metric samples of a process: of its fetcher, streams, leases and queries, and optionally of each shard.
 
-It runs in a metrics exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts outlive the `ShardFeed`,
-so that totals never decrease.
+The collector runs in a metrics exporter's thread, so it reads only plain numbers and copies of dictionaries. A shard's counts are kept
+after its `ShardFeed` is closed, so that totals never decrease.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kinesis_efo.positions import ShardKey
 
 
 class FetcherCollector:
-    """Yields the samples of one process.
+    """Yields the metric samples of one process when it is called.
 
     Args:
-        fetcher: None if the fetchers are in other processes.
-        streams: By logical name.
-        leases: None if the run is in another process.
-        about: Attributes of all samples.
-        shards: How many shards may have separate samples.
+        fetcher: The process's fetcher; None if the fetchers are in other processes.
+        streams: The streams, by logical name.
+        leases: The leases of the run; None if the run is in another process.
+        about: The attributes that all samples have.
+        shards: The maximum number of shards with separate samples.
         now: Returns the monotonic time in seconds.
         queries: Returns how many queries the run has and how many are catching up; None if the run is in another process.
     """
@@ -54,7 +54,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """Yield the samples of all current values. The samples of a stream's shards have to be added up."""
+        """Yield the current samples. The values of samples with the same name and attributes (of a stream's shards) have to be added up."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         for name, stream in list(self._streams.items()):

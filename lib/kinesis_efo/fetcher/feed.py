@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""Minimum seconds between reports of events without records and without a new position, which show how far the shard was read."""
+"""Minimum seconds between reports of empty GetRecords responses, which do not advance the position but show how far the shard was read."""
 _LAGS: Final = 3
 """The lags of this many events, at least `_STEP_SECONDS` apart, prove how far the shard was read. A single lag may be wrong."""
 
@@ -33,33 +33,33 @@ _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
 @dataclass(slots=True)
 class FetchCounts:
-    """Events (or GetRecords responses) that a fetcher has received, and the bytes of their payloads."""
+    """Counts the events (or GetRecords responses) that a fetcher has received, and the bytes of their payloads."""
 
     events: int = 0
     bytes: int = 0
 
 
 class RowListener(Protocol):
-    """Receives notifications about changed buffers, in the fetcher's event loop: the run's table, or a remote fetcher's `Reporter`."""
+    """Is notified of changed buffers, in the fetcher's event loop. Implemented by the run's `Table` and a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Mark these buffers as changed; the next `wake` processes them."""
+        """Record that these buffers have changed, for the next update."""
 
     def wake(self) -> None:
-        """Process the changed buffers now."""
+        """Update as soon as possible, because there may be new records to plan."""
 
 
 class ShardFeed:
     """Fills the buffer of one shard as its `Order` requires.
 
     Args:
-        subscribe: Creates a subscription.
-        listener: Is notified when the buffer changes.
+        subscribe: Creates a subscription that starts at a position and delivers events to a sink.
+        listener: Notified when the buffer changes.
         ended: Called with the shard's children when the last event of the shard has arrived.
         failed: Called with the error if the shard can no longer be read.
         counts: Counts the received events and bytes.
         fail_on_data_loss: If False, a shard whose unread records were trimmed counts as read to its end.
-        lost: Logs the loss of these records.
+        lost: Logs a loss that does not fail the query, given its cause.
         arrival_step: The resolution in milliseconds at which arrival times are recorded; None disables recording.
     """
 
@@ -168,7 +168,7 @@ class ShardFeed:
         return task
 
     def close_at(self, last: int, children: tuple[ChildShard, ...]) -> None:
-        """Called when ListShards shows the shard as closed: the shard ends once everything up to the sequence number `last` was read."""
+        """Called when ListShards shows the shard as closed. The shard then ends once its records up to sequence number `last` were read."""
         self._closing = (last, children)
         if self._subscription is not None:
             self._subscription.close_at(last, children)
@@ -202,14 +202,14 @@ class ShardFeed:
 
     def _announce(self) -> None:
         self.signal.notify()
-        # Wake the listener only for records: 256 idle shards have 50 new positions per second.
+        # Do not wake the listener for events without records: 256 idle shards receive 50 such events per second.
         self._listener.touch((self.row,))
         if self.buffer is None or not self.buffer.idle:
             self._listener.wake()
 
 
 class _Filling:
-    """The sink of one subscription. It stays with that subscription's buffer, so that late events cannot get into a newer buffer."""
+    """The sink of one subscription. It only ever fills that subscription's buffer, so that late events cannot enter a newer buffer."""
 
     def __init__(self, feed: ShardFeed, buffer: ShardBuffer) -> None:
         self._feed = feed

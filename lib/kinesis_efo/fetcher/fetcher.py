@@ -1,4 +1,4 @@
-"""The fetcher: buffers events of the shards and positions that the run orders, and serves ranges of them to tasks.
+"""The fetcher: buffers the events of shards, from the positions that the run orders, and serves ranges of these events to tasks.
 
 It runs in one event loop and is not thread-safe.
 """
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""While queries catch up, their separate buffers together get the budget divided by this number."""
+"""While queries are catching up, one part in this many of the fetcher's memory is reserved for their separate buffers."""
 _STALE_SECONDS: Final = 7.0
-"""Once an empty buffer has waited this many seconds for space, a buffer that no task has read for as long is dropped."""
+"""Once an empty buffer has waited for space this many seconds, the events of a buffer that was unused for as long are dropped."""
 _PAST_SECONDS: Final = 10.0
-"""Maximum wait of a range whose last record is older than the retention, if `failOnDataLoss` is false."""
+"""Maximum seconds that a range waits for its last record if the record is older than the retention and its loss is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Coordinator(Protocol):
     failure: Failure
 
     def may_read(self, shard: ShardKey) -> bool:
-        """Whether the fetcher may read a shard now. Compares the clock with the lease's expiry, as the process may have been suspended."""
+        """Whether the fetcher may read a shard now. Checks the lease's expiry at each call, because the process may have been suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until the fetcher may open a subscription to a shard. Meanwhile, the shard may have moved to another fetcher or run."""
+        """Wait until the fetcher may open a subscription to a shard: by now, the shard may belong to another fetcher or run."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
@@ -79,12 +79,12 @@ class Coordinator(Protocol):
 
 
 class Fetcher:
-    """Fills buffers as the run orders and serves ranges of them.
+    """Fills buffers as the run orders, and serves ranges of events from them.
 
     Attributes:
-        budget: Memory of the buffers that all queries share.
-        separate: Memory of the buffers of queries that are catching up. While there are any, it is taken from `budget`.
-        counts: Received events and bytes; by query name for queries that are catching up, and under None for the shared buffers.
+        budget: The memory of the buffers that all queries share.
+        separate: The memory of the separate buffers of queries that are catching up; taken from `budget` while there are such buffers.
+        counts: Received events and bytes, by the name of the query that is catching up; the key None stands for the shared buffers.
     """
 
     read_chunk_bytes = 1 << 20
@@ -131,7 +131,7 @@ class Fetcher:
     # -- orders of the run
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Apply the run's orders to these buffers. None closes a buffer once no task reads from it."""
+        """Apply the run's order to each of these buffers. An order of None closes the buffer once no task reads from it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -173,7 +173,7 @@ class Fetcher:
         self.separate.limit, self.budget.limit = max(1, part), self.room - part
 
     async def _make_room(self) -> None:
-        """Periodically free the space of buffers that are not read if another buffer would wait for space forever."""
+        """Periodically provide space for empty buffers that would wait forever, if necessary by dropping events that no task reads."""
         while True:
             await self._clock.sleep(1.0)
             for budget in (self.budget, self.separate):
@@ -217,7 +217,7 @@ class Fetcher:
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads that cover a range, a few at a time, from one buffer.
+        """Yield the payloads that cover a range, a few at a time, from the buffer `row`.
 
         `asked_at` is when the range was requested, monotonic seconds (None: now). Raises:
 
@@ -231,7 +231,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
-            # The record was trimmed, so give up soon: if each range waited long, more records would be trimmed meanwhile.
+            # The record was trimmed, so give up soon: while ranges wait in vain, further records are trimmed.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -279,7 +279,7 @@ class Fetcher:
         await losses.write_soon()
 
     def _listed(self, name: str) -> None:
-        """Called after a stream's shards were listed. Informs the feeds of closed shards about the shards' last sequence numbers."""
+        """Called after a stream's shards were listed. Passes the last sequence numbers of closed shards to their feeds."""
         stream = self._streams.stream(name)
         for feed in self:
             key = feed.key
@@ -365,7 +365,7 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Restart the time limits only now, because the task may have taken long to process these payloads.
+                            # Restart the time limits only now, because the task may have taken long to process the payloads.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((wanted.key, wanted.through), None)
                 if self._shortfall.lost:
@@ -421,7 +421,7 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row.shard, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Drop the event that should contain the record, so that the run has this range fetched again.
+            # Drop the event that should contain the record. The run then orders the range to be fetched again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
@@ -437,7 +437,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Other queries are still reading far before this range, so do not wait until the shared buffer reaches it.
+        # Do not wait for the shared buffer if it is still far before this range because other queries are behind.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -19,28 +19,28 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""A call without data sends an empty part as a heartbeat this often, in seconds."""
+"""Seconds between the heartbeats (empty parts) that a call sends while it has no data."""
 
 Chunks = list[tuple[int, list[bytes]]]
-"""Payloads, each with the index of its range in the ticket."""
+"""Groups of payloads, each with the index of its range in the ticket."""
 
 
 class RangeSource(Protocol):
     """Reads ranges for the service. Every method runs in the fetcher's event loop."""
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        """Prepare for reading these ranges. Return the current time in monotonic seconds, for `read`."""
+        """Prepare for reading these ranges. Return the current time (monotonic seconds), to be passed to `read` as `asked_at`."""
 
     def read(self, wanted: ShardRange, asked_at: float | None = None) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads that cover a range, some at a time; `asked_at` is the result of `expect`."""
+        """Yield the payloads that cover a range, a few at a time. `asked_at` is the result of `expect`."""
 
 
 class FetcherService(Service):
-    """Serves tasks; see `Service` for the other arguments.
+    """Sends the payloads of ranges to tasks; see `Service` for the other arguments.
 
     Args:
-        source: Returns a query's `RangeSource`, by the query's name, or raises `FetcherUnreachableError`.
-        word_seconds: A call without data for this many seconds sends an empty part as a heartbeat.
+        source: Returns the `RangeSource` of the query with the given name, or raises `FetcherUnreachableError`.
+        word_seconds: Seconds between heartbeats; see `WORD_SECONDS`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FetcherService(Service):
                         return
                     coming = None
                 else:
-                    # Send a heartbeat to the waiting client. `so_far` runs in the event loop, so a stuck loop sends no heartbeats.
+                    # Send a heartbeat to the waiting client. `so_far` runs in the event loop, so that heartbeats stop if the loop is stuck.
                     some = self.run(call, getting.so_far())
                 if some:
                     head = [(index, [len(payload) for payload in payloads]) for index, payloads in some]
@@ -96,7 +96,7 @@ class _Getting:
         self._reading: asyncio.Task[Any] | None = None
 
     async def some(self) -> Chunks:
-        """Return the next payloads, combined from several ranges if they are small, to save thread switches."""
+        """Return the next payloads; empty after the last range. Small ranges are combined, to save thread switches."""
         self._reading = asyncio.current_task()
         size = 0
         async for index, payloads in self._chunks:
@@ -107,7 +107,7 @@ class _Getting:
         return self._taken()
 
     async def so_far(self) -> Chunks:
-        """Return the payloads that the current call of `some()` has read so far. Without any, return an empty chunk for its current range."""
+        """Return the payloads that the current call of `some` has read so far; if there are none, an empty chunk for the current range."""
         if self._reading is None or self._reading.done():
             return []
         return self._taken() or [(self._index, [])]
@@ -129,7 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges[index:])  # call it again, in case the fetcher could not read the shards at first
+                fetcher.expect(ranges[index:])  # repeat it, in case the fetcher could not read these shards at first
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -1,4 +1,4 @@
-"""Ensures that ranges neither wait forever nor end early: warns while a range waits for records, and eventually gives the range up."""
+"""Handles ranges whose records do not arrive: logs warnings while such a range waits, and gives the range up after a time limit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WARN_SECONDS: Final = 30.0
 
 
 class Shortfall:
-    """Watches one range, and gives it up after a time without progress.
+    """Watches the progress of one range, and gives the range up after `timeout` seconds without progress.
 
     Args:
         timeout: The time limit in seconds (option `retryTimeout`).
         waits_for: Returns the reason for waiting, for log messages.
         fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
-        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds.
+        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds; None if none did.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Shortfall:
         self._progress_at, self._beyond_since = now, None
 
     def check_progress(self, position: Position, now: float) -> None:
-        """Warn if the range has waited at a position for a long time."""
+        """Log a warning if the range has not moved from a position for a long time."""
         if position != self._position:
             self._position, self._moved_at, self._warned_at = position, now, now
         elif now - self._warned_at >= WARN_SECONDS:
@@ -79,10 +79,10 @@ class Shortfall:
         )
 
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
-        """Check for how many seconds the newest events have been empty.
+        """Check for how many seconds all new events have been empty.
 
-        After `timeout` seconds, raises `RetriesExhaustedError`. For a range with a known last record, raises `DataLossError` instead or, if
-        the loss is accepted, returns True to end the range. In all other cases, returns False.
+        Below `timeout` seconds, returns False. Otherwise, raises `RetriesExhaustedError` or, if the last record of the range is known,
+        `DataLossError`; if that record's loss is accepted, returns True to end the range without the record.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

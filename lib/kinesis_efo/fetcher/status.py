@@ -1,4 +1,4 @@
-"""The status of shards and queries, which fetchers report to the run, and the run to tools."""
+"""The status of subscriptions, shards and queries, as fetchers report it to the run, and the run to tools."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     """The state of a shard's current subscription, and totals of all its subscriptions so far."""
 
     state: str  # The value of a `kinesis.stats.State`
-    opened: int
-    failures: int
+    opened: int  # How many subscriptions were opened
+    failures: int  # How many errors have occurred
     arrived: int  # Received bytes
     age: float | None = None  # Seconds from the last event to the report; None before the first event
-    records: int | None = None  # Kinesis records; None from a run of an earlier version
+    records: int | None = None  # Received Kinesis records; None from a run of an earlier version
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
@@ -44,12 +44,12 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         stream: Logical name of the shard's stream.
         fetched: The position up to which the shard was fetched.
-        buffered: Bytes fetched and not yet processed.
+        buffered: Bytes that were fetched and not yet processed.
         records: Kinesis records in these bytes.
         waiting: Seconds since the oldest unprocessed record was fetched; None if all were processed.
-        behind: See `SubscriptionStats.lag`.
+        behind: By how many milliseconds the fetched position is behind the shard's tip; None if unknown.
         fetcher: The shard's fetcher, as `<number> on <host>`; None in a run with a single fetcher.
-        subscription: None if unknown.
+        subscription: The state of the shard's subscription; None if unknown.
         done: The position up to which the slowest query has processed the shard; None if unknown.
         query: The slowest query's number; None in a run with a single query.
         oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed, or in the status of an
@@ -75,7 +75,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def millis(self) -> int | None:
-        """The lag in milliseconds: the age of the oldest unprocessed record, from its arrival in the stream.
+        """The shard's lag in milliseconds: the age of the oldest unprocessed record, counted from its arrival in the stream.
 
         >>> ShardStatus("orders", "shardId-000000000000", "AFTER:7", 5_000, 10, waiting=1.5, behind=200, oldest=142_000).millis
         142000
@@ -105,7 +105,7 @@ class QueryStatus(msgspec.Struct, frozen=True):
     """The status of one query of a run.
 
     Attributes:
-        number: The query's number in the run, in the order in which queries joined the run.
+        number: The query's number in the run: queries are numbered in the order in which they join.
         streams: Logical names of the query's streams.
         checkpoint: The id of the query's Spark checkpoint, taken from its offsets; None before the first micro-batch.
         millis: The query's lag in milliseconds, in the shard with the largest lag (`shard` of `stream`); None if unknown for all shards.
@@ -164,7 +164,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 _MOST_ACCESS: Final = 64 << 10
-"""Maximum bytes of a lease row's access, unpacked: anyone with write access to the table may have written it."""
+"""Maximum size in bytes of an unpacked `StatusAccess`: anyone with write access to the lease table may have written it."""
 
 
 class StatusAccess(msgspec.Struct, frozen=True):
@@ -177,7 +177,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
     token: str
 
     def to_text(self) -> str:
-        """Return the text for the lease row, compressed: a row of over 1 KB costs twice as much to renew."""
+        """Encode the access for the run's lease rows. It is compressed, because a row of over 1 KB costs twice as much to renew."""
         address, pem = self.address, self.address.certificate
         der = None if pem is None else ssl.PEM_cert_to_DER_cert(pem)
         packed = (address.namespace, address.port, address.hosts, der, self.token)
@@ -185,7 +185,7 @@ class StatusAccess(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> StatusAccess:
-        """Parse the text in a lease row. Raises `ValueError` if it is invalid."""
+        """Decode the result of `to_text`, read from a lease row. Raises `ValueError` if it is invalid."""
         try:
             inflating = zlib.decompressobj()
             packed = inflating.decompress(base64.b64decode(text, validate=True), _MOST_ACCESS)

@@ -1,4 +1,4 @@
-"""All streams of a run. Like `Stream`, but with `ShardKey` in place of shard ids; also lists the shards periodically."""
+"""All streams of a run, with the methods of `Stream` for `ShardKey` in place of shard ids. Also lists the shards periodically."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from kinesis_efo.records.events import ChildShard
 logger = logging.getLogger(__name__)
 
 LIST_SHARDS_SECONDS: Final = 60.0
-"""Time between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
+"""Seconds between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""Seconds between two listings while a child that was announced by one parent has another parent that is not listed yet."""
+"""Seconds between two listings after a merge, while one parent has announced the child and the other parent is not listed yet."""
 
 
 class Streams:
@@ -110,15 +110,15 @@ class Streams:
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Return the shards that can be read next: all their parents were read to their end, or precede the query's start."""
+        """Return the shards that can be started next: all their parents were read to their end, or precede the query's start."""
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Return the ended shards that can leave the offset: all their children are in the offset."""
+        """Return the finished shards that can be removed from the offset: all their children are, or were, in the offset."""
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return an entry for each shard in `reached`, those that can be read next, and their descendants: `SHARD_END` if closed, else None."""
+        """Return the ends (None for open shards) of the shards in `reached`, the shards that can be started next, and all descendants."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()
@@ -141,7 +141,7 @@ class Streams:
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:
         """Return the content of a shard's new lease row."""
-        # Use the lineage: ListShards may not return a child yet that its parent's last event has announced.
+        # Use the lineage: it also has children that a parent's last event has announced and ListShards may not return yet.
         lineage = self.stream(key.stream).lineage
         if key.shard not in lineage:
             return LeaseInfo(position)
@@ -150,7 +150,7 @@ class Streams:
 
     @property
     def listings(self) -> int:
-        """How many times shards have been listed so far, counting each stream."""
+        """How many times shards have been listed so far, in total over all streams."""
         return sum(stream.listings for stream in self.streams.values())
 
     def _of_lineage(

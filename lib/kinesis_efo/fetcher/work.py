@@ -97,7 +97,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class ShardNews(msgspec.Struct, frozen=True):
-    """What has happened in one shard since the last report.
+    """The changes in the buffer of one shard since the fetcher's last report.
 
     Attributes:
         version: The version of the order that the fetcher has applied.
@@ -110,8 +110,8 @@ class ShardNews(msgspec.Struct, frozen=True):
         lost: Whether records after the last event were trimmed and the loss is accepted. `read_until` is then wrong for other readers.
         children: The shard's children, if the shard has ended.
         quiet: Seconds for which the buffer has apparently been at the shard's tip; 0 if the shard may have more records.
-        lowest: For a buffer that starts at a time or at the trim horizon: it has all records after this sequence number.
-        before_end: The query's end in the shard, and the sequence number of the last record up to this end; None if unknown.
+        lowest: For a buffer that starts at a time or at the trim horizon: a sequence number after which it has all records, if known.
+        before_end: The shard's `endingPosition`, and the sequence number of the last record up to this position; None if unknown.
     """
 
     key: ShardKey
@@ -135,7 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     """A fetcher's report of changes in its shards."""
 
     name: str
-    number: int  # Counts the fetcher's reports; 1 if this report is complete rather than a list of changes
+    number: int  # Reports are numbered: number 1 describes all shards of the fetcher, a later one only the changes
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, serialized by `pack_error`; empty without an error
     failures: dict[str, bytes] = {}  # Serialized errors of individual queries, by the query's name in the run
@@ -145,7 +145,7 @@ class ReportReply(msgspec.Struct, frozen=True):
     known: bool  # Whether the run considers the fetcher alive
     again: bool = False  # Whether a report is missing, so that the fetcher has to send a complete one
     revision: int = 0  # The newest `Work.revision` for the fetcher
-    pause: float = 0.0  # Seconds until the next report
+    pause: float = 0.0  # Seconds to wait before the next report
 
 
 class WhereRequest(msgspec.Struct, frozen=True):

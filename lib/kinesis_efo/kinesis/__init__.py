@@ -1,1 +1,1 @@
-"""Reads the shards of a stream with SubscribeToShard or GetRecords: subscriptions, their retries and ends, and the list of shards."""
+"""Reads streams with SubscribeToShard or GetRecords: lists shards, opens subscriptions, retries failed calls, and detects lost records."""

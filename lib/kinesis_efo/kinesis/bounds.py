@@ -14,7 +14,7 @@ from kinesis_efo.options import Bounds
 
 
 def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin: str = "") -> None:
-    """Raise ManifestError if an option names a stream that is not read. `origin` is where `streams` came from, such as " (from m.json)"."""
+    """Raise ManifestError if an option names a stream that is not in `streams`. `origin` is their source, as in " (from m.json)"."""
     if unknown := sorted(bounds.names.difference(streams)):
         raise ManifestError(
             f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, but the query reads "
@@ -23,7 +23,7 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError for an end in an unlisted shard, `SHARD_END` of an open shard, or an end in the future.
+    """Raise ConfigurationError if an end names an unlisted shard, is the `SHARD_END` of an open shard, or lies in the future.
 
     `where` names the stream, and `name` the option or argument, in messages. `now` is an upper bound of Kinesis' time, epoch seconds.
     """

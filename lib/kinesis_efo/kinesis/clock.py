@@ -15,7 +15,7 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 MOST_SKEW_SECONDS: Final = 2.0
-"""A warning is logged if this machine's clock is off by more than this many seconds for certain."""
+"""A warning is logged if this machine's clock is certainly off by more than this many seconds."""
 
 _SENT: Final = "kinesis_efo.sent"
 
@@ -23,11 +23,11 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    `skew` is the minimum error of this machine's clock in seconds at the last response: positive if ahead of Kinesis, negative if behind.
+    `skew` is by how many seconds, at least, this machine's clock was ahead of Kinesis' clock (if negative, behind) at the last response.
 
     Args:
-        clock: This machine's clock, used until the first response of AWS that has a time.
-        warns: Log one warning if this machine's clock is more than `MOST_SKEW_SECONDS` off.
+        clock: This machine's clock, used until the first AWS response with a time.
+        warns: Whether to log a warning, once, if this machine's clock is more than `MOST_SKEW_SECONDS` off.
     """
 
     def __init__(self, clock: Clock, *, warns: bool = True) -> None:
@@ -35,11 +35,11 @@ class KinesisClock:
         self._clock = clock
         self._answered: float | None = None
         self._warns = warns
-        # The minimum and the maximum of Kinesis' time minus monotonic time.
+        # The least and the greatest possible difference between Kinesis' time and the monotonic time.
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
-        """Read the time from all responses of a botocore or aiobotocore client, including errors.
+        """Read the time from all responses of a botocore or aiobotocore client, including error responses.
 
         The clock of another AWS `service` may differ from Kinesis' clock, so use its time only to display ages, never for positions.
         """
@@ -58,12 +58,12 @@ class KinesisClock:
         await self._clock.sleep(seconds)
 
     def time(self) -> float:
-        """Return a lower bound of Kinesis' time in epoch seconds, at most one second plus the network delay too low."""
+        """Return a lower bound of Kinesis' time in epoch seconds. It is too low by at most one second plus the network delay."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[0]
 
     @property
     def latest(self) -> float:
-        """Return an upper bound of Kinesis' time in epoch seconds, at most one second plus the duration of the last call too high."""
+        """An upper bound of Kinesis' time in epoch seconds. It is too high by at most one second plus the duration of the last call."""
         return self._clock.time() if self._bounds is None else self._clock.monotonic() + self._bounds[1]
 
     @property
@@ -83,7 +83,7 @@ class KinesisClock:
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:
         try:
             headers = parsed["ResponseMetadata"]["HTTPHeaders"]
-            # A proxy's own error has no request id, and the proxy's clock may be off.
+            # Ignore an error response of a proxy, which has no request id: the proxy's clock may be off.
             told = parsedate_to_datetime(headers["date"] if "x-amzn-requestid" in headers else "").timestamp()
         except (KeyError, TypeError, ValueError):
             self._answered = None

@@ -53,7 +53,7 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Further facts about `position`
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Low watermark and accepted losses
         # Records after `position` were trimmed and the loss is accepted. `known.read_until` is then wrong for readers that do not accept it
         self.lost = False
         self._given = known.read_until
@@ -66,7 +66,7 @@ class ShardDelivery:
         self._stats = stats
         self._retention = retention
         self._reader = reader
-        # The position before the first event that was read at the trim horizon; None before that event.
+        # The position before the first event since reading began, or since it continued at the trim horizon; None before that event
         self._before: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
         self._least = 0.0 if known.planned else START_SECONDS
@@ -81,7 +81,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # Discard a low watermark that the caller gave for `TRIM_HORIZON`: the first records may have arrived before it.
+            # Discard the low watermark that the caller passed for `TRIM_HORIZON`: the first records may have arrived before it.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -120,7 +120,7 @@ class ShardDelivery:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # An event may wait up to `full` seconds in the socket while the sink is full. The low watermark may then be that much too late.
+            # While the sink is full, an event may wait in the socket for up to `full` seconds: the low watermark may be that much too late.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(
@@ -128,7 +128,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # The loss up to the current horizon was reported. Count further losses from there, as for a reader that starts at the horizon.
+            # The loss up to the current horizon was reported. Report further losses as for a reader that starts at this horizon.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._before, self._least = True, None, 0.0
@@ -144,7 +144,7 @@ class ShardDelivery:
 
     @property
     def seconds_ahead(self) -> float:
-        """How many seconds the position is in the future; 0 or less if it is not in the future."""
+        """How many seconds the position's time is in the future; 0 or less if it is not, or if the position is not a time."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._context.clock.time() if timed else 0.0
 

@@ -19,14 +19,14 @@ _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """The first two searches for the last record begin this many seconds before the given time. The third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
-"""The seconds for GetRecords searches, which can follow each other immediately and are therefore more. The first is short, because the
-search reads all records since then."""
+"""The same seconds for searches with GetRecords. There are more of them, because such searches can follow each other immediately. The first
+is short, because the search reads all records from there on."""
 
 _FAR_MILLIS: Final = 5_000
 
 
 class LookResult(NamedTuple):
-    """What one subscription found."""
+    """The result of searching the events of one subscription; see `last_before`."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
     complete: bool  # Whether the tip or the given time was reached; False with no `position` if the search was given up
@@ -84,9 +84,9 @@ async def last_before(
     Args:
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
-        timed: Raise `FrameError` for a record without an arrival time. If False, such records count as earlier than `epoch_ms`.
-        gives_up: Called for each event; True gives the search up, unless records were found and the lag is zero.
-        patience: Raise `TimeoutError` after this many seconds of empty responses that do not prove that the tip was reached.
+        timed: If True, a record without an arrival time raises `FrameError`; if False, it counts as earlier than `epoch_ms`.
+        gives_up: Called for each event. If it returns True, the search is given up, unless records were found and the lag is zero.
+        patience: After this many seconds of empty responses that do not prove that the tip was reached, `TimeoutError` is raised.
 
     Raises `FrameError` if the subscription ends before its first record.
     """

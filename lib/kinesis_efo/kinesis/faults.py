@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
-"""Limits of what a message about many losses lists."""
+"""The maximum numbers of causes and of positions in a message about many losses."""
 
 _LONGEST_TRY: Final = 240.0
-"""Seconds. An attempt that fails later than this had to wait for a lease or buffer space first, so the timeout restarts."""
+"""An attempt that fails more than this many seconds after it was due had to wait for a lease or buffer space, so the timeout restarts."""
 
 
 class Verdict(Enum):
@@ -66,7 +66,7 @@ class Verdict(Enum):
     TAKEN_OVER = auto()
     """Another program subscribed to the shard with the same consumer: retry after a delay, but fail if it happens often."""
     MISSING = auto()
-    """The stream, the shard or the consumer does not exist: find out which."""
+    """The stream, the shard or the consumer does not exist: find out which of them is missing."""
     REFUSED = auto()
     """AWS rejects the credentials, or a policy forbids the call: fail."""
     INVALID = auto()
@@ -78,7 +78,7 @@ class Verdict(Enum):
 
 
 class Fault(NamedTuple):
-    """An error, how to handle it, and its code for metrics: the service's error code or the exception's name."""
+    """An error, how to handle it, and its code for metrics (the service's error code or the exception's class name)."""
 
     verdict: Verdict
     code: str
@@ -128,7 +128,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class Backoff:
-    """Counts successive failures and the seconds from the first to the last. Any progress resets both.
+    """Counts successive failures, and the seconds from the first to the last failure. Progress resets both.
 
     `first` is the error of the first failure, which often caused the later ones.
     """
@@ -217,7 +217,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Create the exception for a checkpoint of an earlier stream with the same name. `what` describes the evidence, for the message."""
+    """Create the exception for a checkpoint of an earlier stream with the same name. `what` tells, in the message, how it was detected."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. Unread records of the "
         "earlier stream are gone",
@@ -226,14 +226,14 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
 
 
 def former_position(shard_id: str, position: Position) -> str:
-    """Describe a position that belongs to an earlier stream, for the argument `what` of `replaced`."""
+    """Describe a checkpoint position that belongs to an earlier stream, as the argument `what` of `replaced`."""
     return f", shard {shard_id}: the checkpoint is at {position}, a position of an earlier stream"
 
 
 def report_loss(
     message: str, *, fail: bool, remedy: str = "Set kinesis-efo option 'failOnDataLoss' to false to continue without it"
 ) -> None:
-    """Report lost records: raise an error with `remedy` if `fail`, otherwise log a warning."""
+    """Report lost records: if `fail`, raise DataLossError with `remedy`; otherwise, log a warning."""
     if fail:
         raise DataLossError(message, remedy=remedy)
     logger.warning("%s; continuing without it, as options allow", message)

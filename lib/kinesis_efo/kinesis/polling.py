@@ -39,7 +39,7 @@ BYTES_PER_SECOND: Final = 2 << 20
 """Bytes per second that may be read from a shard. A larger response delays the next call."""
 
 MOST_RECORDS: Final = 10_000
-"""The largest `Limit` that Kinesis allows."""
+"""The largest `Limit` (records per call) that Kinesis allows."""
 
 ANSWER_BYTES: Final = 1 << 20
 """Target size of a response. Larger responses would not be faster and would wait in memory."""
@@ -54,7 +54,7 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Return a shard iterator that starts at a position; at the tip if None."""
+    """Return a shard iterator that starts at a position, or at the tip if the position is None."""
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)
@@ -62,9 +62,9 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 
 
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
-    """Return the limits for polling, where Kinesis allows five calls per second and shard.
+    """Return `limits` adapted to polling, for which Kinesis allows five calls per second and shard.
 
-    `rate` is the bytes per second to read, if below Kinesis' limit. The limit for silence then includes the pause after a large response.
+    `rate` is the bytes per second to read, if below Kinesis' limit. It extends `silence` by the pause after the largest response.
     """
     return replace(
         limits,
@@ -76,7 +76,7 @@ def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
 
 @dataclass(slots=True)
 class Pace:
-    """Controls when a shard may be polled again and for how many records.
+    """Determines when a shard may be polled next, and how many records to request.
 
     >>> pace = Pace()
     >>> pace.asking(now=100.0), pace.next_call
@@ -97,12 +97,12 @@ class Pace:
         """Record a call at `now`. Return how many records to request."""
         asked = self.limit
         self.next_call = now + self.call_seconds
-        # If the call fails, the next one requests fewer records, in case the network is slow. `answered` sets the limit anew.
+        # If the call fails, request fewer records next time, in case the network is slow. After a response, `answered` resets the limit.
         self.limit = max(1, asked // 4)
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Process a response received at `now`. At the shard's tip, the next call waits for `interval` seconds."""
+        """Process a response received at `now`. At the shard's tip, the next call is `interval` seconds later."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES
@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of one catching-up query: `rate` bytes per second, preferably in one call, to leave calls for other programs.
+    """Create the pace of one query that is catching up: `rate` bytes per second, in few calls, to leave calls for other programs.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -124,8 +124,8 @@ class PollingTransport:
 
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
-        interval: Minimum seconds between calls to a shard that was read to its tip. Longer for many shards (see `CALLS_FOR_NOTHING`).
-        pace: Creates the pace of a new shard.
+        interval: Minimum seconds between calls to a shard that was read to its tip. For many shards, see also `CALLS_FOR_NOTHING`.
+        pace: Creates the pace of a shard at its first subscription.
     """
 
     def __init__(self, client: Any, clock: Clock, interval: float, pace: Callable[[], Pace] = Pace) -> None:

@@ -36,7 +36,7 @@ class Limits:
         between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
         after_success: Minimum time from a successful call to the next: Kinesis rejects an earlier one.
         opening: Maximum time for a SubscribeToShard call, which may hang, for example because all connections are in use.
-        silence: A connection without an event for this long is dead: Kinesis sends one every 5 s even if a shard is idle.
+        silence: A connection without an event for this long is dead: Kinesis sends an event every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
         too_short: A subscription that ends within this time, without an event, has failed rather than expired.
         patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
@@ -84,7 +84,7 @@ class ReadContext:
     presence: Presence = field(init=False)
     stats: dict[str, SubscriptionStats] = field(default_factory=dict, init=False)
     recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
-    # By kind of failure: when it was last logged (monotonic seconds), and for each shard, how many were left out since then
+    # For each kind of failure: when it was last logged (monotonic seconds), and how many in each shard have not been logged since then
     logged: dict[str, float] = field(default_factory=dict, init=False)
     others: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
 
@@ -97,15 +97,15 @@ class ReadContext:
         return "polling" if self.stream.polled else "subscription"
 
     def recovery(self, shard_id: str) -> Recovery:
-        """Return the state that a shard's successive subscriptions share."""
+        """Return a shard's `Recovery`, which its successive subscriptions share."""
         if shard_id not in self.recoveries:
             self.recoveries[shard_id] = Recovery(self, shard_id)
         return self.recoveries[shard_id]
 
     def warn(self, kind: str, shard_id: str, text: str) -> None:
-        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message contains the number of omitted failures.
+        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message then counts the failures left out.
 
-        `text` begins with the shard's name.
+        `text` is the message, which begins with the shard's name.
         """
         seconds = self.clock.monotonic() - self.logged.get(kind, -inf)
         others = self.others[kind]
@@ -124,7 +124,7 @@ class ReadContext:
 
 
 class Recovery:
-    """Handles the errors of all successive subscriptions to a shard. Does not reference their sinks, so that their records can be freed.
+    """Handles the errors of all successive subscriptions to a shard. Does not reference their sinks, so that buffered records can be freed.
 
     `next_call` is when Kinesis allows the next call for this shard, monotonic seconds.
     """
@@ -147,7 +147,7 @@ class Recovery:
         self._expired = False
 
     def progressed(self) -> None:
-        """Reset the count of failures after an event."""
+        """Reset the count of failures after an event has arrived."""
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
@@ -163,7 +163,7 @@ class Recovery:
                 return self._count(fault)
             case Verdict.TOO_SOON:
                 self._count_refusal(fault)
-                # Retry soon: an earlier run may have opened the last subscription, so Kinesis' minimum interval of 5 s may be almost over.
+                # Retry soon: if an earlier run opened the last subscription, Kinesis' minimum interval of 5 s may be almost over.
                 return self._limits.between_calls
             case Verdict.NOT_ACTIVE:
                 self._count_refusal(fault)
@@ -198,7 +198,7 @@ class Recovery:
         logger.debug("%s: %s; waiting", self._name, fault)
 
     def _may_be_ahead(self, position: Position) -> bool:
-        """Whether a position is a time that Kinesis' clock may not have reached, because it was chosen by this machine's fast clock."""
+        """Whether a position is a timestamp that may still be in the future for Kinesis, because this machine's clock may be fast."""
         timed = position.kind is PositionKind.AT_TIMESTAMP
         return timed and position.value / 1000 >= self._context.clock.time() - SKEW_SECONDS
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""How often the retention is read for a reader that depends on it, in case it was shortened."""
+"""While a reader's position is older than the minimum retention, the retention is read this often, in case it was shortened."""
 
 _MOST_IDLE: Final = 100_000
 
@@ -56,7 +56,7 @@ class _Loss(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A check at the time `at` that found no loss, based on a `retention` (seconds) that may have been outdated."""
+    """A check at the time `at` that found no loss after the low watermark `since`. Its `retention` (seconds) may have been outdated."""
 
     since: float
     at: float
@@ -66,7 +66,7 @@ class _Check(NamedTuple):
 
 
 class LossLog:
-    """Logs the losses of a stream that do not fail the query, in one line per check. `count` is the number of losses so far."""
+    """Logs the losses of a stream that do not fail the query. Losses within a second share log lines. `count` is their number so far."""
 
     def __init__(self, stream: str, clock: Clock) -> None:
         self.count = 0
@@ -76,12 +76,12 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Collect a loss for the next `write` or `write_soon`. Losses with the same `remark`, which ends the line, share a log line."""
+        """Collect a loss for the next `write` or `write_soon`. Losses with the same `remark` share a log line, which ends with it."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def write_soon(self) -> None:
-        """Wait until the collected losses were written, within a second. The caller delivers later records only after that."""
+        """Wait until the collected losses were logged, within a second. The caller delivers later records only after that."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS
@@ -91,7 +91,7 @@ class LossLog:
             self.write()
 
     def write(self) -> None:
-        """Log the collected losses: the first few in full; for the others, only their shards and the time span."""
+        """Log the collected losses: the first few in full; of the rest, only the shards and the time span."""
         found, self._found = self._found, defaultdict(list)
         for remark, losses in found.items():
             text = "; ".join(loss.cause for loss in losses[:_SHOWN])
@@ -118,13 +118,13 @@ def _numbers(shard_ids: Collection[str]) -> str:
 
 
 class Retention:
-    """Checks whether records after a position may be gone. Raises or warns, depending on `fail` and the accepted losses.
+    """Checks whether records after a position may have been trimmed. Raises or warns, depending on `fail` and the accepted losses.
 
     It detects every loss that follows from positions, listed shards and the stream's current retention. It may also report a loss in a
     shard that was always idle: Kinesis does not reveal whether there were records. It reads the stream's retention only if a position is
     older than `shortest` seconds, the minimum retention of any stream.
 
-    Losses that do not fail the query are added to `log`, which the caller writes. `shard` looks up a shard; it returns None if not listed.
+    Losses that do not fail the query are added to `log`, which the caller writes. `shard` returns a shard by its id; None if unlisted.
     """
 
     def __init__(
@@ -144,13 +144,13 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position: the times given to the last `was_idle`, so that a restart at this position does not report a loss.
+        # By shard and position: the times that the last `was_idle` recorded, so that a restart at this position does not report a loss.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
-        # By shard and reader, if the position is older than the minimum retention: the last check, to repeat in case the retention was
-        # shortened
+        # By shard and reader, while the position is older than the minimum retention: the last check, which is repeated in case the
+        # retention was shortened
         self._checks: dict[tuple[str, str | None], _Check] = {}
 
     async def check(
@@ -163,14 +163,14 @@ class Retention:
         least: float = START_SECONDS,
         reader: str | None = None,
     ) -> Gap | None:
-        """Return the gap if the trim horizon has passed a position, so that reading can only continue at the horizon; None if it has not.
+        """Return the gap if the trim horizon has passed a position, so that reading can only continue at the horizon; otherwise None.
 
         Args:
             position: How far the shard has been read.
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: With `begins`, the trim horizon may have moved this many seconds since the start before that counts as a loss.
-            reader: The query that reads the shard separately; None if queries share the reading, and empty if nothing is read yet.
+            least: With `begins`, records count as lost only if the trim horizon has moved more than this many seconds since the start.
+            reader: The query that reads the shard separately; None if queries share a subscription; empty before reading begins.
 
         Raises:
             DataLossError: Records may be gone, and the options do not accept the loss.
@@ -213,7 +213,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Read the retention again. If it was shortened, report what the last check missed. `is_last`: there is no later check."""
+        """Read the retention again every `_CONFIRM_SECONDS`, and at once if `is_last`. If it was shortened, report what `last` missed."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
@@ -223,7 +223,7 @@ class Retention:
             self._report(by[0], last.position, last.known, found, older=False)
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
-        """Whether all records after a position are certainly retained, being younger than `shortest`. `shard` is the shard as listed."""
+        """Whether all records after a position are certainly retained: they are younger than `shortest`. `shard` is None if unlisted."""
         since = self._low_watermark(shard_id, shard, position, NO_FACTS)
         return since is not None and self._clock.time() - since <= self._shortest
 
@@ -246,7 +246,7 @@ class Retention:
         self._idle[shard_id, position] = read_until, since
 
     def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
-        """Return the `read_until` and `since` that `was_idle` recorded for a position; None if it recorded nothing."""
+        """Return the times `read_until` and `since` that `was_idle` recorded for a position; None if it recorded none."""
         return self._idle.get((shard_id, position))
 
     async def is_past(self, shard_id: str, number: int) -> bool:
@@ -255,7 +255,7 @@ class Retention:
         return written is not None and not await self.reaches_back_to(round(written * 1000))
 
     async def reaches_back_to(self, epoch_ms: int) -> bool:
-        """Whether records that arrived at `epoch_ms` are within retention."""
+        """Whether records that arrived at `epoch_ms` are still within the stream's retention."""
         age = self._clock.time() - epoch_ms / 1000
         return age <= self._shortest or age <= (await self._summary.get()).retention
 
@@ -264,7 +264,7 @@ class Retention:
         return self._clock.time() - (await self._summary.get(since)).retention
 
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
-        """Report that a shard was trimmed with all its records after `position` (None: with all its records)."""
+        """Report the loss of a trimmed shard's records after `position`; if None, of all its records."""
         read = "was not read" if position is None else f"was read up to {position} only"
         # If the shard was never read, records of its parents may be lost, too, but the parents of a trimmed shard are unknown.
         older = _OLDER if position is None else ""

@@ -8,11 +8,11 @@ from enum import Enum
 from typing import Final
 
 SILENCE_SECONDS: Final = 10.0
-"""Twice the seconds between two events of an idle shard. A longer silence counts as lag."""
+"""A silence longer than this many seconds counts as lag. It is twice the time between two events of an idle shard."""
 
 
 class State(Enum):
-    """What a subscription is doing."""
+    """The state of a shard's subscription."""
 
     CLOSED = "closed"
     WAITING = "waiting"
@@ -29,7 +29,7 @@ class SubscriptionStats:
 
     state: State = State.CLOSED
     opened: int = 0  # Number of successful SubscribeToShard calls
-    renewed: int = 0  # Number of normal ends
+    renewed: int = 0  # Number of subscriptions that ended normally
     paused: int = 0  # How often a subscription was closed because the sink was full
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code
     events: int = 0  # Number of delivered events
@@ -58,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return the lag behind the shard's tip in milliseconds; None before the first event. Adds the silence if it is unusually long."""
+        """Return the lag behind the shard's tip in milliseconds, including an unusually long silence; None before the first event."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A search for the tip begins this many milliseconds before now, to find the last record, at which a range ends most safely."""
+"""A search for the tip begins this many milliseconds before now, to include the last record: a range ends most safely at a record."""
 
 _TIP_MILLIS: Final = 5_000
-"""The search for a shard's tip ends this many milliseconds after now, in case the clock is wrong. Otherwise, a search that is slower than new
-records would never stop."""
+"""The search for a shard's tip ends at records that arrived this many milliseconds after now, a margin for a wrong clock. Otherwise, it
+would never end if records arrive faster than it reads them."""
 
 _SEARCH_SECONDS: Final = 60.0
 """A search for a shard's end restarts after this many seconds without a credible result, until `retryTimeout` is over."""
@@ -63,7 +63,7 @@ class Stream:
         fail_on_data_loss: bool = True,
     ) -> None:
         self.lineage = Lineage(())
-        self.listings = 0  # How often shards were listed
+        self.listings = 0  # How often the shards were listed
         self.identity = StreamIdentity(ref.stream_arn)  # The ARN and, after `identify`, the time of creation
         self._shards: dict[str, Shard] = {}
         self._created_again = False
@@ -102,12 +102,12 @@ class Stream:
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
-            # A parent that is not listed yet may itself be announced: parents are learned before their children.
+            # Include parents that are not listed yet, but announced: they were added just before, as parents are learned before children.
             if parent in self.lineage or self.lineage.too_new((parent,)):
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read the stream's creation time, which differs for an earlier stream of the same name. On failure, the time stays unknown."""
+        """Read the stream's creation time, which tells it from earlier streams of the same name. On failure, the time stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn, self._patience)
 
@@ -195,9 +195,9 @@ class Stream:
         """Check for shards that were trimmed before they were read to their end, and for positions of an earlier stream.
 
         Args:
-            positions: The query's offset, for this stream.
-            known: Returns a position's low watermark, and which losses are accepted.
-            reported: Trimmed shards that were already reported; this call adds those that it reports.
+            positions: The query's offset in this stream.
+            known: Returns the low watermark of a shard's position, and which losses are accepted.
+            reported: Trimmed shards that were already reported. The call adds the shards that it reports.
 
         Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
         read.
@@ -205,7 +205,7 @@ class Stream:
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - reported:
-            await self.refresh()  # a shard may be missing from the last list only because it is too new
+            await self.refresh()  # a shard may only have been too new for the last list
             losses = LossErrors()
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
@@ -222,7 +222,7 @@ class Stream:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # Check this here: a reader past a closed shard's end does not call Kinesis, which would reject another shard's number.
+        # Past a closed shard's end, a reader does not call Kinesis, which would reject another shard's number. So check the number here.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} belongs to another shard",
@@ -230,7 +230,7 @@ class Stream:
             ).about(self.ref.name, shard_id)
 
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
-        """Check for records lost after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
+        """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
         `planned`: whether a micro-batch from this position was already planned; if not, the horizon may have moved `START_SECONDS` without
         a loss. Raises the same errors as `check_loss`.
@@ -265,7 +265,7 @@ class Stream:
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     async def _find(self, shard_id: str) -> Shard | None:
-        """Return a shard from the last list, or else from a new list."""
+        """Return a shard from the last list or, if it is missing there, from a new list; None if it is not listed."""
         if (shard := self.shard(shard_id)) is not None:
             return shard
         return (await self._presence.shards(shard_id)).get(shard_id)
@@ -311,8 +311,8 @@ class Stream:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
         All records that Kinesis acknowledged before the call are at or before the tip. The result contains the last record's number if the
-        record arrived in the last few seconds, or with GetRecords. `separate`: prefer GetRecords, since a new subscription would end the
-        run's subscription.
+        record arrived in the last few seconds, or if GetRecords is used. `separate`: prefer GetRecords, because a new subscription would
+        end the run's subscription.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), separate=separate)
@@ -321,7 +321,7 @@ class Stream:
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
-            # Records after the position may have been trimmed before the search, so the shard counts as idle only from the trim horizon on.
+            # Records after the position may have been trimmed before the search, so at best the time since the trim horizon was idle.
             since = await self.horizon() if position == TRIM_HORIZON else inf
             if since >= read_until:
                 return end
@@ -358,7 +358,7 @@ class Stream:
         """Find the position just before the first record that arrived at `epoch_ms` or later; `SHARD_END` if the shard ends before.
 
         Waits until `epoch_ms` has passed. Returns `position`, up to which the shard was read, if no record after `position` arrived
-        before `epoch_ms`. `separate` and the errors are those of `tip`.
+        before `epoch_ms`. For `separate` and the errors, see `tip`.
         """
         by = self._by(separate)
         await self._clock.sleep(max(0.0, epoch_ms / 1000 + SETTLED_SECONDS - self._clock.time()))
@@ -378,7 +378,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Repeat `last_before` from `start` on until the search is complete. Returns `start` if there is no record, None if given up."""
+        """Repeat `last_before` from `start` on until the search is complete. Returns `start` if nothing follows it, None if given up."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,
@@ -430,7 +430,7 @@ class Stream:
                 await self._clock.sleep(delay)
 
     async def _retried(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Call `ask` with retries, and translate its errors to `StreamError`. Used only while a query starts, which can wait."""
+        """Call `ask` with retries, and translate its errors to `StreamError`. Used where the caller can wait."""
         return await self._listed(self._patience.call(f"{operation} of stream {self.ref.name!r}", ask))
 
     async def _listed(self, listing: Awaitable[T]) -> T:

@@ -1,6 +1,6 @@
 """Reads one shard: opens and renews its subscription until the shard ends or can no longer be read.
 
-Delivers every event once and in order to a sink, which may block. `recovery` handles errors.
+Delivers every event once and in order to a sink, which may block. The module `recovery` handles errors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinesis_efo.records.events import ChildShard, Event
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""Maximum sleep in seconds before a start in the future: Kinesis' clock becomes more exact with each response."""
+"""Maximum seconds of one sleep until a start time in the future: each response makes the estimate of Kinesis' clock more exact."""
 
 
 class _Outcome(NamedTuple):
@@ -112,9 +112,9 @@ class ShardSubscription:
                 self.stats.state = State.WAITING
                 fault = classify(outcome.error)
                 self.stats.failures[fault.code] += 1
-                self._place.release()  # let other shards use the space until the next attempt
+                self._place.release()  # other shards can use the space until the next attempt
                 if fault.verdict is Verdict.TAKEN_OVER and self._may_open is not None:
-                    await self._may_open()  # without the lease, the other subscriber is its owner: no failure
+                    await self._may_open()  # waits while another run owns the lease: it is the other subscriber
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -131,9 +131,9 @@ class ShardSubscription:
         if self._place.waits:
             self.stats.state = State.PAUSED
             await self._place.wait_granted()
-            self._recovery.progressed()  # Kinesis was not asked meanwhile
+            self._recovery.progressed()  # restart the retry timeout: Kinesis was not called while waiting
         while (ahead := self._delivery.seconds_ahead) > 0:
-            # Wait: Kinesis rejects a start time in its future.
+            # Kinesis rejects a start time that is in the future by its clock.
             self.stats.state = State.WAITING
             await clock.sleep(min(ahead, _LOOK_SECONDS))
         if (delay := self._recovery.next_call - clock.monotonic()) > 0:
@@ -234,10 +234,10 @@ class ShardSubscription:
 
 
 class OpenSubscription:
-    """Reads events. Closes the connection if the next event or the sink exceeds its time limit.
+    """Reads the events of an open subscription. Closes the connection if the next event, or the sink, takes longer than its time limit.
 
-    A single timer restarts itself, which costs less than a timer for each event. Its interval never exceeds the shorter time limit, so the
-    timer is late only if the process was suspended.
+    A single timer restarts itself, which costs less than a timer for each event. If it is late, the process was suspended: to detect this,
+    its interval never exceeds the shorter time limit.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -254,7 +254,7 @@ class OpenSubscription:
 
     @property
     def outdated(self) -> bool:
-        """Whether the timer is so late that the process must have been suspended. Data in the socket may then be outdated."""
+        """Whether the timer is so late that the process must have been suspended. Events in the socket may then be outdated."""
         return self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
@@ -309,7 +309,7 @@ class OpenSubscription:
 class QueuedRoom:
     """Requests buffer space for a shard's transport; implements `Quota`.
 
-    While a request is queued, the time limits of the open `subscription` are suspended. Closing the subscription leaves the request queued.
+    While a request is queued, the time limits of the open `subscription` do not apply. The request stays queued if the subscription closes.
     """
 
     def __init__(self, room: Quota, clock: Clock, full: float) -> None:
@@ -347,7 +347,7 @@ class QueuedRoom:
             self._waiting = None
 
     def release(self) -> None:
-        """Return unused space, unless a request for space is queued."""
+        """Release reserved space that is unused, unless a request for space is queued."""
         if self._waiting is None:
             self._room.release()
 

@@ -29,31 +29,31 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PAGE: Final = 1_000
-"""Shards per call: the API's default, set explicitly."""
+"""The number of shards per ListShards call: the API's default, set explicitly."""
 
 SKEW_SECONDS: Final = 300.0
 """Maximum error of this machine's clock in seconds: AWS rejects signatures of a machine whose clock is further off."""
 
 FRESH_SECONDS: Final = 5.0
-"""For how many seconds a response is reused. Errors are not reused: only current callers receive them."""
+"""For how many seconds `Presence` reuses a response. Errors are not reused: only callers that are already waiting receive them."""
 
 
 class StreamSummary(NamedTuple):
-    """When a stream was created (epoch seconds), and its retention (seconds), from DescribeStreamSummary."""
+    """A stream's creation time (epoch seconds) and retention (seconds), from DescribeStreamSummary."""
 
     created: int
     retention: float
 
 
 class Topology:
-    """ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
+    """Calls ListShards, DescribeStreamSummary and DescribeStreamConsumer through an aiobotocore client.
 
     Each method raises botocore's `ClientError` if Kinesis rejects the call.
 
     Args:
         client: Retries throttled calls; the caller closes it.
-        clock: Decides whether a rejected start time is in the future or before retention.
-        patience: Retries transient errors, except in `distribution`, which reading does not need. None: no retries.
+        clock: Used to decide whether a rejected start time is in the future or before retention.
+        patience: Retries transient errors, except those of `distribution`, which is not needed for reading. None: no retries.
     """
 
     def __init__(self, client: Any, clock: Clock | None = None, patience: Patience | None = None) -> None:
@@ -116,7 +116,7 @@ class Topology:
         except ClientError as error:
             if code_of(error) != "InvalidArgumentException":
                 raise
-        # Kinesis returns the same error for a time before retention and for one in its future, such as a fast clock's current time.
+        # Kinesis returns the same error for a time before retention and for a time in the future, such as the current time of a fast clock.
         if epoch_ms / 1000 >= self._clock.time() - SKEW_SECONDS:
             return await self._list_some(stream_arn, {"Type": "AT_LATEST"})
         return None
@@ -237,7 +237,7 @@ class Presence:
 
 
 class SharedCall(Generic[T]):
-    """A call whose response or error is shared by all requests that wait for it; the response also by later ones, for `seconds`."""
+    """A call that concurrent requests share: all receive the same response or error. A response is reused for `seconds` afterwards."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], clock: Clock, seconds: float) -> None:
         self._ask = ask
@@ -245,7 +245,7 @@ class SharedCall(Generic[T]):
         self._clock = clock
         self._asking = asyncio.Lock()
         self._answered: tuple[float, T] | None = None
-        self._error: Exception | None = None  # Of the last call that failed
+        self._error: Exception | None = None  # The error of the last call that failed
 
     async def get(self, since: float = -inf) -> T:
         """Return the response to a call that began at `since` (monotonic seconds) or later."""

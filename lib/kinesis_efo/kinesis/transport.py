@@ -81,7 +81,7 @@ class Quota(Protocol):
         ...
 
     def release(self) -> None:
-        """Return the space reserved for an event that will not come."""
+        """Release the space reserved for an event that will not arrive."""
         ...
 
 
@@ -141,7 +141,7 @@ class OpenedLater:
         self._opened: Transport | None = None
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        # Open only one transport for concurrent calls of several shards: its client and its pace for each shard must be shared.
+        # Open only one transport for concurrent calls: all shards must share its client, and all subscriptions to a shard its `Pace`.
         async with self._lock:
             if self._opened is None:
                 self._opened = await self._opening()
@@ -149,7 +149,7 @@ class OpenedLater:
 
 
 class BotoTransport:
-    """SubscribeToShard through an aiobotocore client; implements `Transport`.
+    """Subscribes to shards with SubscribeToShard, through an aiobotocore client; implements `Transport`.
 
     The client must be created with `subscription_config`, for this transport only. The caller closes it.
     """
@@ -177,7 +177,7 @@ class BotoEventStream:
         self.received = 0
         self._body = body
         self._room = room
-        # With HTTP/2, the window stays closed while nothing is read. With HTTP/1.1, reading from the socket has to be paused.
+        # With HTTP/2, the window limits how much arrives while nothing is read. With HTTP/1.1, reading from the socket has to be paused.
         connection = getattr(body, "connection", None)
         self._socket = connection.transport if connection is not None else None
         self._has_room = False
@@ -188,7 +188,7 @@ class BotoEventStream:
 
     @property
     def http(self) -> HttpFacts:
-        """The protocol of the connection."""
+        """The HTTP and TLS versions of the connection."""
         if isinstance(self._body, Response):
             return self._body.facts
         security = self._socket.get_extra_info("ssl_object") if self._socket is not None else None

@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # `OpenedLater` opens its client later, into this inner stack. Entered now, it is closed after everything that is entered from now on.
+    # `OpenedLater` opens its client later, on this inner stack. The stack is entered here, so it closes after everything entered below.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))

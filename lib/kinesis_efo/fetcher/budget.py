@@ -32,7 +32,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def wait(self) -> Coroutine[None, None, bool]:
-        """Return a coroutine that sleeps until the first `notify` after this call, even if the coroutine is awaited only after that."""
+        """Return a coroutine that sleeps until the first `notify` after this call, even if it is awaited only after that `notify`."""
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve `size` bytes and return True, unless space is missing or, while shards are queued, this shard would exceed its share."""
+        """Reserve `size` bytes if there is space and, while shards are queued, the shard stays within its share. Return whether it did."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)

@@ -23,7 +23,7 @@ from kinesis_efo.records.events import Arrivals, Event, first_number, has_record
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""Once the next event has waited for space this many seconds, events are retained only for queries with a task that reads the buffer."""
+"""Once the next event has waited for space this many seconds, events are only retained for queries with a task that reads the buffer."""
 
 CLAIM_SECONDS: Final = 30.0
 """Events are no longer retained for a task that makes no progress for this many seconds while another task waits for the next event."""
@@ -342,7 +342,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # The payload of the event that should contain the range's last record but does not ([] if it has no records); None without one
+        # Set once an event should contain the range's last record but does not: the event's payload, or [] if it has no records
         self.beyond: list[bytes] | None = None
         # The task made no progress while another task waited, so events are no longer retained for it
         self.given_up = False

@@ -43,10 +43,10 @@ class RowListener(Protocol):
     """Is notified of changed buffers, in the fetcher's event loop. Implemented by the run's `Table` and a remote fetcher's `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Record that these buffers have changed, for the next update."""
+        """Record that these buffers have changed, so that the listener examines them later."""
 
     def wake(self) -> None:
-        """Update as soon as possible, because there may be new records to plan."""
+        """Examine the changed buffers as soon as possible: there may be new records to plan."""
 
 
 class ShardFeed:

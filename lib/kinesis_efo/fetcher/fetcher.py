@@ -39,9 +39,9 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""While queries are catching up, one part in this many of the fetcher's memory is reserved for their separate buffers."""
+"""While queries are catching up, the fetcher's memory divided by this number is reserved for their separate buffers."""
 _STALE_SECONDS: Final = 7.0
-"""Once an empty buffer has waited for space this many seconds, the events of a buffer that was unused for as long are dropped."""
+"""Once an empty buffer has waited for space for this many seconds, the events of a buffer that was unused for as long are dropped."""
 _PAST_SECONDS: Final = 10.0
 """Maximum seconds that a range waits for its last record if the record is older than the retention and its loss is accepted."""
 

@@ -1,4 +1,4 @@
-"""All streams of a run, with the methods of `Stream` for `ShardKey` in place of shard ids. Also lists the shards periodically."""
+"""Combines the streams of a run: offers methods of `Stream` for shards of several streams at once, and lists the shards periodically."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return the ends (None for open shards) of the shards in `reached`, the shards that can be started next, and all descendants."""
+        """Return `SHARD_END` (None for open shards) for the shards in `reached`, those that can be started next, and their descendants."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()

@@ -88,7 +88,7 @@ class ShardDelivery:
             self._before = self._before or self.position
             self.position, self.lost = event.through, False
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
-            until = self.known.read_until - self._context.limits.full  # see `is_passed`
+            until = self.known.read_until - self._context.limits.full  # subtracted as in `is_passed`
             self._retention.was_idle(self.shard_id, self.position, until, self.known.read_since)
         stats.events += 1
         stats.records += head.records
@@ -105,7 +105,7 @@ class ShardDelivery:
         return True
 
     async def deliver_listed_end(self) -> bool:
-        """Called when a subscription ended without an event. If ListShards shows the shard as closed, return `deliver_known_end()`."""
+        """Called when a subscription ended without an event. If ListShards shows the shard as closed, call `deliver_known_end`."""
         try:
             end = await self._context.presence.end(self.shard_id)
         except Exception as error:
@@ -144,7 +144,7 @@ class ShardDelivery:
 
     @property
     def seconds_ahead(self) -> float:
-        """How many seconds the position's time is in the future; 0 or less if it is not, or if the position is not a time."""
+        """How many seconds the position's time is in the future; 0 or less if it has passed, or if the position is not a time."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._context.clock.time() if timed else 0.0
 

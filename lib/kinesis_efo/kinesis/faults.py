@@ -217,7 +217,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Create the exception for a checkpoint of an earlier stream with the same name. `what` tells, in the message, how it was detected."""
+    """Create the exception for a checkpoint of an earlier stream. `what` is the part of the message that describes how it was detected."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. Unread records of the "
         "earlier stream are gone",

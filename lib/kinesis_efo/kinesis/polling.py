@@ -124,7 +124,7 @@ class PollingTransport:
 
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
-        interval: Minimum seconds between calls to a shard that was read to its tip. For many shards, see also `CALLS_FOR_NOTHING`.
+        interval: Minimum seconds between calls to a shard that was read to its tip. Longer for many shards, because of `CALLS_FOR_NOTHING`.
         pace: Creates the pace of a shard at its first subscription.
     """
 

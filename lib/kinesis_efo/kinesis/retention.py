@@ -213,7 +213,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Read the retention again every `_CONFIRM_SECONDS`, and at once if `is_last`. If it was shortened, report what `last` missed."""
+        """Read the retention again: `_CONFIRM_SECONDS` after `last`, or now if `is_last`. If it was shortened, report a missed loss."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
@@ -264,7 +264,7 @@ class Retention:
         return self._clock.time() - (await self._summary.get(since)).retention
 
     def report_gone(self, shard_id: str, position: Position | None, known: Facts) -> None:
-        """Report the loss of a trimmed shard's records after `position`; if None, of all its records."""
+        """Report the loss of a trimmed shard's records after `position` (None: the loss of all its records)."""
         read = "was not read" if position is None else f"was read up to {position} only"
         # If the shard was never read, records of its parents may be lost, too, but the parents of a trimmed shard are unknown.
         older = _OLDER if position is None else ""

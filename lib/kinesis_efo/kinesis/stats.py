@@ -28,7 +28,7 @@ class SubscriptionStats:
     """Statistics of a shard's subscriptions: plain numbers, read by other threads."""
 
     state: State = State.CLOSED
-    opened: int = 0  # Number of successful SubscribeToShard calls
+    opened: int = 0  # Number of opened subscriptions
     renewed: int = 0  # Number of subscriptions that ended normally
     paused: int = 0  # How often a subscription was closed because the sink was full
     failures: Counter[str] = field(default_factory=Counter)  # Number of errors, by error code

@@ -107,7 +107,7 @@ class Stream:
                 self.lineage.merge(children, parent)
 
     async def identify(self) -> None:
-        """Read the stream's creation time, which tells it from earlier streams of the same name. On failure, the time stays unknown."""
+        """Read the stream's creation time, which distinguishes it from earlier streams of the same name. On failure, it stays unknown."""
         if self.identity.created is None:
             self.identity = await identified(self._lister, self.ref.stream_arn, self._patience)
 
@@ -205,7 +205,7 @@ class Stream:
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
         if lost := set(self.lineage.lost(positions)) - reported:
-            await self.refresh()  # a shard may only have been too new for the last list
+            await self.refresh()  # a shard may be missing from the last list only because it is too new
             losses = LossErrors()
             for shard_id in sorted(lost.intersection(self.lineage.lost(positions))):
                 position = positions.get(shard_id)
@@ -321,7 +321,7 @@ class Stream:
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
         since = None
         if end.position == position and not self.is_recent(shard_id, position):
-            # Records after the position may have been trimmed before the search, so at best the time since the trim horizon was idle.
+            # Records after the position may have been trimmed before the search, so only the time since the trim horizon counts as idle.
             since = await self.horizon() if position == TRIM_HORIZON else inf
             if since >= read_until:
                 return end

@@ -27,7 +27,7 @@ from kinesis_efo.records.events import ChildShard, Event
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""Maximum seconds of one sleep until a start time in the future: each response makes the estimate of Kinesis' clock more exact."""
+"""While the start time is in the future, a sleep lasts at most this many seconds: each response makes Kinesis' clock more exact."""
 
 
 class _Outcome(NamedTuple):

@@ -41,12 +41,12 @@ _AT_END: Final = LastRecord(0)
 
 
 class BufferedEvent(NamedTuple):
-    """A buffered event as fetchers report it to the run: without its payload."""
+    """A buffered event as a fetcher reports it to the run, without its payload."""
 
     through: Position  # The position after the event
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record; its `sub` is 0 if the payload was dropped. Number 0 means the number in `through`, which makes reports 10% smaller
+    # The last record; its `sub` is 0 if the payload was dropped. A number equal to that in `through` is sent as 0: reports are 10% smaller
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream; empty if not recorded
     age: int = 0  # Milliseconds since the last record arrived in the stream
@@ -342,7 +342,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # Set once an event should contain the range's last record but does not: the event's payload, or [] if it has no records
+        # Set if an event reaches past the range's last record without containing it: the event's payload, or [] if it has no records
         self.beyond: list[bytes] | None = None
         # The task made no progress while another task waited, so events are no longer retained for it
         self.given_up = False

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
-"""The maximum numbers of causes and of positions in a message about many losses."""
+"""Maximum number of positions in a message about many losses; `_MOST_CAUSES` limits the causes."""
 
 _LONGEST_TRY: Final = 240.0
 """An attempt that fails more than this many seconds after it was due had to wait for a lease or buffer space, so the timeout restarts."""

@@ -102,7 +102,7 @@ class Pace:
         return asked
 
     def answered(self, answer: GetRecordsAnswer, now: float, interval: float) -> None:
-        """Process a response received at `now`. At the shard's tip, the next call is `interval` seconds later."""
+        """Process a response received at `now`. At the shard's tip, the next call is at least `interval` seconds later."""
         wait = max(self.call_seconds, answer.bytes / self.bytes_per_second, 0.0 if answer.millis_behind else interval)
         self.next_call = now + wait
         self.size = _USUAL_BYTES

@@ -35,7 +35,7 @@ def subscription_config(
 
     Args:
         transport: One of `kinesis_efo.http2.session.TRANSPORTS`.
-        share: Returns the bytes that a subscription may receive before it reserves buffer space. Limits the HTTP/2 window or socket buffer.
+        share: Returns the bytes that a subscription may receive before it reserves buffer space; limits the HTTP/2 window or socket buffer.
         silence: Maximum seconds without a byte. Even for an idle shard, Kinesis sends an event every 5 s.
     """
 

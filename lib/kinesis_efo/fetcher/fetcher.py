@@ -66,7 +66,7 @@ class Coordinator(Protocol):
         """Whether the fetcher may read a shard now. Checks the lease's expiry at each call, because the process may have been suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until the fetcher may open a subscription to a shard: by now, the shard may belong to another fetcher or run."""
+        """Wait until the fetcher may open a subscription to a shard, in case the shard has moved to another fetcher or run."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""

@@ -66,7 +66,7 @@ class ShardDelivery:
         self._stats = stats
         self._retention = retention
         self._reader = reader
-        # The position before the first event since reading began, or since it continued at the trim horizon; None before that event
+        # Set by the first event: the position where reading began, or where it continued at the trim horizon after a loss
         self._before: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
         self._least = 0.0 if known.planned else START_SECONDS

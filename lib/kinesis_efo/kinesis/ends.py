@@ -19,8 +19,8 @@ _LOOK_BACK_SECONDS: Final = (30.0, 600.0)
 """The first two searches for the last record begin this many seconds before the given time. The third begins at the query's position."""
 
 _POLLED_LOOK_BACK_SECONDS: Final = (2.0, 60.0, 1800.0, 54_000.0)
-"""How many seconds before the given time the searches with GetRecords begin. There are more of them, because they can follow each other
-immediately. The first is short, because a search reads all records from its beginning on."""
+"""How many seconds before the given time the searches with GetRecords begin. There are more of these searches, because they can follow each
+other immediately. The first begins close to the given time, because a search reads all records from its beginning on."""
 
 _FAR_MILLIS: Final = 5_000
 

@@ -76,7 +76,7 @@ class LossLog:
         self._due = -inf
 
     def add(self, shard_id: str, cause: str, remark: str, gap: Gap | None = None) -> None:
-        """Collect a loss for the next `write` or `write_soon`. Losses with the same `remark` share a log line, which ends with it."""
+        """Collect a loss for the next `write` or `write_soon`. Losses with the same `remark` share a log line that ends with it."""
         self.count += 1
         self._found[remark].append(_Loss(shard_id, cause, gap))
 

@@ -143,7 +143,7 @@ class ShardSubscription:
             await self._may_open()
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Returns errors as part of the outcome, except those of the sink and DataLossError."""
+        """Open a subscription and read until it ends. Raises DataLossError and errors of the sink; the outcome has other errors."""
         delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
         if await delivery.deliver_known_end():
             return _CLOSED

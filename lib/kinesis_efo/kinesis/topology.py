@@ -110,7 +110,7 @@ class Topology:
             if listed := await self._list(stream_arn, {"Type": "AT_TIMESTAMP", "Timestamp": time}):
                 return listed
             created = (await identified(self, stream_arn)).created
-            if created is not None and epoch_ms / 1000 > created + 1:  # `created` has whole seconds
+            if created is not None and epoch_ms / 1000 > created + 1:  # `created` is rounded down to seconds
                 raise _no_shard(stream_arn)
             return None
         except ClientError as error:

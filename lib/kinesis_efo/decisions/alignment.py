@@ -19,20 +19,20 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed clock error in seconds: without a server time, the low watermark of a shard is computed from this machine's clock."""
+"""Assumed clock error in seconds: without a server time, a shard's low watermark is computed from this machine's clock."""
 
 SILENT_SECONDS: Final = 60.0
-"""The other shards wait at most this many seconds for a shard that receives no events."""
+"""Maximum seconds that other shards wait for a shard that receives no events."""
 
 _ROUNDS: Final = 8
 _WARN_SECONDS: Final = 10.0
 
 
 class _Frontier(NamedTuple):
-    """How far a query has read a shard: up to the arrival time `at` (epoch milliseconds), which was set at `since` (monotonic seconds)."""
+    """How far a query has read a shard, by arrival time."""
 
-    at: float
-    since: float
+    at: float  # All records that arrived before this time were read, epoch milliseconds
+    since: float  # When `at` was last raised, monotonic seconds
 
 
 class Alignment:
@@ -52,7 +52,7 @@ class Alignment:
         self._warned_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Record the query's new positions and the shards that it has finished. A new shard counts as the slowest until it has an event."""
+        """Record the query's new positions and finished shards (`left`). A new shard counts as the slowest until it has an event."""
         for key, position in moved.items():
             if position.is_end:
                 self._frontiers.pop(key, None)
@@ -63,7 +63,7 @@ class Alignment:
             self._frontiers.pop(key, None)
 
     def record_position(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Record how far the query has read a shard."""
+        """Record that the query has read a shard, with this buffer, up to `position`."""
         frontier = self._frontiers.get(key)
         found = self._frontier(key, buffer, position)
         if frontier is None or found > frontier.at:
@@ -96,7 +96,7 @@ class Alignment:
         kept, reached = planned(horizon)
         if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # Start with an even share for each shard. Then give slow shards the capacity that fast shards may not use.
+        # Start with an even share for each shard. Then give slow shards the capacity that `horizon` denies to fast shards.
         _, reached = planned(inf)
         for _ in range(_ROUNDS):
             if reached <= horizon:
@@ -128,7 +128,7 @@ class Alignment:
         if waiting is not None:
             return max(known, waiting)
         if position.is_end:
-            # The unread records are all in the shard's children, and so arrived after the shard's newest record.
+            # All unread records are in the shard's children, so they arrived after the shard's newest record.
             return max(known, buffer.newest)
         read_until = self._read_until(key, buffer.end)
         return max(known, buffer.newest, -inf if read_until is None else (read_until - CLOCK_SECONDS) * 1000)

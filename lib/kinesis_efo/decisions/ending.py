@@ -13,7 +13,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
 _CONFIRM_SECONDS: Final = 12.0
-"""Kinesis sends at least two SubscribeToShard events in this time. A shard that stays quiet longer was read after its target was found."""
+"""Kinesis sends at least two SubscribeToShard events in this time: a shard that is quiet for longer was read after its target was found."""
 
 
 class EndingState(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Ending:
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = catch_up  # Whether the targets have yet to be found
+        self.wanted = catch_up  # Whether the targets are yet to be found
         self.in_one_batch = catch_up  # Whether a single micro-batch reads up to all targets
         self.over = False  # Whether the query has finished reading
         # The targets; None for a query without an end, or before the targets are found
@@ -79,15 +79,15 @@ class Ending:
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> bool:
-        """End shards that have no more records up to their targets: without new records, their events may never reach the targets.
+        """End shards without further records up to their targets: unless new records arrive, their position may never reach the target.
 
         Returns whether any shard has ended.
 
         Args:
             position: The query's positions.
-            quiet: When each shard apparently reached its tip, monotonic seconds.
+            quiet: When each shard seems to have reached its tip, monotonic seconds.
 
-        Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds even though an existing record or its end is unread.
+        Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds although a known record or the shard's end is unread.
         """
         targets, settled = dict(self.targets or {}), len(self._settled)
         for key, since in quiet.items():
@@ -150,7 +150,7 @@ class Ending:
         )
 
     def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the single micro-batch up to all targets. With `endingPosition`, the query ends after this micro-batch."""
+        """Return the end of the single micro-batch that reads up to all targets. With `endingPosition`, the query ends after it."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

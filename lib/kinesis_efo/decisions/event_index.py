@@ -36,7 +36,7 @@ class EventIndex:
 
     start: Position
     end: Position = field(init=False)
-    # `start`; None once a record was dropped: the index is then incomplete from `start` on
+    # The first `start`, from which the index is complete until a record is dropped; then None
     _origin: Position | None = field(init=False)
     # When the oldest buffered records were received, monotonic seconds; None without records
     waiting_since: float | None = field(default=None, init=False)
@@ -173,7 +173,7 @@ class EventIndex:
         return self.end if index == len(self._ends) - 1 else _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """Return the index of the first event after `position`, which must be covered. An event counts as read with its last record."""
+        """Return the index of the first event after `position`, which must be covered. An event counts as read once its last record is."""
         ends, number = self._ends, position.value
         if position.kind is not AFTER:
             return len(ends) if position.is_end else self.gone
@@ -209,7 +209,7 @@ class EventIndex:
     ) -> Portion:
         """Return the whole events after `after` that fit the limits. With `some`, include the first event with records in any case.
 
-        With `horizon`, see `_portion_before`.
+        With `horizon`, omit records that arrived later; see `_portion_before`.
         """
         if horizon is not None:
             return self._portion_before(after, max_bytes, max_records, horizon, some=some)
@@ -240,11 +240,11 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to `position`, if all events up to this position were dropped; None if unknown."""
+        """Return the last record up to `position`, for which all events up to there must be dropped; None if unknown. For subclasses."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or without records."""
+        """Return the sequence number of the last record after `after` before event number `stop`; None if unknown or without records."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
@@ -266,7 +266,7 @@ class EventIndex:
     def _portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool
     ) -> Portion:
-        """Return the records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
+        """Return records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 
         The portion may end within an event. With `some`, its first records (one group of `Arrivals`) may exceed the limits, but not
         `horizon`.
@@ -317,7 +317,7 @@ class EventIndex:
         )
 
     def drop(self, stop: int) -> int:
-        """Drop the events before an index, which may change the indexes of the others. Return their bytes."""
+        """Drop the events before index `stop`, and return their size in bytes. The indexes of the other events may change."""
         freed = self._bytes_through[stop] - self._bytes_through[self.gone]
         self.start = self.end_of(stop - 1)
         if freed or self.start.is_end:

@@ -31,7 +31,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent. `positions` in its methods is a query's offset in this stream, by shard id.
+    """The shards of one stream and their descent. The argument `positions` of methods is a query's offset in this stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -78,7 +78,7 @@ class Lineage:
 
     @property
     def outdated(self) -> bool:
-        """Whether an announced shard has an unknown parent, such as the second parent of a merge that is newer than the list of shards."""
+        """Whether an announced shard has an unknown parent: in a merge, the second parent may be newer than the list of shards."""
         return any(parent not in self._shards for child in self._announced for parent in self._shards[child].parents)
 
     def children(self, shard_id: str) -> list[str]:
@@ -133,7 +133,7 @@ class Lineage:
         """Whether `child` descends, through unlisted parents, from a finished shard of the offset.
 
         If so, these parents were trimmed after the query started. A finished shard counts as an ancestor if it is unlisted, or if its hash
-        keys overlap those of `child` outside of the listed parents.
+        keys overlap the keys of `child` outside of the listed parents' keys.
         """
         known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
         ended = [
@@ -211,7 +211,7 @@ class Lineage:
 
 
 def reached_from(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return what follows `starts`, directly or not. Each is visited once: after many reshards, there are far more paths than shards."""
+    """Return all that `following` reaches from `starts`, in any number of steps. Visits each once, since there may be very many paths."""
     found: set[str] = set()
     ahead = list(starts)
     while ahead:
@@ -238,7 +238,7 @@ class ReadBound:
 
     everywhere: Position  # The position for all shards that are not in `named`
     named: Mapping[str, Position]  # Positions of individual shards
-    # The shards that were open at about the time of `everywhere`; None if unknown. Empty: only named shards and descendants are read.
+    # The shards that were open at about the time of `everywhere`; None if unknown. If empty, read only named shards and descendants.
     open_then: Collection[str] | None = None
 
 
@@ -304,7 +304,7 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
 
 
 def _earliest(positions: Collection[Position]) -> Position:
-    """Return where a child begins: at the earliest of its parents' starts if all are times, else at its first record."""
+    """Return where a child begins: at the earliest of its parents' starts if all are times, else at the child's first record."""
     if all(position.kind is PositionKind.AT_TIMESTAMP for position in positions):
         return min(positions, key=lambda position: position.value)
     return TRIM_HORIZON

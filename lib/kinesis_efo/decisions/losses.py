@@ -28,7 +28,7 @@ _36_BITS: Final = (1 << 36) - 1
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """What is known about a position in addition to the position itself, to decide whether records after it were lost."""
+    """What is known about a position, besides the position itself, to decide whether records after it were lost."""
 
     # A low watermark: every record that arrived earlier lies at or before the position; None if unknown
     read_until: float | None = None
@@ -36,7 +36,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     horizon: float | None = None
     # A loss of records directly after this or any earlier position is accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
-    # At `TRIM_HORIZON`: the arrival time of the oldest records that `read_until` covers, as earlier ones may be trimmed. None: no limit
+    # At `TRIM_HORIZON`: the arrival time from which on `read_until` covers all records; earlier ones may be trimmed. None: no limit
     read_since: float | None = None
     # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
     planned: bool = False
@@ -46,12 +46,12 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         accepted = self.accepted
         if accepted is None or accepted.sequence_number is None or position.sequence_number is not None:
             return accepted is not None and accepted.reaches(position)
-        # A sequence number counts as past any time, so compare the time in the accepted number instead.
+        # Compare the time in the accepted sequence number: `reaches` treats any sequence number as later than any time.
         time = position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else self.horizon
         return time is None or (_is_version_2(accepted.value) and accepted.value >> 36 & _36_BITS >= time)
 
     def covers_all(self, position: Position) -> bool:
-        """Whether all records that arrived before `read_until` lie at or before `position`, however old the shard is."""
+        """Whether all records that arrived before `read_until` are at or before `position`, however old the shard is."""
         return position != TRIM_HORIZON or self.read_since is None or (self.horizon or 0.0) >= self.read_since
 
 
@@ -68,7 +68,7 @@ class Gap(NamedTuple):
 
 
 class ReadUntil:
-    """Finds a low watermark from server responses. A single one may be wrong, so the lowest of three or more in two seconds counts."""
+    """Finds a low watermark from server responses. A single one may be wrong: uses the lowest of three or more in at least two seconds."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known

@@ -13,7 +13,7 @@ from kinesis_efo.positions import Position, ShardKey
 
 NO_LIMIT: Final = 1 << 62
 BEHIND_MILLIS: Final = 1000
-"""A shard with a greater lag counts as behind its tip: then it is better to wait for a larger micro-batch than to reduce latency."""
+"""A shard with a greater lag counts as behind its tip. It then matters more to fill the micro-batch than to reduce latency."""
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -29,7 +29,7 @@ class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
     quiet: float = 0.0
     data: int = 0  # Estimated bytes of the records' data
     more: bool = False  # Whether the limits of the micro-batch exclude buffered events
-    left: int | None = None  # Age in milliseconds of the oldest event left out by the limits; None if none was
+    left: int | None = None  # Age in milliseconds of the oldest event that the limits exclude, if any
 
 
 class PollReply(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +37,7 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
 
     shards: list[ShardProgress]  # How far each shard can advance
     starting: list[ShardKey] = []  # Children that start at the trim horizon, after the end of their parents
-    finished: list[ShardKey] = []  # Ended shards that leave the offset, because all their children are in it
+    finished: list[ShardKey] = []  # Ended shards that leave the offset, because it has all their children
     undecided: bool = False  # More shards could start, but it is still unknown whether records before them were lost
 
 
@@ -49,8 +49,8 @@ def is_behind(millis: int | None) -> bool:
 def may_wait(shards: Iterable[ShardProgress], least_bytes: int | None) -> bool:
     """Whether a micro-batch that would read `shards` may wait for more records.
 
-    It may not if the limits exclude events, if a shard ends, or if there is nothing to read. Otherwise it waits until all shards together
-    have `least_bytes` of data. If `least_bytes` is None, it waits while every shard with new records is behind its tip.
+    It does not wait if the limits exclude events, if a shard ends, or if there is nothing to read. Otherwise, it waits until all shards
+    together have `least_bytes` of data. If `least_bytes` is None, it waits while every shard with new records is behind its tip.
     """
     size = 0
     for shard in shards:
@@ -75,7 +75,7 @@ def plan(
     Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`. With a `horizon` (epoch
     milliseconds), only records that arrived up to then are planned, and the shard with the oldest unread record counts as longest-waiting.
     """
-    # Usually, everything fits: then no shares are needed.
+    # Usually, everything fits, and shares are not needed.
     portions = {key: buffer.portion(positions[key], NO_LIMIT, NO_LIMIT, horizon) for key, buffer in buffers.items()}
     size = sum(portion.bytes for portion in portions.values())
     if size <= max_bytes and sum(portion.records for portion in portions.values()) <= max_records:

@@ -36,7 +36,7 @@ class Progress:
     def begin(self, offset: Offset, end: Offset | None = None) -> bool:
         """Record that Spark has processed everything up to `offset`. Return whether this finishes a micro-batch.
 
-        `end` is the end of a possibly unfinished micro-batch. Raises FetcherError if the query is already past `offset`.
+        `end` is the end of the micro-batch that begins there, if known. Raises FetcherError if the query is already past `offset`.
         """
         known = self.finished
         if known is not None and offset.mark is not None and _is_before(offset, known):
@@ -83,8 +83,8 @@ def lease_positions(
 ) -> dict[ShardKey, Position]:
     """Return the positions to write to lease rows: for each shard, the position of the slowest query.
 
-    A row never moves back, so queries that have not reached its position are ignored. A query that still reads an ancestor of a shard is at
-    the shard's beginning.
+    A row never moves back, so queries that have not reached its position are ignored. A query that still reads an ancestor of a shard
+    counts as being at the shard's beginning.
 
     Args:
         shards: The shards whose positions to compute.

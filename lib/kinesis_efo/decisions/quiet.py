@@ -24,7 +24,7 @@ SETTLED_SECONDS: Final = 1.0
 """All records that arrived before a given time can be read this many seconds after it."""
 
 FUTURE_SECONDS: Final = 5.0
-"""A fast user clock may put an end up to this many seconds ahead of Kinesis' clock; the read waits until that time has passed."""
+"""The end of a read may be this many seconds in the future by Kinesis' clock, as user clocks may be fast. The read then waits for it."""
 
 _LATELY_SECONDS: Final = 12.0
 """Kinesis sends at least two SubscribeToShard events in this time."""
@@ -37,7 +37,7 @@ _STEP_SECONDS: Final = QUIET_SECONDS / 16
 class Quiet:
     """Counts successive empty responses or events of a shard.
 
-    The reader is at the tip if these report a zero lag, or a lag that does not shrink while the iterator moves. A shrinking lag restarts
+    The reader is at the tip if they report a zero lag, or a lag that does not shrink while the iterator moves. A shrinking lag restarts
     the count: the reader is passing a period without records.
 
     >>> quiet = Quiet()
@@ -67,9 +67,9 @@ class Quiet:
             return
         self.answers += 1
         if not head.still and now - self.latest_at > _LATELY_SECONDS:
-            self._counted.clear()  # The earlier events are those of a subscription that went silent: records may have come since
+            self._counted.clear()  # After a silence, ignore earlier events: records may have arrived since
         if behind and head.stuck:
-            # An iterator that does not move, but reports a lag, may have more to read: count the responses anew.
+            # An iterator that does not move, but reports a lag, may have more to read: restart the count.
             self._counted.clear()
         else:
             if len(self._counted) > 1 and now - self._counted[-2] < _STEP_SECONDS:

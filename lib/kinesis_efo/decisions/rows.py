@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position, lowest, rank
 # A subscription moves to another position at most once in this time, because Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# A shared buffer that is idle and in use moves back for another query only after this time: the query may join it at the next event.
+# If a shared buffer is idle but serves a query, wait this long before moving it back for another query, which may join it by then.
 IDLE_SECONDS: Final = 60.0
 # A buffer with at most this lag soon reaches the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
@@ -39,7 +39,7 @@ class Demand(NamedTuple):
 
     @property
     def plans(self) -> bool:
-        """Whether a micro-batch that is not finished, or a task, reads the shard."""
+        """Whether an unfinished micro-batch or a waiting task reads the shard."""
         return self.reach != self.lowest or self.requested is not None
 
     @property
@@ -55,7 +55,7 @@ class BufferView(NamedTuple):
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # There is no space for the next event
-    quiet: bool = False  # Seems to be at the tip: the first event, which shows what the buffer covers, may never come
+    quiet: bool = False  # Seems to be at the tip: an event that shows what the buffer covers may never come
     retained_from: Position | None = None  # Events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
@@ -82,7 +82,7 @@ class Decision(NamedTuple):
     retain_from: Position  # The lowest position in `retained`; the shared buffer drops all earlier events
     retained: Mapping[str, Position]  # From which position the shared buffer retains events, for each query
     separate: Mapping[str, Position]  # For each query with a separate buffer, where this buffer begins
-    rules: tuple[str, ...] = ()  # The rules that applied
+    rules: tuple[str, ...] = ()  # Names of the rules that applied
 
 
 def decide(
@@ -128,7 +128,7 @@ def _restart(
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        # A waiting task comes first, then a planned micro-batch: both have an end. The other queries plan their next ones after that.
+        # Serve waiting tasks first, then planned micro-batches, because these end. The other queries plan their next micro-batches later.
         urgent = [each for each in unserved if each.requested is not None]
         receives = any(each.plans and shared.events.ends_before(each.reach) for each in queries.values())
         if unserved and (urgent or not receives or shared.age >= IDLE_SECONDS):

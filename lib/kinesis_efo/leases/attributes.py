@@ -1,7 +1,7 @@
 """Converts the attributes of lease table rows to and from DynamoDB's typed form.
 
-A position is stored in KCL's `checkpoint` and `checkpointSubSequenceNumber`, and in this library's `continuation`. Error messages
-contain the key of the lease row and the attribute.
+A position is stored in the KCL's attributes `checkpoint` and `checkpointSubSequenceNumber`, and in this library's attribute `continuation`.
+Error messages name the row's key and the attribute.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ Attributes: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 _REQUIRED: Final = object()
 _MOST: Final = 10**38
-"""DynamoDB numbers have at most 38 digits."""
+"""Upper bound of numbers: DynamoDB numbers have at most 38 digits."""
 _MOST_TIME: Final = 10**14
-"""Upper bound of times in epoch milliseconds, in the year 5138. `datetime` cannot represent much later ones."""
+"""Upper bound of times in epoch milliseconds: the year 5138. `datetime` cannot represent times after the year 9999."""
 
 
 class CheckpointMark(NamedTuple):
-    """The newest mark that was recorded for a checkpoint."""
+    """The newest recorded mark of a checkpoint."""
 
     mark: Mark
     at: int  # When the mark was recorded, in epoch milliseconds
 
 
 def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> Any:
-    """Return an attribute of the DynamoDB type `kind`, such as `S`. If missing, return `default` or raise `ValueError`."""
+    """Return the value of an attribute with the DynamoDB type `kind`, such as `S`. If missing, return `default` or raise ValueError."""
     attribute = item.get(name)
     if attribute is None or "NULL" in attribute:
         if default is _REQUIRED:
@@ -57,7 +57,7 @@ def optional_number(item: Attributes, name: str) -> int | None:
 
 
 def milliseconds(item: Attributes, name: str) -> int:
-    """Return the value of an attribute that is a time, in epoch milliseconds."""
+    """Return the value of a time attribute, in epoch milliseconds."""
     value = number(item, name)
     if not 0 <= value < _MOST_TIME:
         raise fault(item, f"has attribute {name!r} = {value}, expected a time in epoch milliseconds")
@@ -65,7 +65,7 @@ def milliseconds(item: Attributes, name: str) -> int:
 
 
 def seconds(item: Attributes, name: str) -> float | None:
-    """Return the value of an attribute that is a time, in epoch seconds; None if the row does not have the attribute."""
+    """Return the value of a time attribute, in epoch seconds; None if the row does not have the attribute."""
     return None if read(item, name, "N", None) is None else milliseconds(item, name) / 1000
 
 
@@ -94,7 +94,7 @@ def read_continuation(item: Attributes) -> int | None:
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """Return the position in `checkpoint`; None for `LATEST` or `AT_TIMESTAMP` without a time, which only KCL applications store."""
+    """Return the position in `checkpoint`; None for `LATEST` and for `AT_TIMESTAMP` without a time, which only KCL applications store."""
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])
@@ -120,13 +120,13 @@ def read_marks(item: Attributes) -> tuple[CheckpointMark, ...]:
     """Return the row's checkpoint marks, newest first; empty if the row has none."""
     found = []
     for checkpoint, each in read(item, "marks", "M", {}).items():
-        named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # for error messages
+        named = {**each.get("M", {}), "leaseKey": item.get("leaseKey", {})}  # the key is for error messages
         found.append(CheckpointMark(Mark(checkpoint, number(named, "moved")), milliseconds(named, "at")))
     return tuple(sorted(found, key=lambda each: each.at, reverse=True))
 
 
 def read_stream(item: Attributes) -> StreamIdentity | None:
-    """Return the identity of the stream for which the row was written; None if the row does not contain it."""
+    """Return the identity of the stream that the row belongs to; None if the row does not contain it."""
     arn = read(item, "streamArn", "S", None)
     if arn is None:
         return None

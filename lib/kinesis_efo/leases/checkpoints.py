@@ -1,8 +1,8 @@
 """Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
 These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every lease row contains the
-epoch of the run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of another stream, for
-example of a deleted stream with the same name.
+epoch of the run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of other
+streams, for example of a deleted stream with the same name.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ REFRESH_INTERVAL: Final = 60.0
 """Seconds after which `readUntil` is written again for an idle shard, whose position does not change."""
 
 _SHARD_INTERVAL: Final = 5.0
-"""Minimum seconds between two checkpoints of one shard. A shard's end does not wait for them."""
+"""Minimum seconds between two checkpoints of one shard. The checkpoint at a shard's end is written without this delay."""
 
 _LOOK_INTERVAL: Final = 5.0
 _STEP_SECONDS: Final = 1.0
-"""Seconds between two looks at what has become due."""
+"""Maximum seconds between two checks for rows that are due."""
 _LAST_WRITES_IN_FLIGHT: Final = 32
 
 
@@ -50,14 +50,14 @@ class Checkpoints:
         self,
         table: LeaseStore,
         keys: LeaseKeys,
-        epoch: Callable[[str], int | None],  # Returns the epoch of the run's lease on a stream; None without it
+        epoch: Callable[[str], int | None],  # Returns the epoch of the run's lease on a stream; None without a lease
         identity: Callable[[str], StreamIdentity],  # Returns the identity of a stream by logical name
         rate: float,  # Maximum writes per second, for all shards together
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
         failure: Failure,  # Receives the error that ends the run
-        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns a shard's fetcher, for tools
+        fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns the name of a shard's fetcher
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
     ) -> None:
         self._table = table
@@ -71,8 +71,8 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        self._begun: set[str] = set()  # The streams that queries have begun to read: only then are stray rows deleted
-        self._due: dict[ShardKey, float] = {}  # When to write the rows of shards, monotonic seconds
+        self._begun: set[str] = set()  # Streams that queries have begun to read; only their stray rows are deleted
+        self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
         self._cleanup_at = inf
@@ -98,7 +98,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that queries read, and what new rows contain. Missing rows are created, and incomplete rows completed."""
+        """Set the shards that queries read, with the contents of their new rows. Creates missing rows and completes incomplete ones."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -110,12 +110,12 @@ class Checkpoints:
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Record up to which position and record a shard is processed, for a later write. A row never moves back."""
+        """Record that a shard is processed up to `position`, whose last record is `record`. Written later; a row never moves back."""
         if self._of(shard).update(position, record) and shard not in self._due:
             self._enqueue(shard)
 
     def stored(self, shard: ShardKey) -> Position | None:
-        """Return the newest position of a shard, which may not be written to its row yet; None if there is none."""
+        """Return the newest position of a shard, which may not be written to its row yet; None if no position is known."""
         each = self._shards.get(shard)
         return each.position if each is not None else None
 
@@ -126,17 +126,17 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return `read_until` from a shard's row, in epoch seconds; None if missing, or if it may be wrong for `position`."""
+        """Return `Lease.read_until_at` of a shard's row, in epoch seconds; None if missing, or if it may be wrong for `position`."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return `empty_since` of a shard's row, in epoch seconds; None if missing."""
+        """Return `Lease.empty_since` of a shard's row, in epoch seconds; None if missing."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.empty_since
 
     def horizon(self, shard: ShardKey) -> float | None:
-        """Return the trim horizon at which the first query began to read a shard, as its row has it; None if missing."""
+        """Return the trim horizon at which the first query began to read a shard, from the shard's row; None if missing."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
@@ -196,7 +196,7 @@ class Checkpoints:
                     await self._clean(now)
                 wrote = await self._write_due(now)
                 await self._clock.sleep(max(0.0, now + wrote / self._rate - self._clock.monotonic()))
-                if wrote < self._rate:  # otherwise, more may be due
+                if wrote < self._rate:  # at the maximum rate, more rows may be due
                     await within(self._clock, _STEP_SECONDS, self._wake.wait())
         except LeaseError as error:
             self._failure.set(error)
@@ -205,7 +205,7 @@ class Checkpoints:
             self._failure.set(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
 
     async def _write_due(self, now: float) -> int:
-        """Write the rows that are due, the longest due ones first, until a second's writes are used up. Returns how many were written."""
+        """Write the rows that are due, longest overdue first, but at most one second's writes. Returns the number of written rows."""
         wrote = 0
         for shard in sorted((each for each, at in self._due.items() if at <= now), key=self._due.__getitem__):
             if self._epoch(shard.stream) is None:
@@ -237,7 +237,7 @@ class Checkpoints:
             row = each.row
             outdated_by = 1.0 if last else REFRESH_INTERVAL
             change = each.change(partial(self._read_until, shard), outdated_by, self._horizon(shard))
-            if change is None or each.stray is not None or change.epoch > epoch:  # a later run has written the row
+            if change is None or each.stray is not None or change.epoch > epoch:  # higher if a later run wrote the row
                 return wrote
             wrote = True
             stream, fetcher, now = self._identity(shard.stream), self._fetcher(shard), self._clock.time()
@@ -254,7 +254,7 @@ class Checkpoints:
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
-        """Raise an error if a shard's row has an owner: a KCL application, which ignores this run's lease, reads the shard."""
+        """Raise an error if a shard's row has an owner: only KCL applications set one, and they ignore this run's lease."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application uses {self._table.label}, "
@@ -273,7 +273,7 @@ class Checkpoints:
         self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
-        """Finish rows of parents that were read to their end, and delete rows that are not needed anymore."""
+        """Set the rows of parents that earlier runs read to their end to `SHARD_END`, and delete rows that are not needed anymore."""
         by_key = {each.key: shard for shard, each in self._shards.items()}
         rows = {
             key: row

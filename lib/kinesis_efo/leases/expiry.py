@@ -14,13 +14,13 @@ from kinesis_efo.leases.row import Lease
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A lease row as of the last scan that contained it. Times are in monotonic seconds."""
+    """A lease row as of the last scan that contained it, and when the row changed. Times are in monotonic seconds."""
 
     lease: Lease
     owner_since: float  # When a scan first contained the current owner
-    changed_at: float  # When a scan first contained the row as it is
-    unchanged_at: float  # When the scan before that one was complete
-    gone: bool = False  # Whether the row was deleted
+    changed_at: float  # When a scan first contained the row's current counter
+    unchanged_at: float  # When the last scan before this change was complete
+    gone: bool = False  # Whether the row was deleted since
 
 
 class Observer:
@@ -40,8 +40,8 @@ class Observer:
     def observe(self, leases: Mapping[str, Lease], now: float) -> Mapping[str, Heartbeat]:
         """Process the rows of a scan that was complete at `now`. Returns a heartbeat for each row, by lease key.
 
-        A new row counts as renewed now. The heartbeat of a deleted row with an owner is retained until the lease would have expired: if the
-        row was deleted by hand, the owner may still be running.
+        A row that is observed for the first time counts as just renewed. The heartbeat of a deleted row with an owner is retained until the
+        lease would have expired: if the row was deleted by hand, the owner may still be running.
         """
         owners = {lease.owner for lease in leases.values() if lease.owner is not None}
         self._ended = frozenset(filter(self._gone, owners))
@@ -72,7 +72,7 @@ class Observer:
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether an owner is certainly alive: it was observed for a lease timeout, and renewed its lease in the last two thirds of that time."""
+        """Whether an owner is certainly alive: observed for a lease timeout, and seen renewing its lease in the last two thirds of it."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

@@ -1,7 +1,7 @@
 """Implements the interface of `store.py` with a file on one host, for queries without the option `leaseTable`.
 
-All processes of this user on this host share the file, so that two runs do not end each other's subscriptions. To other hosts, the table
-seems empty. This is safe: a query continues from its checkpoint, independently of the lease rows.
+All processes of this user on this host share the file, so that two runs do not end each other's subscriptions. Runs on
+other hosts do not see these leases. No records are lost, because a query continues from its checkpoint, not from the lease rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kinesis_efo.processes import PrivateDirectory
 
 FILE: Final = "leases.sqlite"
 _LOCK_SECONDS: Final = 0.1
-"""How long to wait for another process: not long, because it may be suspended while it has the file locked."""
+"""Maximum seconds to wait while another process has the file locked: short, because that process may be suspended."""
 
 
 class HostTable(LeaseStore):
-    """The leases on some streams, in an SQLite file in `directory`, which only this user can access; see `PrivateDirectory`.
+    """A lease table in an SQLite file in `directory`, which only this user can access; see `PrivateDirectory`.
 
-    `readers` maps each logical stream name to the stream's consumer or, if the stream is polled, to the stream itself.
+    `readers` maps each logical stream name to the consumer's ARN or, if the stream is polled, to the stream's ARN.
     """
 
     def __init__(self, readers: Mapping[str, str], directory: Path) -> None:
@@ -75,7 +75,7 @@ class HostTable(LeaseStore):
         return found
 
     def _seen(self, item: Item, before: Lease) -> Outcome:
-        """Return the row in `item` if its owner and counter are still those of `before`, else a `Conflict`."""
+        """Return the row in `item` if it still has the owner and counter of `before`, else a `Conflict`."""
         row = self.to_lease(item)
         return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
 
@@ -92,7 +92,7 @@ class HostTable(LeaseStore):
 
     @contextmanager
     def _rows(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for one transaction, which excludes other processes. An error rolls it back."""
+        """Open the file for one transaction, which excludes other processes. An error rolls the transaction back."""
         try:
             with (
                 PrivateDirectory(self._directory),

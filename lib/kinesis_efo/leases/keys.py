@@ -61,7 +61,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """Return the rows of shards, by shard. Of several rows for a shard, the one whose key has this library's form is returned."""
+        """Return the rows of shards, by shard. If a shard has several rows, this is the row whose key has this library's form."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)

@@ -33,7 +33,7 @@ def read_lag(item: attributes.Attributes) -> Lag | None:
     fields = attributes.read(item, "lag", "M", None)
     if fields is None:
         return None
-    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # for error messages
+    named = {**fields, "leaseKey": item.get("leaseKey", {})}  # the key is for error messages
     return Lag(
         attributes.number(named, "shards"),
         attributes.number(named, "bufferedBytes"),

@@ -1,8 +1,8 @@
 """What a run stores for later runs in its lease rows: whether Kinesis ignores a stream's partition keys, and each checkpoint's newest mark.
 
-These notes are written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
-checkpoint was reset, for example from a backup. Marks are certain evidence. Checkpoints of early library versions have no marks; for these,
-the lease rows of the shards are the evidence, unless another query has moved them.
+All of this is written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
+checkpoint was reset, for example from a backup. Checkpoints of early library versions have no marks; for these, the run compares positions
+with the shards' lease rows, which is less reliable, because another query may have moved these rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ KEPT: Final = 16
 1 KB. The mark of a deleted checkpoint stays until newer marks replace it."""
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
-"""The part of the messages about a reset checkpoint that describes the loss."""
+"""Describes the possible loss, in messages about a reset checkpoint."""
 
 CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects this option for sinks that skip micro-batches."""
+"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects the option for sinks that skip micro-batches."""
 
 
 class RunNotes:
@@ -38,7 +38,7 @@ class RunNotes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Streams whose records Kinesis distributes over the shards regardless of their keys, as this or an earlier run has found
+        # Streams in which Kinesis ignores partition keys when it distributes records over shards, detected by this or an earlier run
         self.distributed: Final[set[str]] = set()
         self._found: dict[str, tuple[CheckpointMark, ...]] = {}
         self._planned: dict[str, tuple[Mark, int]] = {}
@@ -50,7 +50,7 @@ class RunNotes:
         self._found[stream] = row.marks
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return each checkpoint's newest mark, from a stream's lease row or recorded by this run."""
+        """Return each checkpoint's newest mark, either from a stream's lease row or recorded by this run."""
         return self._with_recorded(self._found.get(stream, ()))
 
     def record_mark(self, mark: Mark) -> None:
@@ -60,7 +60,7 @@ class RunNotes:
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:
-        """Return a stream's lease row with what this run stores for later runs."""
+        """Return a stream's lease row with the attributes that this run stores for later runs."""
         distributed = row.distributed or stream in self.distributed
         return replace(row, distributed=distributed, marks=self._with_recorded(row.marks))
 
@@ -71,7 +71,7 @@ class RunNotes:
 
 
 def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a mark recorded at `at` (epoch milliseconds) to `known`, unless the checkpoint has a newer one. Returns the latest first."""
+    """Add a mark recorded at `at` (epoch milliseconds) to `known`, unless it is not newer than the checkpoint's. Returns newest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -81,7 +81,7 @@ def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[Ch
 
 
 def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
-    """Return the mark of a checkpoint from `known`; None if there is none."""
+    """Return the mark of a checkpoint from `known`; None if `known` has no mark of this checkpoint."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)
 
 
@@ -102,12 +102,12 @@ def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
 def restored(
     offset: Offset, stream: str, rows: Mapping[ShardKey, Lease], reached: tuple[CheckpointMark, ...]
 ) -> str | None:
-    """Return the warning for a query whose checkpoint was reset; None without evidence of a reset.
+    """Return the warning for a query whose checkpoint was probably reset; None if nothing indicates a reset.
 
     Args:
         offset: The query's last planned offset.
-        rows: The lease rows of the stream's shards: the evidence if `offset` has no mark.
-        reached: The newest mark of each checkpoint: the evidence if `offset` has a mark.
+        rows: The lease rows of the stream's shards, to compare with `offset` if it has no mark.
+        reached: The newest mark of each checkpoint, to compare with the mark of `offset`, if any.
     """
     if offset.mark is not None:
         if (said := gone_back(reached, offset.mark)) is None:

@@ -1,4 +1,4 @@
-"""Names of lease owners. A name identifies a process, so that others can check whether it has ended or belongs to their Spark program.
+"""Names of lease owners. They identify processes, so that others can check whether an owner has ended or is in their Spark program.
 
 A name is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. The boot id alone does not identify a host: containers on one
 machine, and virtual machines restored from one snapshot, have the same boot id.
@@ -64,7 +64,7 @@ def of_this_program(owner: str, proc: Path = _PROC) -> bool:
 
 
 def _of_this_machine(owner: str) -> _OwnerProcess | None:
-    """Return an owner's process if it was started on this machine and in this container; None if not, or if unknown."""
+    """Return an owner's process if it was started on this machine and in this container; None otherwise, or if unknown."""
     process, here = _process(owner), _own(os.getpid(), _PROC)
     if process is None or UNKNOWN in process:
         return None

@@ -31,7 +31,7 @@ class Timing:
 
     @property
     def renewal(self) -> float:
-        """Seconds between two renewals: a third of the timeout, so that two renewals may fail, and at most 10 s, for an up-to-date lag."""
+        """Seconds between two renewals: a third of the timeout, so that two may fail; at most 10 s, to keep the row's lag up to date."""
         return min(self.lease_timeout / 3, 10.0)
 
 
@@ -105,13 +105,13 @@ class Renewal:
         self._leaving.set()
 
     async def keep(self) -> RenewalEnd:
-        """Renew the lease until it is lost or `leave` is called. Returns which of these happened. Does not release the lease."""
+        """Renew the lease until it is lost, expires, or `leave` is called. Returns which of these happened. Does not release the lease."""
         try:
             # Pause for a random time, to spread the renewals of leases that were acquired together.
             pause = self._timing.renewal * self._random.uniform(0.5, 1)
             while True:
                 await self._pause(pause)
-                if not self.valid:  # the process may have been suspended
+                if not self.valid:  # this process may have been suspended
                     return RenewalEnd.UNREACHABLE
                 if self._leaving.is_set():
                     return RenewalEnd.LEAVING
@@ -152,7 +152,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Change the row; None after an error or at `give_up_at`. A row that was deleted by hand is created again if it has an owner."""
+        """Write the changed row; None after an error or at `give_up_at`. A row with an owner is created again if it was deleted by hand."""
         while True:
             after = self._add_attributes(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)

@@ -1,7 +1,7 @@
 """One row of the lease table as an immutable value: its changes, and its form in DynamoDB.
 
-A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Names and types of
-attributes are those of the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library adds attributes.
+A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
+and types match the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library has additional attributes.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class Lease:
         owner: The owner's name; None without an owner. Rows of shards have owners only if a KCL application wrote them.
         checkpoint: The position of the last record that was read, if its sequence number is known, or the start position. None if a KCL
             application stored `LATEST`, or `AT_TIMESTAMP` with the time only in its configuration.
-        sub: Sub-sequence number within an aggregated record (the last one if it was read completely); 0 for a plain record.
-        continuation: Sequence number up to which the shard was read. It may be higher than that of the last record: Kinesis also sends
+        sub: Sub-sequence number of the last user record that was read from an aggregate; 0 for a plain record.
+        continuation: Sequence number up to which the shard was read. It may be higher than the last record's number: Kinesis also sends
             continuations for idle shards. None in rows of a KCL application, whose checkpoint may be inside an aggregate.
         epoch: Increases with every run that acquires the lease. In a shard's row, the epoch of the run that wrote the row.
-        stream: The identity of the row's stream. None in rows of a KCL application, and in rows that were moved by hand.
+        stream: The identity of the row's stream. None in rows of a KCL application, and in rows that were edited by hand.
         written: When a run wrote a shard's row, in epoch seconds of the run's clock; None if unknown.
         also: Names and values of text attributes that only rows for a KCL application have.
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        empty_until: No record arrived from `read_since` (None: the shard's beginning) until then; at `TRIM_HORIZON`, `read_until` says it.
+        empty_until: No record arrived from `read_since` (None: the shard's beginning) until this time; `read_until` if at `TRIM_HORIZON`.
     """
 
     key: str
@@ -164,7 +164,7 @@ class Lease:
         return position != current and position.reaches(current)
 
     def is_of_another(self, stream: StreamIdentity) -> bool:
-        """Whether the row certainly belongs to another stream, such as a deleted one with the same name, or one of an earlier manifest."""
+        """Whether the row certainly belongs to another stream, such as a deleted stream with the same name."""
         return self.stream is not None and self.stream.differs(stream)
 
     @property
@@ -174,7 +174,7 @@ class Lease:
 
     @property
     def position(self) -> Position | None:
-        """The position from which reading continues; None if a KCL application stored `LATEST`, or `AT_TIMESTAMP` without a time."""
+        """The position after which reading continues; None if a KCL application stored `LATEST`, or `AT_TIMESTAMP` without a time."""
         if self.continuation is not None:
             return Position.after(self.continuation)
         if self.checkpoint is None or self.checkpoint.kind is not PositionKind.AFTER:
@@ -197,7 +197,7 @@ class Lease:
 
     @property
     def empty_since(self) -> float | None:
-        """From when on `read_until_at(TRIM_HORIZON)` covers all records, also those whose loss a query tolerated when it began."""
+        """`read_until_at(TRIM_HORIZON)` covers records that arrived after this time. Earlier records may have been trimmed unread."""
         tolerated = 0.0 if self.position == TRIM_HORIZON else TOLERATED_SECONDS
         return None if self.read_since is None else self.read_since + tolerated
 
@@ -221,7 +221,7 @@ class Lease:
 
     def to_item(self) -> Item:
         at, until, written = self.checkpoint, self.read_until, self.written
-        # 0 is the shard's beginning: older versions remove `readSince` but not `emptyUntil`, which is then no proof.
+        # Write 0 for the shard's beginning: `emptyUntil` without `readSince` is outdated, since older versions only remove `readSince`.
         since = 0.0 if self.read_since is None and self.empty_until is not None else self.read_since
         numbers = {
             "leaseCounter": self.counter,
@@ -254,7 +254,7 @@ class Lease:
 
     @classmethod
     def from_item(cls, item: Mapping[str, Mapping[str, Any]]) -> Self | None:
-        """Convert DynamoDB attributes to a row; None if it is not a lease, such as KCL 3.5's rows with another `entityType`.
+        """Convert DynamoDB attributes to a row; None if they are not a lease, such as KCL 3.5's rows with another `entityType`.
 
         Raises ValueError, naming the row and the attribute, if an attribute has the wrong type or value.
         """

@@ -171,7 +171,7 @@ class RunLease:
         self._tasks.add(asyncio.create_task(self._run(), name=f"leases of {self._owner}"))
 
     async def stop(self, at_most: float = 5.0) -> None:
-        """Release all leases. Those that are not released within `at_most` seconds are left to expire."""
+        """Release all leases. Leases that are not released within `at_most` seconds are left to expire."""
         self._stopping = True
         self._wake.set()
         for renewal in self._renewals.values():
@@ -214,11 +214,11 @@ class RunLease:
                 return 0.0
             free, expires_at = self._search.choose(scan, self._renewals.keys(), self._clock.monotonic())
             self._news.set()
-            # Stop waiting after the lease timeout. If a write succeeds even later, this run owns the row, and acquires the lease again.
+            # Stop waiting after the lease timeout. If a write succeeds later, this run owns the row, and its next scan acquires the lease.
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
-            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal ones first
+            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal errors first
                 raise error
         except TableUnavailableError as error:
             return self._unavailable(error)
@@ -246,7 +246,7 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write was late
+            return outcome.current is not None and outcome.current.owner == self._owner  # by a write that timed out
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.load(stream, outcome)

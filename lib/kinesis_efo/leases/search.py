@@ -33,7 +33,7 @@ class Search:
         self, keys: LeaseKeys, observer: Observer, me: str, subject: str, is_sibling: Callable[[str], bool]
     ) -> None:
         self.wanted: frozenset[str] = frozenset()
-        self.refused: dict[str, LeaseError] = {}  # Why the leases on some streams added by `extend` cannot be acquired
+        self.refused: dict[str, LeaseError] = {}  # Errors for streams added by `extend` whose leases cannot be acquired
         self._further: frozenset[str] = frozenset()
         self._epochs: dict[str, int] = {}
         self._keys = keys
@@ -43,7 +43,7 @@ class Search:
         self._is_sibling = is_sibling
 
     def extend(self, streams: Collection[str]) -> None:
-        """Add streams. If a lease on one of these cannot be acquired, the run continues, and `refused` contains the error."""
+        """Add streams. If the lease on an added stream cannot be acquired, the run continues, and `refused` contains the error."""
         for stream in streams:
             self.refused.pop(stream, None)
         self._further |= frozenset(streams) - self.wanted
@@ -58,7 +58,7 @@ class Search:
         """Select the leases to acquire on streams that are not `held` yet. `scan` was complete at `now`, in monotonic seconds.
 
         Returns these leases by stream, and the earliest time at which another run's lease may expire. Raises an error if another run renews
-        a wanted lease, or acquired one after this run had lost it, or if a lease row cannot be read.
+        a wanted lease, or acquired it after this run had lost it, or if a lease row cannot be read.
         """
         for key in sorted(scan.unreadable):
             named = ":" in key or key.startswith("shardId-")

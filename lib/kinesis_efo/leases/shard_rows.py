@@ -36,8 +36,8 @@ class ShardRow:
     row: Lease | None = None  # The row in the table; None if absent or unknown
     stray: Lease | None = None  # A row with the same key that belongs to another stream, to be deleted
     wanted: bool = False  # Whether a query reads the shard
-    info: LeaseInfo | None = None  # The contents of a new row; None if no row has to be created
-    pending: PendingCheckpoint | None = None  # The newest position, which may already be written
+    info: LeaseInfo | None = None  # To create the row, or to complete it; None if neither is needed
+    pending: PendingCheckpoint | None = None  # The newest position, which may already be in the row
     written_at: float | None = None  # When this run last wrote the row, in monotonic seconds
 
     @property
@@ -86,10 +86,10 @@ class ShardRow:
     ) -> Lease | None:
         """Return the row to write; None if a write is not needed.
 
-        If only `read_until` has changed, the row is written once it is outdated by `outdated_by` seconds.
+        If only `read_until` has changed, the row is written once its value is outdated by `outdated_by` seconds.
 
         Args:
-            horizon: The trim horizon at which the first query began to read the shard; None if no query began at the horizon.
+            horizon: The trim horizon at which the first query began to read the shard; None if no query began there.
         """
         row, pending = self.row, self.pending
         if row is None:
@@ -113,7 +113,7 @@ class ShardRow:
         since = changed.read_since
         if horizon is not None:
             if empty is None:
-                # Write the trim horizon at which the first query began even before it reads: a later start then detects what was trimmed.
+                # Write the trim horizon at which the first query began even before it reads, so that a later start detects trimmed records.
                 since = horizon if since is None and known is None else since
             elif (known or 0.0) < horizon:
                 since = horizon
@@ -159,7 +159,7 @@ def passed_parents(
 
 
 def finished_parents(leases: Mapping[str, Lease], candidates: Collection[str]) -> list[Lease]:
-    """Return which of the rows with the keys `candidates` can be deleted.
+    """Return those rows of `candidates` (lease keys) that can be deleted.
 
     As in the KCL, a shard's row can be deleted once reading of all its children has begun and the rows of its parents are deleted. All
     children are known if the row lists them, or if they cover the shard's hash range.

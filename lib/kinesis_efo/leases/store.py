@@ -45,7 +45,7 @@ class LeaseStore(ABC):
         """The name of the table in messages."""
 
     def to_lease(self, item: Item) -> Lease | None:
-        """Convert DynamoDB attributes to a row; None if there are none, or if they are not a lease."""
+        """Convert DynamoDB attributes to a row; None if `item` is empty or not a lease."""
         try:
             return Lease.from_item(item) if item else None
         except ValueError as error:

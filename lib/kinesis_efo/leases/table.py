@@ -15,7 +15,7 @@ from kinesis_efo.leases.row import OBSOLETE, Item, Lease
 from kinesis_efo.leases.store import Conflict, LeaseStore, Outcome, Scan
 
 _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
-"""The causes that count as transient. An unknown error code is not: it ends the run, with an error that contains the code."""
+"""The causes of transient errors. An unknown error code does not count as transient: it ends the run, with the code in the error."""
 
 
 def client_config(lease_timeout: float) -> AioConfig:
@@ -87,7 +87,7 @@ class LeaseTable(LeaseStore):
         request |= {"TableName": self._name, "ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
         try:
             answer = await self._call(action, send(**request))
-        except ClientError as error:  # a failed condition: `_call` has translated all other errors
+        except ClientError as error:  # the condition failed: `_call` has translated all other errors
             return Conflict(self.to_lease(error.response.get("Item", {})))
         return self.to_lease(answer.get("Attributes", {})) or lease
 
@@ -143,7 +143,7 @@ def _after(page: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _fenced(seen: Lease) -> dict[str, Any]:
-    """Return the request parameters for a row's key, and for the condition that its owner and counter are those of `seen`."""
+    """Return request parameters that address a row, on the condition that it still has the owner and counter of `seen`."""
     values: Item = {":counter": {"N": str(seen.counter)}}
     owned = "attribute_not_exists(leaseOwner)"
     if seen.owner is not None:

@@ -1,1 +1,1 @@
-"""Runs in the process that Spark starts for a source: finds the run of its Spark program, or starts one, and calls it."""
+"""The planner, in the process that Spark starts for a source: finds the run of its Spark program, or starts one, and calls it."""

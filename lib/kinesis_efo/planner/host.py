@@ -3,8 +3,8 @@
 This works for any deployment of Spark. If in doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
 namespace still use loopback.
 
-The process that Spark starts for a stream reader does not receive the Spark configuration. The command line of Spark's JVM may be outdated, as
-the program may have chosen another master later. So this module inspects the threads of the JVM to find out whether the JVM runs tasks.
+The process that Spark starts for a stream reader does not receive the Spark configuration. The command line of Spark's JVM may be outdated,
+because the program may have chosen another master later. So this module inspects the JVM's threads to find out whether it runs tasks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
-"""Name prefixes of interfaces to containers of the same host, whose addresses are the same on every host."""
+"""Name prefixes of network interfaces to containers on this host. Other hosts cannot use their addresses, which are the same everywhere."""
 _RUNS_TASKS: Final = "executor-heartb"
 """The name, as truncated by Linux, of a thread that every JVM has if it runs tasks. A driver runs tasks only in local mode."""
 _EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
@@ -35,10 +35,10 @@ _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+
 
 
 class SparkJvm(NamedTuple):
-    """The inspected properties of Spark's JVM; the defaults if no JVM is visible. `local`: the JVM runs all tasks itself, on this host."""
+    """Properties of Spark's JVM, as found by `spark_jvm`; the defaults if no JVM is visible."""
 
-    local: bool = False
-    hosts: tuple[str, ...] = ()
+    local: bool = False  # Whether the JVM runs all tasks itself, on this host
+    hosts: tuple[str, ...] = ()  # The JVM's host name or address, if configured
 
 
 def where_to_listen(
@@ -63,7 +63,7 @@ def where_to_listen(
     else:
         hosts = (*told, *own())
     if bind in (None, LOOPBACK) or is_every_address(bind):
-        # Leave out loopback: clients in this network namespace try it anyway, and for all others it is a different host.
+        # Leave out loopback addresses: clients in this network namespace try them anyway, and elsewhere they denote another host.
         hosts = tuple(dict.fromkeys(host for host in hosts if not is_loopback(host)))
     return Listening(bind or (EVERY_ADDRESS if hosts else LOOPBACK), ports, hosts)
 

@@ -22,8 +22,8 @@ _SPARKS_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> None:
     """Handle SIGTERM and SIGINT in this process, so that it lives until Spark closes the connection.
 
-    On the first SIGTERM, sets `asked` and calls `when_asked` in a separate thread. Has no effect outside the process that Spark starts for a
-    reader: elsewhere, the reader's creator calls `stop()`.
+    On the first SIGTERM, sets `asked` and calls `when_asked` in a separate thread. Does nothing in processes that Spark did not start for a
+    reader: there, the code that created the reader calls `stop()`.
     """
     if is_sparks_process() and threading.current_thread() is threading.main_thread():
         log_to_stderr()
@@ -45,7 +45,7 @@ def end_with_spark(asked: threading.Event, when_asked: Callable[[], None]) -> No
 
 
 def log_to_stderr() -> None:
-    """Log to stderr, which is the driver's, unless logging is configured."""
+    """Log to stderr, which is the driver's stderr, unless logging is configured."""
     library = logging.getLogger("kinesis_efo")
     if not library.hasHandlers():
         handler = logging.StreamHandler()

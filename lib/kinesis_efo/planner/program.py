@@ -91,7 +91,7 @@ class RunFile:
 
 
 class OwnFile:
-    """This process's run file. Clients find the run until the file is closed. Raises OSError if the file exists."""
+    """This process's run file. Clients can find the run until this file is closed. Raises OSError if the file exists."""
 
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
@@ -147,7 +147,7 @@ class OwnFile:
 
 
 class Program:
-    """The runs of one Spark program that use the same lease table.
+    """One Spark program, with its runs that use the same lease table.
 
     `jvm` is the JVM that has started this process; `about` is a string that is equal for all queries that may share a run.
     """
@@ -185,7 +185,7 @@ class Program:
         """
         while True:
             with self._lock_file() as file:
-                # Check that the file still exists: a run that ended meanwhile may have removed it, and other processes then lock a new one.
+                # Check that the file still exists: a run that ended meanwhile may have removed it, and others then lock a new file.
                 if _locked(file) and os.fstat(file).st_nlink:
                     yield
                     return
@@ -213,7 +213,7 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """Return the secret of all runs of the program, which stays valid for tasks when a run is replaced. Call this only within `deciding`.
+        """Return the secret of all runs of the program; tasks can still use it after a run was replaced. Call this only within `deciding`.
 
         `known` is the secret of this process's last run; empty before the first run.
         """
@@ -229,7 +229,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write this process's run file. The planner that started this process must own the lock of `deciding` meanwhile."""
+        """Write this process's run file. Meanwhile, the planner that started this process must own the lock that `deciding` acquires."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager
@@ -260,7 +260,7 @@ def files_of(directory: Path, jvm: Process) -> list[Path]:
 
 
 def _locked(file: int) -> bool:
-    """Lock a file. Return False if another process owns its lock."""
+    """Lock a file without waiting. Return False if another process has locked it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -42,7 +42,7 @@ _LEAVE_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02
 _AGAIN_SECONDS: Final = 0.1
 _SILENT_SECONDS: Final = 10.0
-"""Seconds without a reply until the first warning. A run whose call takes long replies after `ANSWER_SECONDS`."""
+"""Seconds without a reply until the first warning. During a long call, a run replies every `ANSWER_SECONDS`."""
 _WORD_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 1.0
 _STATES: Final = {
@@ -59,10 +59,10 @@ class RunLostError(Exception):
 
 
 class Silence:
-    """Measures for how long the process of a run has not replied. Warns, and lets calls fail after another `patience` seconds.
+    """Measures for how long the process of a run has not replied. Logs a warning, and fails calls after another `patience` seconds.
 
-    `tick` is called about every half second. Between two calls, at most a second is counted: if more time passed, this process was
-    suspended, probably with the whole machine.
+    `tick` is called about every half second, and counts at most one second at a time: if more time has passed, this process was suspended,
+    probably with the whole machine.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:
@@ -74,13 +74,13 @@ class Silence:
         self._ticked_at = time.monotonic()
 
     def expect(self, pid: int) -> None:
-        """Start waiting for a reply from process `pid`; 0 if it is unknown which process has to reply."""
+        """Start counting, because a reply is expected from process `pid` (0 if it is unknown which process has to reply)."""
         if self._awaited is None:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
 
     def reset(self) -> None:
-        """Stop waiting after a reply."""
+        """Stop counting after a reply."""
         self._awaited = None
 
     def tick(self) -> None:
@@ -94,7 +94,7 @@ class Silence:
             logger.warning("%s", str(self))
 
     def check(self) -> None:
-        """Raise FetcherError if the silence has lasted too long."""
+        """Raise FetcherError if no reply has come for too long."""
         if self._awaited is not None and self._seconds >= self._most:
             raise FetcherError(f"{self}. Nothing was lost: restart the query after that")
 
@@ -120,11 +120,11 @@ class RunConnection(Connection):
         return self.action(JOIN, request, JoinReply, _TRANSPORT_SECONDS)
 
     def ask(self, request: QueryCall) -> CallReply:
-        """Make a call, or request the result of a running call again."""
+        """Make a call, or request the result of a call that is still running."""
         return self.action(CALL, request, CallReply, ANSWER_SECONDS + _TRANSPORT_SECONDS)
 
     def leave(self, request: Leave) -> CallReply:
-        """Report that the query of a client has ended."""
+        """Report that a client's query has ended."""
         return self.action(LEAVE, request, CallReply, _LEAVE_SECONDS)
 
     def finished(self, report: FinishedBatches) -> None:
@@ -166,7 +166,7 @@ class RunLink:
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
     ) -> JoinReply:
-        """Request to become a client of the run. A reply without a client name is a rejection.
+        """Request to become a client of the run. If the reply has no client name, the run has rejected the request.
 
         `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost. Raises
         FetcherUnreachableError or FetcherRefusedError if the run has ended or does not answer.
@@ -179,7 +179,7 @@ class RunLink:
         return self.joined
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, however long it lasts. Raises RunLostError if the run has ended or has dropped this client."""
+        """Make a call, and wait for its result without a time limit. Raises RunLostError if the run has ended or dropped this client."""
         with self._lock:
             request = self._request(call)
             while True:
@@ -207,7 +207,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Report that the query has ended. If this ends the run, wait briefly: the run also notices the end of this process."""
+        """Report that the query has ended, and wait if this ends the run. Ignores errors: the run also notices the end of this process."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:

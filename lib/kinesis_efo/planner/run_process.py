@@ -81,7 +81,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
     listening = where_to_listen(options)
     # A reader in a process that Spark did not start, such as a test, counts as a separate program.
     jvm = Process.of(os.getppid() if is_sparks_process() else os.getpid())
-    # Leave out the application's name: queries with the same stream and lease table need the same lease under any name.
+    # Leave out the application's name: queries with the same stream and lease table need the same lease, whatever the name.
     about = (options.program, manifest.region, manifest.lease_table, options.aws.endpoint_url or "")
     program = Program.locate(notes_directory(), jvm, "\n".join(about))
 
@@ -100,12 +100,12 @@ _ahead: Final[list[subprocess.Popen[bytes]]] = []
 def start_ahead() -> None:
     """Start the process of a run early if this program has no run, so that it and this process import modules concurrently."""
     if not _ahead and not any(notes_directory().glob(f"run.*.{os.getppid()}.*.json")):
-        with contextlib.suppress(FetcherError):  # the query tries again later, and then raises the error
+        with contextlib.suppress(FetcherError):  # the query will try again, and raise the error then
             _ahead.append(started())
 
 
 def end_ahead() -> None:
-    """End the process that was started ahead, if it was not needed."""
+    """End the process that `start_ahead` started, unless a run uses it."""
     while _ahead:
         process = _ahead.pop()
         process.kill()
@@ -113,7 +113,7 @@ def end_ahead() -> None:
 
 
 def started() -> subprocess.Popen[bytes]:
-    # The new process writes to this process's stderr until it has received its `RunOrder`.
+    # The new process inherits this process's stderr, and writes to it until the run has started.
     try:
         process = subprocess.Popen([sys.executable, "-c", _BOOT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     except OSError as error:
@@ -167,7 +167,7 @@ class RunProcess:
         return self._ended
 
     def _watch(self, order: bytes) -> None:
-        """Send the process its `RunOrder`, wait for its reply, whether the run has begun, and then for its exit."""
+        """Send the process its `RunOrder`, read its reply (`_READY`, or the error that prevented the start), and wait for its exit."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -209,7 +209,7 @@ def main(order_from: BinaryIO) -> None:
     try:
         order: RunOrder = pickle.load(order_from)
     except EOFError:
-        return  # this process was started ahead, and is not needed
+        return  # this process was started early, and is not needed
     order_from.close()
     options = order.options
     runtime = RunThread(
@@ -271,7 +271,7 @@ class FetcherJob:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            # Check the directory before sending the plan, which has the run's secret: another user may have replaced the directory.
+            # Check the directory before sending the plan, which contains the run's secret: another user may have replaced the directory.
             with PrivateDirectory(Path(path).parent, create=False) as directory:
                 directory.connect(self._socket, Path(path).name)
             if not is_own(self._socket):
@@ -286,7 +286,7 @@ class FetcherJob:
         threading.Thread(target=self._listen, name="kinesis-efo supervisor", daemon=True).start()
 
     def problem(self) -> str:
-        """Return the supervisor's last message; empty before the first."""
+        """Return the supervisor's last message; empty if there was none."""
         return self._problem
 
     def stop(self) -> None:
@@ -316,7 +316,7 @@ def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBa
 
 
 def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile, touch: float = _TOUCH_SECONDS) -> None:
-    """Return when the run has lost its last query, or its program has ended."""
+    """Wait until the run has no queries anymore, or its program has ended."""
     began = touched = time.monotonic()
     emptied = runtime.whole.emptied
     while jvm.lives():
@@ -326,7 +326,7 @@ def stay(runtime: RunThread, jvm: Process, planner: int, file: OwnFile, touch: f
         vain = now - began >= _FIRST_SECONDS or os.getppid() != planner
         if (left or vain) and runtime.close(only_if_alone=True):
             return
-        with contextlib.suppress(OSError):  # will be retried
+        with contextlib.suppress(OSError):  # retry in the next iteration
             file.restore()
         if now - touched >= touch:
             touched = now

@@ -50,13 +50,13 @@ _FINISHED_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
 _DEATHS_SECONDS: Final = 1800.0
-"""The query fails if its run ends more than `_MOST_DEATHS` times within these seconds before anything is read."""
+"""The query fails if its run ends more than `_MOST_DEATHS` times within this many seconds without reading anything."""
 
 StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 
 
 class SharedRun:
-    """The run of one query, whichever process it is in. Thread-safe.
+    """Gives one query access to its run, whichever process the run is in. Thread-safe.
 
     Args:
         start_process: Starts the process of a run, and waits until the run can be joined. Receives the run's secret, and a function to
@@ -92,7 +92,7 @@ class SharedRun:
         self._stopping = threading.RLock()
         self._known = Begin()
         self._has_logged = self._doubted = False
-        self._finished: Mark | None = None  # The mark of the last micro-batch that the run knows to be finished
+        self._finished: Mark | None = None  # The mark of the last micro-batch that the run has reported as finished
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = 0
@@ -103,7 +103,7 @@ class SharedRun:
     def start(self) -> None:
         """Join the run of this program that reads the streams, or start one.
 
-        Raises OptionsError if the run has other options than this query, ConfigurationError if two runs each read some of the streams.
+        Raises OptionsError if the options of the query and the run differ, ConfigurationError if two runs each read some of the streams.
         """
         threading.Thread(target=self._measure, name="kinesis-efo silence", daemon=True).start()
         try:
@@ -127,7 +127,7 @@ class SharedRun:
         return known.planned if known.kept is None or known.kept.mark != known.planned else None
 
     def ask(self, call: Call[T]) -> T:
-        """Make a call, and wait for its result. If the run's process dies, the call goes to the process that replaces it."""
+        """Make a call, and wait for its result. If the run's process dies, repeat the call in the process that replaces it."""
         match call:
             case Begin():
                 self._known = replace(call, new=False)
@@ -140,7 +140,7 @@ class SharedRun:
         answer = self._asked(call)
         if isinstance(answer, Step):
             self._deaths = self._deaths if answer.end is None else []
-            # Clear `resumed` after a result: a run compares it with the lease rows, which this query changes from now on.
+            # Clear `resumed` after a result. A run compares `resumed` with the lease rows, which this query changes from now on.
             resumed = self._known.resumed if answer.again else None
             known = self._known
             self._known = replace(
@@ -158,7 +158,7 @@ class SharedRun:
         """Leave the run, which ends with its last query. Calling it again has no effect."""
         self.left.set()
         with self._stopping:
-            with self._attaching:  # wait for a run that is being started
+            with self._attaching:  # if a run is being started, wait for it
                 link = self._link
             if link is None:
                 return
@@ -292,7 +292,7 @@ class SharedRun:
             streams = self._streams | lost.file.again().streams
             lost.close()
             link = self._link = self._joined(streams)
-            # Log this only after another process has taken over: when the query or Spark ends, no process does.
+            # Log this only after another process has taken over: when the query or Spark ends, no process takes over.
             logger.warning("the process that fetched for this query has ended: another takes over")
             known = self._known
             if known.end is not None and known.end.mark is not None and known.end.mark == self._finished:
@@ -302,10 +302,10 @@ class SharedRun:
                 link.ask(known)
 
     def _watch(self) -> None:
-        """Replace the run if it dies while the query makes no calls, because tasks need it. Report marks that `record_logged` has stored, and ask
-        whether the micro-batch is finished.
+        """Replace the run if it dies between the query's calls, because tasks still need it. Report marks stored by `record_logged`, and
+        check whether the micro-batch is finished.
 
-        If a task got no answer, call the run, so that a suspended run is reported by the timeout error of this call.
+        If a task received no reply, call the run: if the run is suspended, this call times out, and the query fails.
         """
         ask_at = 0.0
         while not self.left.wait(_LOOK_SECONDS):
@@ -359,11 +359,11 @@ class SharedRun:
 
 
 class WhereService(Service):
-    """Returns the fetchers of shards to tasks of one query. It runs in the planner, so it survives if the process of the run is replaced.
+    """The service from which tasks of one query request the fetchers of shards. It runs in the planner, so it outlives the run's process.
 
     Args:
         place: Returns the current run's reply to `Join`, or None without a run. Raises the error that has ended the query.
-        doubt: Called if the run did not answer.
+        doubt: Called if the run may be dead, because it did not answer this process or a task.
     """
 
     what = "planner"
@@ -380,7 +380,7 @@ class WhereService(Service):
         return self.answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
-        """Return the fetchers of the shards. Without a run, the reply has none, so that the task repeats its request."""
+        """Return the fetchers of the shards. Without a run, the reply has no fetchers, so that the task repeats its request."""
         give_up_at = time.monotonic() + request.wait
         if request.doubts:
             self._doubt()

@@ -1,6 +1,6 @@
-"""Compares the streams of a query with those of its checkpoint: streams may be new, gone or replaced.
+"""Compares a query's streams with the streams in its checkpoint: streams may have been added, removed or replaced.
 
-This module only compares and logs. A checkpoint has the logical names of streams, and since version 0.2 their ARNs.
+This module only compares and logs. A checkpoint contains the logical names of streams and, since version 0.2, their ARNs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST: Final = "give the query a new checkpointLocation, or run it once with th
 
 
 def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the start of the micro-batch that ends at an offset, both as plain data; None if the offset lacks it."""
+    """Return the start offset of the micro-batch that ends at offset `data`; None if `data` does not contain it."""
     begin = data.get("begin")
     return None if begin is None else {**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]}
 
@@ -31,7 +31,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads: all streams of `manifest`.
 
-    With `drop`, the query continues without streams that only the checkpoint has, unless the checkpoint has no other streams.
+    With `drop`, the query continues without streams that only its checkpoint contains, unless these are all streams of the checkpoint.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -44,9 +44,9 @@ class StreamSet:
         self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
-        """Return an offset as plain data, with the ARNs from which its streams are read.
+        """Return an offset as plain data, with the ARNs of the streams or consumers that are read.
 
-        If the micro-batch that ends at `offset` is the query's first one, `begin` is where it begins; see `OffsetDocument`.
+        For the end of the query's first micro-batch, `begin` is the start of this micro-batch; see `OffsetDocument.begin`.
         """
         for data, known in self._kept:
             if known is offset:
@@ -60,14 +60,14 @@ class StreamSet:
         return data
 
     def read_begin(self, data: Mapping[str, Any]) -> Offset | None:
-        """Return the start of the micro-batch that ends at an offset accepted by `read`; None if the offset lacks it."""
+        """Return the start of the micro-batch that ends at an offset accepted by `read`; None if the offset does not contain it."""
         return None if (begin := begin_of(data)) is None else self.read(begin)
 
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
-        """Parse an offset from plain data, dropping streams that are gone. `finished`: everything up to the offset is processed.
+        """Parse an offset from plain data, without removed streams. `finished`: everything up to the offset is processed.
 
-        Raises ConfigurationError for invalid data, if a stream was renamed, and if a stream is gone, unless `drop` and `finished` are set.
-        Raises StreamReplacedError if a logical name stands for another stream now.
+        Raises ConfigurationError for invalid data, a renamed stream or, unless `drop` and `finished` are set, a removed stream.
+        Raises StreamReplacedError if a logical name refers to another stream than before.
         """
         for known, offset in self._kept:
             if known == data:
@@ -94,7 +94,7 @@ class StreamSet:
     ) -> list[ConfigurationError | StreamReplacedError]:
         """Return the reasons why the query cannot continue from an offset.
 
-        `sources` has the ARNs from which its streams were read. `finished`: everything up to the offset is processed.
+        `sources` has the ARNs from which the offset's streams were read. `finished`: everything up to the offset is processed.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []
@@ -103,7 +103,7 @@ class StreamSet:
             if (fault := self._compare(name, sources[name], known)) is not None:
                 found.append(fault)
                 gone.discard(name)
-        # If all streams are gone, the checkpoint may belong to another source: fail even with `drop`.
+        # If all streams were removed, the checkpoint may belong to another source: fail even with `drop`.
         if gone and not (self._drop and finished and gone != known):
             found.append(ConfigurationError(self._removed(gone, others=gone == known, finished=finished)))
         return found

@@ -52,7 +52,9 @@ class Alignment:
         self._warned_at = -inf
 
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
-        """Record the query's new positions and finished shards (`left`). A new shard counts as the slowest until it has an event."""
+        """Record the query's new positions and finished shards (`left`).
+
+        Until a new shard has an event, it counts as read up to its start time, or as the slowest shard if it does not start at a time."""
         for key, position in moved.items():
             if position.is_end:
                 self._frontiers.pop(key, None)

@@ -173,7 +173,7 @@ class EventIndex:
         return self.end if index == len(self._ends) - 1 else _position(self._ends[index])
 
     def index_after(self, position: Position) -> int:
-        """Return the index of the first event after `position`, which must be covered. An event counts as read once its last record is."""
+        """Return the index of the first event after the covered `position`. An event counts as read once its last record was read."""
         ends, number = self._ends, position.value
         if position.kind is not AFTER:
             return len(ends) if position.is_end else self.gone
@@ -240,7 +240,7 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to `position`, for which all events up to there must be dropped; None if unknown. For subclasses."""
+        """Return the last record up to `position`, before which all events were dropped; None if unknown. Subclasses override this."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
@@ -254,8 +254,7 @@ class EventIndex:
         return (self._last_through[index] or None) if records else None
 
     def arrival_after(self, after: Position) -> float | None:
-        """Return the arrival time (epoch milliseconds) of the first record after `after`, which the index must cover; None without such a
-        record."""
+        """Return the arrival time (epoch milliseconds) of the first record after the covered position `after`; None if there is none."""
         number = after.value if after.kind is AFTER else -1
         for arrivals in islice(self._arrivals, self.index_after(after), None):
             for group in arrivals:

@@ -31,7 +31,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent. The argument `positions` of methods is a query's offset in this stream, by shard id.
+    """The shards of one stream and their descent. In its methods, `positions` is a query's offset in this stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -290,12 +290,12 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     }
     offset |= start.named
     unread = lineage.with_descendants(shard for shard, position in start.named.items() if not position.is_end)
-    # Leave out shards between a named ancestor and a named descendant: a query skips the ancestors of named shards.
+    # Shards between a named ancestor and a named descendant are never read: a query skips the ancestors of named shards.
     left = (lineage.ancestors(start.named) & unread) - start.named.keys()
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # The query would miss records of an open shard. A closed one ended before the start, unless only named shards have a start.
+            # The query would miss records of an open shard. A closed shard ended before the start, unless only named shards start.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     read_until: float | None = None
     # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query starts there
     horizon: float | None = None
-    # A loss of records directly after this or any earlier position is accepted (`acceptDataLoss`); None if no loss is accepted
+    # Losses of records directly after this or any earlier position are accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
     # At `TRIM_HORIZON`: the arrival time from which on `read_until` covers all records; earlier ones may be trimmed. None: no limit
     read_since: float | None = None
@@ -68,7 +68,7 @@ class Gap(NamedTuple):
 
 
 class ReadUntil:
-    """Finds a low watermark from server responses. A single one may be wrong: uses the lowest of three or more in at least two seconds."""
+    """Finds a low watermark from server responses: the lowest of three or more in at least two seconds, since a single one may be wrong."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known

@@ -12,13 +12,13 @@ from typing import Final
 from kinesis_efo.records.events import EventHead
 
 QUIET_ANSWERS: Final = 3
-"""How many successive empty GetRecords responses are needed."""
+"""How many successive empty GetRecords responses are needed to consider a shard read to its tip."""
 
 QUIET_EVENTS: Final = 2
-"""How many successive empty SubscribeToShard events are needed; Kinesis sends one every five seconds."""
+"""How many successive empty SubscribeToShard events are needed for the same purpose; Kinesis sends one every five seconds."""
 
 QUIET_SECONDS: Final = 2.0
-"""Minimum time in seconds between the first and the last of these responses or events."""
+"""Minimum seconds between the first and the last of these responses or events."""
 
 SETTLED_SECONDS: Final = 1.0
 """All records that arrived before a given time can be read this many seconds after it."""
@@ -27,7 +27,7 @@ FUTURE_SECONDS: Final = 5.0
 """The end of a read may be this many seconds in the future by Kinesis' clock, as user clocks may be fast. The read then waits for it."""
 
 _LATELY_SECONDS: Final = 12.0
-"""Kinesis sends at least two SubscribeToShard events in this time."""
+"""Responses within this time count as recent: Kinesis sends at least two SubscribeToShard events in it."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
@@ -79,8 +79,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Restart a subscription's count when its event waits for buffer space. GetRecords is not affected: it is called only once there is
-        space."""
+        """Restart the count when a subscription's event waits for buffer space. GetRecords is called only once there is space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()

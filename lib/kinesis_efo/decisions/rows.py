@@ -93,7 +93,7 @@ def decide(
     hold: bool,
     may_poll: bool,
 ) -> Decision:
-    """Decide about the buffers of one shard. `hold` keeps all queries on the shared buffer, `may_poll` allows separate buffers."""
+    """Decide about one shard's buffers. `hold`: queries wait for the slowest one (`slowQueries`). `may_poll`: allow separate buffers."""
     restart_at, rule = None, ""
     if shared is None:
         ends = [each.lowest for each in queries.values()]

@@ -41,7 +41,7 @@ def read(item: Attributes, name: str, kind: str, default: Any = _REQUIRED) -> An
 
 
 def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
-    """Return the value of an attribute that is a whole number."""
+    """Return the value of an attribute that must be a whole number."""
     value = read(item, name, "N", default)
     try:
         if abs(found := int(value)) < _MOST:
@@ -52,7 +52,7 @@ def number(item: Attributes, name: str, default: Any = _REQUIRED) -> int:
 
 
 def optional_number(item: Attributes, name: str) -> int | None:
-    """Return the value of an attribute that is a whole number; None if the row does not have the attribute."""
+    """Return the value of an attribute that must be a whole number; None if the row does not have the attribute."""
     return None if read(item, name, "N", None) is None else number(item, name)
 
 

@@ -71,7 +71,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        self._begun: set[str] = set()  # Streams that queries have begun to read; only their stray rows are deleted
+        self._begun: set[str] = set()  # Streams that queries have begun to read: only for these, stray rows are deleted
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
@@ -126,12 +126,12 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return `Lease.read_until_at` of a shard's row, in epoch seconds; None if missing, or if it may be wrong for `position`."""
+        """Return the low watermark of a position from the shard's row, in epoch seconds; None if the row does not prove one."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return `Lease.empty_since` of a shard's row, in epoch seconds; None if missing."""
+        """Return the time (epoch seconds) from which on `read_until(shard, TRIM_HORIZON)` covers all records; None without a limit."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.empty_since
 
@@ -205,7 +205,7 @@ class Checkpoints:
             self._failure.set(LeaseError(f"{self._table.label}: writing checkpoints failed: {error!r}"))
 
     async def _write_due(self, now: float) -> int:
-        """Write the rows that are due, longest overdue first, but at most one second's writes. Returns the number of written rows."""
+        """Write rows that are due, longest overdue first, but no more than allowed per second. Returns the number of written rows."""
         wrote = 0
         for shard in sorted((each for each, at in self._due.items() if at <= now), key=self._due.__getitem__):
             if self._epoch(shard.stream) is None:

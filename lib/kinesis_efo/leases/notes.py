@@ -30,7 +30,7 @@ CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects the option for sinks that skip micro-batches."""
+"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects that option for sinks that skip micro-batches."""
 
 
 class RunNotes:
@@ -71,7 +71,7 @@ class RunNotes:
 
 
 def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[CheckpointMark, ...]:
-    """Add a mark recorded at `at` (epoch milliseconds) to `known`, unless it is not newer than the checkpoint's. Returns newest first."""
+    """Add a mark recorded at `at` (epoch milliseconds), if it is newer than the checkpoint's mark in `known`. Returns the newest first."""
     before = furthest(known, mark.checkpoint)
     if before is not None and before.mark.moved >= mark.moved:
         return known
@@ -154,7 +154,7 @@ def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
 def strays(rows: Iterable[Lease], present: StreamIdentity) -> str | None:
     """Describe, for a message, the rows that certainly belong to a stream other than `present`; None if there are none.
 
-    Shard ids start at 0 in each stream, so rows of a deleted stream can have the same keys as rows of the present one.
+    Shard ids start at 0 in each stream, so rows of a deleted stream can have the same keys as rows of the present stream.
     """
     found = sorted((row for row in rows if row.is_of_another(present)), key=lambda row: row.key)
     if not found:

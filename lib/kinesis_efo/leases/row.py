@@ -75,7 +75,7 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        empty_until: No record arrived from `read_since` (None: the shard's beginning) until this time; `read_until` if at `TRIM_HORIZON`.
+        empty_until: No record arrived from `read_since` (None: the shard's beginning) until this time. At `TRIM_HORIZON`, see `read_until`.
     """
 
     key: str

@@ -246,7 +246,7 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == self._owner  # by a write that timed out
+            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write succeeded
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.load(stream, outcome)

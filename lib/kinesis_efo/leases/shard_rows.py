@@ -36,7 +36,7 @@ class ShardRow:
     row: Lease | None = None  # The row in the table; None if absent or unknown
     stray: Lease | None = None  # A row with the same key that belongs to another stream, to be deleted
     wanted: bool = False  # Whether a query reads the shard
-    info: LeaseInfo | None = None  # To create the row, or to complete it; None if neither is needed
+    info: LeaseInfo | None = None  # Contents to create or complete the row; None if not needed
     pending: PendingCheckpoint | None = None  # The newest position, which may already be in the row
     written_at: float | None = None  # When this run last wrote the row, in monotonic seconds
 

@@ -92,7 +92,7 @@ class LeaseTable(LeaseStore):
         return self.to_lease(answer.get("Attributes", {})) or lease
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Await a call and translate its error. A failed condition is raised unchanged."""
+        """Await a call and translate its error. Does not translate the error of a failed condition."""
         try:
             return await call
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Chooses where the fetcher listens, and its addresses for tasks: only loopback in local mode, else all addresses of the host.
+"""Chooses the addresses on which the fetcher listens for tasks: only loopback in local mode, else all addresses of the host.
 
 This works for any deployment of Spark. If in doubt, tasks count as remote: connections then use TLS, and tasks in the fetcher's network
 namespace still use loopback.

@@ -26,7 +26,7 @@ from kinesis_efo.processes import PrivateDirectory, Process
 
 try:
     import fcntl
-except ImportError:  # missing on Windows, where `Program.locate` raises
+except ImportError:  # missing on Windows, where `Program.locate` raises FetcherError
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)

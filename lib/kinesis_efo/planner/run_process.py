@@ -265,7 +265,7 @@ def main(order_from: BinaryIO) -> None:
 
 
 class FetcherJob:
-    """Requests a Spark job of fetchers from the driver's supervisor. The job ends with the connection, and so with this process."""
+    """Requests from the driver's supervisor a Spark job that runs fetchers. The job ends with the connection, and so with this process."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""

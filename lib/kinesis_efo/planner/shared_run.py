@@ -1,4 +1,4 @@
-"""Connects one query to a run: joins a run of the Spark program or starts one, and repeats that if the run's process dies.
+"""Connects one query to a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
 Tasks only see a pause: they repeat their request for fetchers.
 """
@@ -314,7 +314,7 @@ class SharedRun:
             logged = None
             unfinished = self._options.listens and self.unfinished not in (None, self._finished)
             if self._has_logged or (unfinished and self._clock() >= ask_at):
-                self._has_logged = False  # first, so that a call of `record_logged` in another thread is not missed
+                self._has_logged = False  # clear this first, so that a concurrent call of `record_logged` is not missed
                 logged, ask_at = self._known.planned, self._clock() + _FINISHED_SECONDS
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:

@@ -140,7 +140,7 @@ def at_horizon(known: Facts) -> Facts:
 
 
 def start_horizon(shard: Shard | None, known: Facts) -> float | None:
-    """Return the trim horizon as of the time when a query started there; None if no query did, or if the shard was created later."""
+    """Return the trim horizon at which a query started; None if no query started there, or if the shard was created later."""
     created = None if shard is None else created_at(shard)
     return known.horizon if known.horizon is not None and (created is None or created <= known.horizon) else None
 

@@ -51,7 +51,7 @@ class Quiet:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.since = self.latest_at = 0.0  # When the count started and the last response came, monotonic seconds
+        self.since = self.latest_at = 0.0  # When the count started, and when the last response came, monotonic seconds
         self._behind = self._least = 0
         self._counted: deque[float] = deque(maxlen=_REMEMBERED)
         self._needed = QUIET_ANSWERS

@@ -30,7 +30,7 @@ class Demand(NamedTuple):
 
     lowest: Position  # The query has finished everything up to here
     reach: Position  # The query has planned up to here
-    requested: Position | None = None  # Position from which a task waits to read; None without one
+    requested: Position | None = None  # Position from which a task waits to read; None without a waiting task
 
     @property
     def restart_at(self) -> Position:

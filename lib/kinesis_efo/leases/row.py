@@ -191,7 +191,7 @@ class Lease:
         at = self.position
         if at is None or position == TRIM_HORIZON != at:
             return self.empty_until if position == TRIM_HORIZON else None
-        # A row at a start time proves nothing for a sequence number, and vice versa: another query may have started much later.
+        # A start time in the row proves nothing about a sequence number, and vice versa: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
 

@@ -22,7 +22,7 @@ class Free:
     """A lease that can be acquired."""
 
     row: Lease | None  # The current lease row, if any
-    epoch: int  # The new epoch, higher than that of every row of the stream
+    epoch: int  # The new epoch, higher than the epoch of every row of the stream
     shards: Mapping[str, Lease]  # The rows of the stream's shards, by lease key
 
 

@@ -296,7 +296,7 @@ class SharedRun:
             logger.warning("the process that fetched for this query has ended: another takes over")
             known = self._known
             if known.end is not None and known.end.mark is not None and known.end.mark == self._finished:
-                # The records of a finished micro-batch may have expired by now, and no task needs them.
+                # Do not request the records of a finished micro-batch: they may have expired by now, and no task needs them.
                 known = replace(known, kept=known.end)
             with contextlib.suppress(RunLostError):  # if this run is lost too, the next run gets the call
                 link.ask(known)

@@ -1,7 +1,7 @@
 """Read Amazon Kinesis with Enhanced Fan-Out from PySpark; streams, consumers and leases are declared as code.
 
-Names of this module and of `kinesis_efo.errors` are public; other modules are not (docs/versioning.md). Names that need PySpark or the AWS SDK are loaded when they
-are first used, so that producers and tools work without Spark, and importing the version costs nothing.
+The names in this module and in `kinesis_efo.errors` are public; other modules are internal (docs/versioning.md). Names that need PySpark
+or the AWS SDK are imported on first use, so that producers and tools work without Spark, and `import kinesis_efo` is fast.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ _NAMES: Final = {
     "producer": "AsyncProducer Producer ProducerMetrics ProducerSettings Written",
     "spark.source": "SCHEMA",
 }
-"""The names of each module that are loaded when they are first used."""
+"""The public names that are imported on first use, by module."""
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _FORMER: Final = {"BlockingProducer": "Producer", "await_stop": "wait_for_stop"}
-"""Former names, which keep working for one minor version."""
+"""Deprecated names with their new names. They keep working for one minor version."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,4 @@
-"""Patterns of the names and ARNs that options, manifests and the producer accept, and the identity of a stream, which its ARN alone does not
-define."""
+"""Patterns for names and ARNs in options, manifests and the producer, and the identity of a stream: its ARN and creation time."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
 STREAM_NAME: Final = re.compile(_NAME)
-"""The name of a stream in Kinesis (API reference, CreateStream)."""
+"""Matches a Kinesis stream name (API reference, CreateStream)."""
 
 STREAM_ARN: Final = re.compile(
     rf"arn:(?P<partition>{_WORD}):kinesis:(?P<region>{_WORD}):(?P<account>{_ACCOUNT}):stream/(?P<name>{_NAME})"
@@ -25,7 +24,7 @@ ROLE_ARN: Final = re.compile(rf"arn:{_WORD}:iam::{_ACCOUNT}:role/\S+")
 
 
 class StreamIdentity(NamedTuple):
-    """The ARN and creation time of a stream. A stream that was deleted and created again has the same ARN and shard ids.
+    """The ARN and creation time of a stream. If a stream is deleted and created again, only the creation time changes.
 
     >>> print(StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1700000000))
     arn:aws:kinesis:eu-west-1:123456789012:stream/orders, created 2023-11-14T22:13:20+00:00
@@ -35,7 +34,7 @@ class StreamIdentity(NamedTuple):
     created: int | None = None  # Epoch seconds; None if unknown
 
     def differs(self, other: StreamIdentity) -> bool:
-        """Whether this and `other` are certainly different streams."""
+        """Whether `other` is certainly a different stream. False if only an unknown creation time could show this."""
         known = self.created is not None and other.created is not None
         return self.arn != other.arn or (known and self.created != other.created)
 

@@ -51,24 +51,24 @@ def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
 
 
 CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
-"""Configuration for control calls, which the SDK retries. The library retries subscriptions itself."""
+"""Client configuration for control-plane calls, which the SDK retries. The library retries subscriptions itself."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the configuration for calls with a timeout of at most `seconds`. `Patience` retries these calls: the SDK cannot retry for a
-    given time."""
+    """Return the client configuration for calls that `Patience` retries, with timeouts of at most `seconds`. The SDK does not retry them,
+    because it cannot limit the total time of its retries."""
     return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
 INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
-"""Configuration for the calls of interactive tools, which must fail quickly."""
+"""Client configuration for interactive tools, whose calls must fail quickly."""
 
 
 CONTROL_SECONDS: Final = 60.0
-"""Maximum seconds of a control call, including its sign-in and retries."""
+"""Maximum duration of a control-plane call in seconds, including sign-in and retries."""
 
 COMMAND_SECONDS: Final = 10.0
-"""Maximum seconds of a call of a command, including its sign-in and retries."""
+"""Maximum duration of an AWS call of a command-line tool in seconds, including sign-in and retries."""
 
 _MOST_PAGES: Final = 1_000
 
@@ -79,9 +79,9 @@ async def pages_of(
     request: dict[str, Any],
     following: Callable[[dict[str, Any]], dict[str, Any] | None],
 ) -> AsyncIterator[dict[str, Any]]:
-    """Yield the pages of a list. `following` returns the request for the page after the given one, or None after the last page.
+    """Yield the pages of a paginated AWS call. `following` returns the request for the page after the given one; None after the last page.
 
-    Raises `ConfigurationError` after more pages than AWS would return, to limit memory.
+    Raises `ConfigurationError` after 1,000 pages: AWS does not return that many, and a wrong server must not exhaust the memory.
     """
     for _ in range(_MOST_PAGES):
         page = await call(**request)
@@ -95,7 +95,7 @@ async def pages_of(
 
 
 def token_only(page: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the request for the next page, for lists whose token includes the other parameters; None after the last page."""
+    """Return the request for the page after `page`, for operations whose token replaces all other parameters; None after the last page."""
     return {"NextToken": token} if (token := page.get("NextToken")) else None
 
 
@@ -103,9 +103,9 @@ _loader = cache(botocore.loaders.create_loader)
 
 
 def with_shared_loader(session: SessionT) -> SessionT:
-    """Share the parsed descriptions of AWS services among the sessions of this process. Returns the session.
+    """Make a session share the parsed descriptions of AWS services with all other sessions of this process. Returns the session.
 
-    Parsing them again would cost 5 to 100 ms of CPU per service.
+    Without sharing, each session would parse them again, which costs 5 to 100 ms of CPU time per service.
     """
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
@@ -133,10 +133,10 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # the SDK then retries, and its error has the status without the page
+        response_dict["body"] = b""  # the SDK then retries; its error contains the status, but not the page
         return
     if hasattr(body, "close"):
-        body.close()  # the caller does not receive this stream
+        body.close()  # because of the error below, the caller cannot close this stream
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -146,7 +146,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error if another service's request would go to a Kinesis endpoint, whose response would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Match `kinesis` only before a region, because a bucket may have this name, too.
+    # Require a region after `kinesis`, because the host may also begin with a bucket that is called `kinesis`.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -156,7 +156,7 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
-    """Raise an error for a TLS request if the CA bundle is unusable; the SDK would only retry."""
+    """Raise an error for a TLS request if the CA bundle is unusable. The SDK would retry the request in vain."""
     source, path = _authorities(session)
     # Check the bundle again after a change: it may be replaced while a query runs.
     if source and request.url.startswith("https") and (fault := _fault_of(path, stamp(Path(path)))):
@@ -189,7 +189,7 @@ def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
 
 
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
-"""Operations with large bodies, whose duration the HTTP session limits."""
+"""Operations with large bodies. Their duration is limited by the HTTP session instead of by `_Limit`."""
 
 
 class _Limit:
@@ -247,7 +247,7 @@ class _Limit:
         return call
 
     def _of(self, client: Any, name: str) -> tuple[str, float | None]:
-        """Return the operation of a client's method (empty for other methods), and its time limit in seconds (None: unlimited)."""
+        """Return the AWS operation that a client's method calls (empty if none), and its time limit in seconds (None if unlimited)."""
         operation = client.meta.method_to_api_mapping.get(name, "")
         model = client.meta.service_model
         if not operation or operation in _OWN_LIMITS or model.operation_model(operation).has_streaming_input:
@@ -279,9 +279,9 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Make a session limit its calls, validate endpoints and responses, and send exact times in every botocore version.
+    """Make a session limit its calls, validate endpoints and responses, and send times with milliseconds in every botocore version.
 
-    `seconds` limits each control call of its clients, including the SDK's sign-in calls. Returns the session.
+    `seconds` limits each control-plane call of the session's clients, including the SDK's sign-in calls. Returns the session.
     """
     session.register("creating-serializer.kinesis", send_exact_times)
     session.register("creating-client-class", _Limit(seconds, session).on_class)
@@ -302,15 +302,15 @@ def refuse_old_sdk(version: str) -> None:
 
 
 class SyncClients:
-    """Creates botocore clients (boto3's are the same), for individual calls such as loading the manifest.
+    """Creates botocore clients, which boto3 uses too, for individual calls such as loading the manifest.
 
-    Configuration and credentials are loaded with the first client: a manifest in a file does not need them.
+    Configuration and credentials are loaded when the first client is created: loading a manifest from a file does not need them.
     """
 
     def __init__(
         self,
         settings: AwsSettings,
-        region: str | None = None,  # The region if the settings lack one; None: that of the SDK configuration
+        region: str | None = None,  # Used if `settings` has no region; None: use the SDK's configured region
         config: Mapping[str, Any] | None = None,  # Timeouts and retries
         clock: Clock | None = None,
         seconds: float = CONTROL_SECONDS,  # Maximum duration of a call
@@ -334,7 +334,7 @@ class SyncClients:
         return _watched(botocore.session.Session(), self._settings, self._clock, self._seconds, region)
 
     def client(self, service_name: str, /) -> Any:
-        """Create a client, which the caller must close. Raises `ConfigurationError` without a region."""
+        """Create a client, which the caller must close. Raises `ConfigurationError` if no region is configured."""
         if self.region is None:
             raise ConfigurationError(
                 f"no AWS region for {service_name}: set kinesis-efo option 'region' (on the command line, --region) or the "
@@ -361,9 +361,9 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Creates aiobotocore clients. `seconds` limits each control call, including its sign-in and retries.
+    """Creates aiobotocore clients. `seconds` limits each control-plane call, including sign-in and retries.
 
-    `given` is a session whose credentials and profile are used, by default those of the environment.
+    If `given` is set, its credentials and profile are used instead of those from the environment.
     """
 
     def __init__(
@@ -440,21 +440,21 @@ def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: fl
     except ProfileNotFound:
         raise SignInError(reason=f"there is no {profile_of(session)} on host {socket.gethostname()}") from None
     if region is not None and configured is None:
-        session.set_config_variable("region", region)  # for sign-ins
+        session.set_config_variable("region", region)  # for the SDK's sign-in calls, such as AssumeRole
     watch(prepared(session, seconds), clock, seconds, settings.credential_provider)
     return session
 
 
 def _needs_mfa_code(session: botocore.session.Session) -> bool:
-    """Whether signing in requires an MFA code. If so, sign in before the first call, whose time limit is too short for typing."""
+    """Whether sign-in asks for an MFA code. If so, callers sign in before the first call, whose time limit is too short to type a code."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:
-        return False  # signing in then reports the error
+        return False  # the sign-in itself reports this error
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:
-    """Return a fetcher of credentials that assumes the settings' role. `fetcher` is the fetcher class of botocore or aiobotocore."""
+    """Return a credential fetcher that assumes the role in `settings`. `fetcher` is its class, from botocore or aiobotocore."""
     if credentials is None:
         raise ConfigurationError(
             f"kinesis-efo option 'roleArn' is {settings.role_arn!r}, but there are no AWS credentials to assume it with; "

@@ -1,7 +1,7 @@
 """Classifies errors of AWS calls by cause, with a table of error codes and a table of exception types.
 
-Callers decide what to do about a cause: readers, writers and the lease table differ. The codes are from the API references of Kinesis and
-DynamoDB, their pages "Common Errors", and botocore's lists of retryable errors.
+Callers decide what to do about a cause: readers, writers and the lease table react differently. The codes are from the API references of
+Kinesis and DynamoDB, their pages "Common Errors", and botocore's lists of retryable errors.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Cause(Enum):
     INVALID = auto()
     """The service rejects the request as invalid."""
     UNSENT = auto()
-    """The SDK did not send the request: a parameter or its configuration is wrong."""
+    """The SDK did not send the request, because a parameter or the SDK's configuration is wrong."""
     UNKNOWN = auto()
-    """The error is not in the tables below."""
+    """The error is not in this module's tables."""
 
     @property
     def refused(self) -> bool:
@@ -155,7 +155,7 @@ _BY_CODE: Final = {
     ),
 }
 
-# The order matters: special types come before general types.
+# The first match counts, so specific types come before more general types.
 _BY_TYPE: Final[tuple[tuple[tuple[type[Exception], ...], Cause], ...]] = (
     ((CredentialRetrievalError, MetadataRetrievalError), Cause.CREDENTIALS_UNREACHABLE),
     (
@@ -181,7 +181,7 @@ _SIGNATURE_CODES: Final = frozenset({"InvalidSignatureException", "SignatureDoes
 _SIGNED: Final = re.compile(r"^Signature (?:expired|not\s+yet current): (\d{8}T\d{6}Z) .*\((\d{8}T\d{6}Z) [-+]")
 
 CALL_ERRORS: Final = (ClientError, BotoCoreError, ResponseParserError, ParserError, aiohttp.ClientError, OSError)
-"""The exceptions of failed AWS calls."""
+"""The exceptions that a failed AWS call can raise."""
 
 
 def cause_of(error: Exception) -> Cause:
@@ -216,14 +216,14 @@ def code_of(error: Exception) -> str:
 
 
 def action_of(error: Exception, operation: str) -> str:
-    """Return the permission that a denied call requires, such as `sts:AssumeRole`."""
+    """Return the IAM action that a denied call requires, such as `sts:AssumeRole`."""
     operation = getattr(error, "operation_name", operation)
     service = "sts" if operation.startswith("AssumeRole") else "sso" if operation == "GetRoleCredentials" else "kinesis"
     return f"{service}:{operation}"
 
 
 def message_of(error: Exception) -> str:
-    """Return the service's message about an error; the exception's own text if there was no response."""
+    """Return the error message in the service's response; the exception's text if there was no response."""
     return str(error.response.get("Error", {}).get("Message", "")) if isinstance(error, ClientError) else str(error)
 
 
@@ -239,10 +239,10 @@ def skew_of(error: Exception) -> float | None:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether the response seems to come from a proxy or another server: AWS always sends an error code with the HTTP status."""
+    """Whether an error response seems to come from a proxy or another server: responses from AWS also contain an AWS error code."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
-    code, heads = code_of(error), error.operation_name.startswith("Head")  # these responses lack a body with a code
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # responses to HEAD have no body with a code
     return not code or (code.isdigit() and not heads)
 
 

@@ -1,4 +1,4 @@
-"""Defines clocks as objects that are passed in, so that tests can control time; and timeouts."""
+"""Clocks, which are passed in as objects so that tests can control time, and time limits for calls."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def within(
 
 
 def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Call a function in a separate daemon thread, for which the program does not wait at its end, unlike with `asyncio.to_thread`."""
+    """Call a function in a separate daemon thread. Unlike with `asyncio.to_thread`, the program can exit before the call has ended."""
     done: Future[T] = Future()
     context = copy_context()
 
@@ -101,7 +101,7 @@ def _discard_result(discard: Callable[[T], None], task: asyncio.Future[T]) -> No
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Make the AWS calls in this context end within `seconds`, whatever their own limits. A surrounding deadline applies too."""
+    """Limit the AWS calls in this context to `seconds` in total, in addition to their own limits and to any outer `deadline`."""
     token = _call_deadline.set(min(_call_deadline.get(), time.monotonic() + seconds))
     try:
         yield
@@ -110,5 +110,5 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def seconds_left() -> float:
-    """Return the time until the deadline of the context, at least a second; infinite without a deadline."""
+    """Return the seconds until the `deadline` of the current context, at least 1; infinite without a deadline."""
     return max(1.0, _call_deadline.get() - time.monotonic())

@@ -36,18 +36,18 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 60.0
 """Seconds between two checks of the credential files."""
 PROCESS_SECONDS: Final = 60.0
-"""Maximum seconds of a `credential_process`, for which the SDK would wait forever."""
+"""Maximum duration of a `credential_process` in seconds. The SDK would wait forever."""
 _KILL_SECONDS: Final = 0.3
 _AGAIN_SECONDS: Final = 1.0
 _REPEATED_BY_OTHERS: Final = ("PutRecords",)
-"""Operations whose bodies the SDK cannot send twice (raw_bodies.py). The producer retries the call."""
+"""Operations that the SDK must not retry, because it cannot send their bodies twice (raw_bodies.py). The producer retries them."""
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of a failed sign-in for which every caller has a separate message."""
+"""Causes of a failed sign-in that callers explain themselves, so that the original error is raised instead of `SignInError`."""
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
-"""The SDK's names of credential sources that do not use the network."""
+"""The SDK's names for credential sources that do not use the network."""
 _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
 """Values of `credential_source` other than `Environment`."""
 
@@ -61,11 +61,11 @@ class SdkSession(Protocol):
     """A botocore, boto3 or aiobotocore session."""
 
     def get_credentials(self) -> Any:
-        """Return credentials, None, or an awaitable of these."""
+        """Return credentials or None; for aiobotocore, an awaitable of these."""
 
 
 def setting_of(session: Any, name: str) -> str | None:
-    """Return the `region` or the `profile` of a session. boto3 has attributes instead of botocore's variables."""
+    """Return the `region` or the `profile` of a session. A boto3 session has attributes instead of botocore's configuration variables."""
     if hasattr(session, "get_config_variable"):
         return cast("str | None", session.get_config_variable(name))
     return getattr(session, f"{name}_name", None)
@@ -119,7 +119,7 @@ def profile_of(session: Any) -> str:
 def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider: str | None = None) -> None:
     """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
-    `provider` is the option `credentialProvider`: if set, its function returns the credentials instead, and is called again before they
+    If `provider` (the option `credentialProvider`) is set, the credentials come from this function, which is called again before they
     expire. If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
@@ -149,7 +149,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
         return None if found is None else _Credentials(found, usual if provider else anew, moment, Lock())
 
     def again(response: tuple[Any, dict[str, Any]] | None, attempts: int, operation: Any, **_: Any) -> float | None:
-        """Make the SDK sign and send a call once more if AWS rejected it for expired credentials."""
+        """Make the SDK sign and send a request once more if AWS has rejected it because its credentials had expired."""
         if response is None or cause_of_code(response[1].get("Error", {}).get("Code", "")) is not Cause.EXPIRED:
             return None
         moment.expired()
@@ -160,10 +160,10 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
 
 
 def _ending_helpers(session: Any) -> Any:
-    """Make each `credential_process` of a session, including that of a `source_profile`, end with the call that waits for it.
+    """Make a session kill its `credential_process`, or that of a `source_profile`, if the call that waits for it is cancelled or times out.
 
-    Returns the session's chain of credential providers. The SDK's providers would leave the program running. Only the program is killed,
-    not its child processes: that would need a separate process group, which cannot prompt on the terminal.
+    The SDK would leave the program running. Returns the session's chain of credential providers. The program's child processes are not
+    killed: this would require a separate process group, which could not prompt on the terminal.
     """
     awaits = isinstance(session, AioSession)
     popen = _process if awaits else _blocking_process
@@ -190,12 +190,12 @@ def _ending_helpers(session: Any) -> Any:
     )  # fmt: skip
     for provider in (roles, process(profile)):
         chain.insert_after(provider.METHOD, provider)
-        chain.remove(provider.METHOD)  # `remove` takes the first provider with this METHOD, which is the SDK's
+        chain.remove(provider.METHOD)  # removes the first provider with this METHOD, which is the SDK's
     return chain
 
 
 def _provided(name: str) -> Any:
-    """Return the credentials that the function or entry point named by the option `credentialProvider` supplies."""
+    """Return the credentials from the function or entry point `name`, the value of the option `credentialProvider`."""
     group = "kinesis_efo.credentials"
     entries = [EntryPoint("", name, group)] if ":" in name else [*entry_points(group=group, name=name)]
     if not entries:
@@ -211,9 +211,9 @@ def _provided(name: str) -> Any:
 
 
 def _parsed(found: Any) -> dict[str, str]:
-    """Convert a dict in the form of STS and `credential_process` to the SDK's form. Raises `SignInError` for any other value."""
+    """Convert credentials in the format of STS and `credential_process` to botocore's format. Raises `SignInError` if they are invalid."""
     try:
-        # Use credentials without an expiration until AWS rejects them.
+        # Credentials without an expiration are used until AWS rejects them.
         expires = parse_timestamp(str(found.get("Expiration") or "9999-01-01T00:00:00Z"))
         if expires.tzinfo is None:
             raise ValueError("a time without a time zone")
@@ -261,7 +261,7 @@ class _RefreshState:
                 if self._worked or cause_of(error) in _MAY_PASS:
                     raise CredentialRetrievalError(provider=self._sign_in, error_msg=why) from None
                 raise SignInError(reason=f"{self._sign_in} fails: {why}") from error
-            # Assume that a helper that has worked before prints a network error now, instead of JSON.
+            # If a helper program has worked before, assume that it now printed a network error instead of JSON.
             if self._worked and isinstance(error, ValueError):
                 raise CredentialRetrievalError(provider=f"profile {self._profile!r}", error_msg=error) from None
             if _is_of_aws(error) or (self._worked and cause_of(error) in _MAY_PASS):
@@ -276,7 +276,7 @@ class _RefreshState:
         return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
-        """Describe the setting that names the missing file or program; empty if not found."""
+        """Describe the setting that refers to the file or program in an error; empty if there is no such setting."""
         file = getattr(error, "filename", None)
         profiles = self._session.full_config["profiles"].values() if file else ()
         variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]
@@ -296,7 +296,7 @@ class _RefreshState:
     def taken(self, found: Any, kept: Any) -> Any:
         """Return the credentials to use from now on: `found`, which were just loaded, or `kept`, the current ones.
 
-        While a file is being written, the SDK may find credentials of another kind. These are used only if the current ones have expired.
+        While a file is being written, the SDK may load credentials from another source. These are used only if `kept` has expired.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
@@ -317,7 +317,7 @@ class _RefreshState:
 
 
 def stamp(file: Path) -> tuple[int, ...] | None:
-    """Return what changes if a file is changed or replaced; None if it cannot be looked at."""
+    """Return a file's modification time, size and inode, to detect changes and replacements; None if the file cannot be accessed."""
     try:
         status = file.stat()
     except OSError:
@@ -387,7 +387,7 @@ async def _process(*command: str, **options: Any) -> Any:
     try:
         process = await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:
-        error.filename = command[0]  # some event loops do not set it
+        error.filename = command[0]  # not set by all event loops
         raise
     ended = process.communicate
 
@@ -405,7 +405,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process` that is killed just before the waiting call times out, because this process may end right after."""
+    """Start a `credential_process`. It is killed just before the waiting call times out, because this process may exit right afterwards."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 
@@ -424,7 +424,7 @@ def _blocking_process(command: list[str], **options: Any) -> Any:
 
 
 def _with_exit_code(program: str, code: int | None, errors: bytes) -> bytes:
-    """Add the program and its exit code to its error output, from which the SDK creates an error message."""
+    """Prefix a program's error output with its name and exit code. The SDK uses the result as an error message."""
     return b"%s ended with exit code %d. %s" % (os.fsencode(program), code or 0, errors)
 
 
@@ -450,7 +450,7 @@ def _too_late(seconds: float) -> CredentialRetrievalError:
 
 
 def _is_of_aws(error: Exception) -> bool:
-    """Whether an error is from AWS or the network, rather than from a file, program or setting of this host."""
+    """Whether an error comes from AWS or the network, rather than from a file, program or setting of this host."""
     if isinstance(error, CredentialRetrievalError):
         return error.kwargs.get("provider") not in _OF_THIS_HOST
     is_file = isinstance(error, OSError) and error.filename is not None
@@ -466,7 +466,7 @@ def _why(error: Exception) -> str:
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Shorten the SDK's log of a failed renewal to one line. Suppress it if the SDK also raises the error."""
+    """A log filter. Shortens the SDK's message about a failed renewal to one line, and suppresses it if the SDK also raises the error."""
     if "mandatory refresh" in record.getMessage():
         return False
     if record.exc_info and isinstance(error := record.exc_info[1], Exception):

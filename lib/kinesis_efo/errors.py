@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 logger = logging.getLogger(__name__)
 
 NOTE: Final = "kinesis-efo: "
-"""Prefix of the traceback line with an error's data. Spark passes on errors as tracebacks."""
+"""Prefix of the traceback line that contains an error's `data`. Spark passes Python errors on as the text of their tracebacks only."""
 
 
 def visible(text: str, keep: str = "", most: int = 10_000) -> str:
@@ -34,7 +34,7 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Add the file or stream `what` to OSErrors in this context that lack a name, such as those of reads and writes."""
+    """Set the file name of OSErrors in this context to `what` if they lack one. Errors of reads and writes do not contain a file name."""
     try:
         yield
     except OSError as error:
@@ -44,15 +44,15 @@ def naming(what: str) -> Iterator[None]:
 
 
 class KinesisEfoError(Exception):
-    """Base of all exceptions that this library raises on purpose.
+    """Base class of all exceptions that this library raises on purpose.
 
     Attributes:
-        exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: a restart may help; 2: a restart does not help until
-            something is corrected; 3: another run reads; 6: records are gone; 7: AWS rejects the credentials or denies access.
+        exit_code: The exit code of a `kinesis_efo.job` that fails with this error. 1: a restart may help; 2: something must be corrected
+            before a restart; 3: another run reads the streams; 6: records are lost; 7: AWS rejects the credentials or denies access.
         retriable: Whether a restart can succeed without any other change.
-        stream: The stream of the error, by its name in the options; None if the error does not concern a single stream.
-        shard_id: The shard of the error; None if the error does not concern a single shard.
-        remedy: The end of the message, which describes what to do; None if this is not a separate part.
+        stream: The logical name of the affected stream; None if the error does not concern a single stream.
+        shard_id: The affected shard; None if the error does not concern a single shard.
+        remedy: The last part of the message, which describes what to do; None if the message has no such part.
     """
 
     exit_code = 1
@@ -71,11 +71,11 @@ class KinesisEfoError(Exception):
 
     @property
     def data(self) -> dict[str, str]:
-        """The attributes that are not None, for `restore`."""
+        """The values of `stream`, `shard_id` and `remedy` that are not None, for `restore`."""
         return {name: value for name in ("stream", "shard_id", "remedy") if (value := getattr(self, name)) is not None}
 
     def about(self, stream: str, shard_id: str | None = None) -> Self:
-        """Set stream and shard, unless the stream is already set. Returns this error."""
+        """Set `stream` and `shard_id`, unless `stream` is already set. Returns this error."""
         known = {"stream": stream} if shard_id is None else {"stream": stream, "shard_id": shard_id}
         return self if self.stream is not None else self.restore(known)
 
@@ -126,7 +126,7 @@ class ManifestError(ConfigurationError):
 
 
 class StreamError(KinesisEfoError):
-    """A stream cannot be read or cannot be written, as described by the message."""
+    """A stream cannot be read or written. The message describes the reason."""
 
 
 class AccessRefusedError(StreamError):
@@ -228,7 +228,7 @@ class DataLossError(KinesisEfoError):
 
 
 class LeaseError(KinesisEfoError):
-    """Base of errors about leases."""
+    """Base class of lease errors."""
 
 
 class LeaseTableError(LeaseError):
@@ -238,7 +238,7 @@ class LeaseTableError(LeaseError):
 
 
 class TableUnavailableError(LeaseError):
-    """The lease table cannot be reached, or throttles. A later attempt may succeed."""
+    """The lease table cannot be reached or throttles requests. A later attempt may succeed."""
 
     retriable = True
 
@@ -266,7 +266,7 @@ class FetcherUnreachableError(FetcherError):
 
 
 class NotFetchedHereError(FetcherUnreachableError):
-    """The rest of a range is no longer in the fetcher's buffer, or is assigned to another fetcher. Ask the planner where to read it."""
+    """The rest of a range is no longer in this fetcher's buffer, or its shard has moved to another fetcher. The planner can locate it."""
 
 
 class FetcherRefusedError(FetcherError):
@@ -276,7 +276,7 @@ class FetcherRefusedError(FetcherError):
 
 
 class EmrError(KinesisEfoError):
-    """Base of errors about jobs on EMR."""
+    """Base class of errors about jobs on EMR."""
 
 
 class PackagingError(EmrError):

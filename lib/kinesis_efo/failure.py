@@ -34,8 +34,8 @@ class Failure:
         self._wakes: list[Callable[[], None]] = []
 
     def set(self, error: KinesisEfoError) -> None:
-        """Store the first error, call the functions of `on_set`, and log the error if it is not raised within a minute. Later errors are
-        only logged, at debug level."""
+        """Store the first error and call the functions registered with `on_set`. The error is logged if it is not raised within a minute.
+        Later errors are only logged, at debug level."""
         if self.error is None:
             self._said = False
             asyncio.get_running_loop().call_later(60.0, self.stop)
@@ -44,28 +44,28 @@ class Failure:
             logger.debug("an error after the one that ended the run: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Store an error that is logged elsewhere, and call the functions of `on_set`. Does nothing if there already is an error."""
+        """Store an error that is logged elsewhere, and call the functions registered with `on_set`. Does nothing if an error is stored."""
         if self.error is None:
             self.error = error
             for wake in self._wakes:
                 wake()
 
     def stop(self) -> None:
-        """From now on, `raise_if_set` raises the stored error, or `stopped()` if there is none. Logs an error that has not been raised yet."""
+        """Make later calls fail: store `stopped()` if there is no error yet. Otherwise, log the stored error if it has not been raised."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True
         self.adopt(stopped())
 
     def on_set(self, wake: Callable[[], None]) -> None:
-        """Register a function to call when an error is stored. Calls it immediately if there already is one."""
+        """Register a function to call when an error is stored. If an error is stored already, calls the function immediately."""
         if self.error is None:
             self._wakes.append(wake)
         else:
             wake()
 
     def raise_if_set(self) -> None:
-        """Raise the error, if there is one."""
+        """Raise the stored error, if there is one."""
         if self.error is not None:
             self._said = True
             raise self.error

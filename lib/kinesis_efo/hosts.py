@@ -10,7 +10,7 @@ LOOPBACK: Final = "127.0.0.1"
 """An address that only processes in the same network namespace can reach."""
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-"""The address to bind to for all addresses of a host, including IPv6 if it is available."""
+"""The address to bind to in order to listen on all addresses of a host, including IPv6 if available."""
 
 _NAME: Final = re.compile(r"(?=.{1,253}\Z)[\w-]{1,63}(\.[\w-]{1,63})*\.?", re.ASCII)
 
@@ -26,7 +26,7 @@ def parse_host(text: str) -> str:
         if getattr(address, "scope_id", None):
             raise ValueError(text)
         return str(address)
-    # The last label of a name cannot be a number, so this is an invalid address.
+    # Reject a numeric last label: it cannot belong to a host name, so the text is an invalid IPv4 address.
     if not _NAME.fullmatch(host) or host.rstrip(".").rpartition(".")[2].isdecimal():
         raise ValueError(text)
     return host

@@ -1,4 +1,4 @@
-"""Loads and validates the manifest, in which a deployment describes its resources to the runtime."""
+"""Loads and validates the manifest: the document from which a query gets the ARNs of the deployed resources."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StreamRef:
 
     @property
     def reader(self) -> str:
-        """The consumer, or the stream if it is polled, for messages."""
+        """Text for messages that names the consumer, or the stream if it is polled."""
         return f"stream {self.stream_arn}" if self.polled else f"consumer {self.consumer_arn}"
 
 
@@ -46,7 +46,7 @@ class Manifest:
     """The resources of an application, all in one AWS region."""
 
     application: str  # Also the name of its consumers
-    environment: str  # Empty if the options contain the resources, without a manifest
+    environment: str  # Empty if there is no manifest, because the options contain the ARNs
     region: str
     lease_table: str  # Empty if the query does not use one
     streams: Mapping[str, StreamRef]  # The selected streams, by logical name
@@ -56,13 +56,12 @@ class Manifest:
     @property
     def declared_by(self) -> str:
         """Where the resources are declared, for messages."""
-        if not self.environment:  # no manifest: the options contain the resources
+        if not self.environment:  # there is no manifest: the options contain the ARNs
             return f"the deployment of the resources in {self.source}"
         return f"application {self.application!r} in environment {self.environment!r} (manifest {self.source})"
 
     def select(self, names: Sequence[str] | None) -> Manifest:
-        """Return the manifest with only these streams, or all streams if `names` is None or `*`. Raises ManifestError for unknown
-        streams."""
+        """Return the manifest with only these streams, or with all if `names` is None or `*`. Raises ManifestError for unknown streams."""
         if names is None or tuple(names) == ("*",):
             return self
         unknown = [name for name in names if name not in self.streams]
@@ -81,7 +80,7 @@ class Manifest:
             raise OptionsError([f"kinesis-efo needs option 'streams': {has}; name those to read, or give * for all"])
 
     def in_region(self, region: str | None) -> Manifest:
-        """Return this manifest. Raises ManifestError if the option `region` is set and contradicts it."""
+        """Return this manifest. Raises ManifestError if `region` (the option) is set and is not the manifest's region."""
         if region not in (None, self.region):
             raise ManifestError(
                 f"kinesis-efo option 'region' (on the command line, --region) is {region!r}, but the resources of "
@@ -136,14 +135,14 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
 
 
 def _kind(value: object) -> str:
-    """Describe a value without its text, which may be a secret."""
+    """Describe a JSON value for messages. Text is not quoted, because it may be a secret."""
     if not value or isinstance(value, bool | int | float):
         return repr(value)
     return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a text"
 
 
 class _Reader:
-    """Gets values from a manifest document, and collects errors."""
+    """Extracts values from a manifest document, and collects all errors to raise them together."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -173,7 +172,7 @@ class _Reader:
         return value if isinstance(value, dict) else {}
 
     def lease_table(self, data: Mapping[str, Any]) -> str:
-        # Also accept the name without an object around it, as `manifest show --json` prints it.
+        # Also accept the table's name as a plain string, as printed by `manifest show --json`.
         given = data.get("leaseTable")
         if isinstance(given, str):
             return self.text(data, "leaseTable")
@@ -279,9 +278,9 @@ def _remedy(error: Exception, location: str) -> str:
 
 
 def resolve_manifest(options: SourceOptions, client: Callable[[str], Any]) -> Manifest:
-    """Return the manifest of a query, whose options contain either its location or the ARNs.
+    """Load the manifest of a query from the location in its options or, without a location, create it from the ARNs in the options.
 
-    Also raises `ManifestError` if a stream lacks a consumer and `readMode` is not `polling`.
+    Raises `ManifestError` if that fails, or if a stream lacks a consumer and `readMode` is not `polling`.
     """
     if options.manifest:
         manifest = load_manifest(options.manifest, client).in_region(options.aws.region).select(options.streams)
@@ -313,7 +312,7 @@ def manifest_of_arns(options: SourceOptions) -> Manifest:
     *most, last = [name for name, value in given.items() if value]
     consumer = "".join(options.consumer_arns[:1]).rpartition("/")[2].partition(":")[0]
     return Manifest(
-        # Name the application, for messages and metrics only.
+        # For messages and metrics only: name the application after its consumer, lease table or first stream.
         application=consumer or options.lease_table or ("" if options.batch else next(iter(refs))),
         environment="",
         region=options.stream_arns[0].split(":")[3],

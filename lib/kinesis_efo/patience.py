@@ -1,4 +1,4 @@
-"""Retries calls that fail with transient errors, logs what each wait is for, and raises the first error in the end."""
+"""Retries calls that fail with transient errors, and logs the reason for each wait. If retrying does not help, raises the first error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FIRST_WORD_SECONDS: Final = 5.0
-"""Seconds from the beginning of a wait to the first warning about it."""
+"""Seconds after which the first warning about a wait is logged."""
 NEXT_WORD_SECONDS: Final = 30.0
 """Seconds between later warnings."""
 
@@ -41,8 +41,8 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same call may succeed later: throttling, a service or network error, unreachable credentials, a resource that is being created
-    or changed.
+    """Whether the same call may succeed later: after throttling, a service or network error, or while credentials cannot be reached or a
+    resource is being created or changed.
 
     >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
     (True, False)
@@ -63,9 +63,10 @@ class Patience:
         self._random = random or Random().random
 
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until it succeeds or fails for good. If credentials have expired, retry once: files may have newer ones.
+        """Call `attempt` until it succeeds or fails with a permanent error. `what` describes the call in log messages.
 
-        Raises an error of `attempt` that is not transient, or the first transient error if such errors last too long.
+        Raises the permanent error or, if transient errors last too long, the first transient error. Expired credentials are retried once,
+        because the credential files may already contain new ones.
         """
         began, settings = self._clock.monotonic(), self._settings
         failures, renewed, last = 0, False, "no answer yet"
@@ -102,9 +103,9 @@ class Patience:
             word.cancel()
 
     def load(self, location: str, load: Callable[[], T]) -> T:
-        """Load a manifest, and retry transient errors of SSM, S3 and credentials. A file is read without retries."""
+        """Call `load` to load a manifest. Retries transient errors if `location` is in SSM or S3; a local file is read without retries."""
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", lambda: asyncio.wrap_future(in_thread(load)))
-        # Run the loop in a separate thread: a notebook's thread already has a loop. It is a daemon thread, so that Ctrl-C ends the wait.
+        # Run in a separate thread, because a notebook's thread already has an event loop. In a daemon thread, Ctrl-C ends the wait.
         return in_thread(asyncio.run, loading).result()

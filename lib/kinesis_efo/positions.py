@@ -26,7 +26,7 @@ class ShardKey(NamedTuple):
 class PositionKind(Enum):
     """The kinds of positions. `LATEST` becomes `AT_TIMESTAMP` before it is stored.
 
-    `INSIDE` is only a start: where a KCL application stopped in the middle of a KPL aggregate. Ranges end after whole records.
+    `INSIDE` is used only as a start, if a KCL application has stopped within a KPL aggregate. Ranges end after whole Kinesis records.
     """
 
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -36,7 +36,7 @@ class PositionKind(Enum):
     SHARD_END = "SHARD_END"
 
 
-# In Python 3.11, looking up a member of an enum takes longer than comparing two positions.
+# Constants, because looking up a member of an enum takes longer than comparing two positions in Python 3.11.
 AFTER: Final = PositionKind.AFTER
 _INSIDE: Final = PositionKind.INSIDE
 _SHARD_END: Final = PositionKind.SHARD_END
@@ -69,12 +69,12 @@ class Position(NamedTuple):
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """Return the position after user record `sub` of an aggregate. A record that is not an aggregate counts as read completely."""
+        """Return the position after user record `sub` of a KPL aggregate. If the record is not an aggregate, it counts as read."""
         return cls(_INSIDE, sequence_number, sub)
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Parse the text that offsets, leases and options use."""
+        """Parse the text form of a position in offsets, leases and options. Raises ValueError if it is invalid."""
         name, *numbers = text.split(":")
         kind = PositionKind.__members__.get(name)
         if kind is None or len(numbers) != _NUMBERS.get(kind, 0) or not all(map(_is_number, numbers)):
@@ -85,7 +85,7 @@ class Position(NamedTuple):
         return cls(kind, *map(int, numbers))
 
     def __str__(self) -> str:
-        if self.kind is AFTER:  # fast path for the usual kind: there may be thousands
+        if self.kind is AFTER:  # fast path for the usual kind: there may be thousands of shards
             return f"AFTER:{self.value}"
         return ":".join([self.kind.name, *map(str, self[1 : 1 + _NUMBERS.get(self.kind, 0)])])
 
@@ -100,7 +100,7 @@ class Position(NamedTuple):
         return self.kind is _SHARD_END
 
     def reaches(self, other: Position) -> bool:
-        """Whether reading up to here includes everything up to `other`.
+        """Whether a shard that has been read up to this position has also been read up to `other`.
 
         Times and sequence numbers cannot be compared. Records may be read again but not skipped, so a sequence number counts as reaching a
         time, and a time reaches only itself.
@@ -112,7 +112,7 @@ class Position(NamedTuple):
         >>> SHARD_END.reaches(Position.after(9)), TRIM_HORIZON.reaches(Position.after(9))
         (True, False)
         """
-        if self.kind is other.kind is AFTER:  # fast path for the usual kind: there may be thousands
+        if self.kind is other.kind is AFTER:  # fast path for the usual kind: there may be thousands of shards
             return self.value >= other.value
         if self == other or self.is_end:
             return True
@@ -123,7 +123,7 @@ class Position(NamedTuple):
         return self.kind is AFTER or (other.kind is _INSIDE and self.sub >= other.sub)
 
     def precedes(self, number: int) -> bool:
-        """Whether the record with sequence number `number` comes after this position, or may come after it.
+        """Whether the record with sequence number `number` is after this position, or may be after it.
 
         >>> Position.after(12).precedes(12), Position.after(12).precedes(13), Position.inside(12, 3).precedes(12)
         (False, True, True)
@@ -166,7 +166,7 @@ def rank(position: Position) -> tuple[int, int, bool]:
 
 
 class LastRecord(NamedTuple):
-    """The last record up to a position, for KCL checkpoints; `sub` is the index of its last user record in a KPL aggregate, else 0."""
+    """The last record up to a position, for KCL checkpoints. If it is a KPL aggregate, `sub` is the index of its last user record."""
 
     number: int
     sub: int = 0
@@ -191,9 +191,9 @@ class ShardRange(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The checkpoint that an offset belongs to (a random id), and how many of its micro-batches have moved a position so far.
+    """The random id of the checkpoint that an offset belongs to, and the number of its micro-batches that have moved a position so far.
 
-    A Spark data source receives neither the path of its checkpoint nor the id of its query. So the offsets in a checkpoint have their own id.
+    A Spark data source receives neither the path of its checkpoint nor the id of its query. Therefore, the offsets themselves contain an id.
 
     >>> str(Mark("7c1f09ab").moved_on()), Mark.parse("7c1f09ab:812")
     ('7c1f09ab:1', Mark(checkpoint='7c1f09ab', moved=812))
@@ -204,7 +204,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text that `str` returns."""
+        """Parse the text form of a mark. Raises ValueError if it is invalid."""
         if (found := _MARK.fullmatch(text)) is None:
             raise ValueError(f"not a kinesis-efo offset: its mark is {text[:80]!r}, expected <id>:<number>")
         return cls(found[1], int(found[2]))
@@ -213,19 +213,19 @@ class Mark(NamedTuple):
         return f"{self.checkpoint}:{self.moved}"
 
     def moved_on(self) -> Self:
-        """Return the mark after one more micro-batch that moves a position."""
+        """Return the mark of the next offset, after one more micro-batch that has moved a position."""
         return self._replace(moved=self.moved + 1)
 
 
 class OffsetDocument(msgspec.Struct):
-    """An offset in Spark's offset log, as plain data. Earlier versions ignore keys that later versions have added."""
+    """The JSON form of an offset in Spark's offset log. Earlier versions ignore keys that later versions have added."""
 
     version: int
     streams: dict[str, dict[str, str]]  # Positions, by stream and shard id
     sources: dict[str, str] = {}  # The ARN of each stream
-    lasts: dict[str, dict[str, str]] = {}  # Distance from the last record to the position, by stream and shard id
+    lasts: dict[str, dict[str, str]] = {}  # Last records' numbers (encoded by `_beside`), by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty in offsets of earlier versions
-    # Only in the end of micro-batch 0: where micro-batch 0 begins, which Spark's log lacks. Like `streams`; empty if equal to it.
+    # Only in the end offset of micro-batch 0: its start positions in the form of `streams` ({} if equal), because Spark's log lacks them.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start
@@ -234,9 +234,9 @@ class OffsetDocument(msgspec.Struct):
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. So an offset also has the sequence number of the last record in each shard that
-    has records in its micro-batch. While shards are still at the trim horizon where the query started, `horizons` has the time of the
-    horizon (epoch seconds) by stream. `created` has the times at which the streams were created, to detect a stream that was created again.
+    A position need not be the sequence number of a record. Therefore, `lasts` has the sequence number of the last record of each shard
+    with records in the micro-batch. `horizons` has the trim horizon at the query's start (epoch seconds) for each stream with a shard that
+    is still at `TRIM_HORIZON`. `created` has the streams' creation times, to detect a stream that was deleted and created again.
     Offsets of earlier versions lack these values, and earlier versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
@@ -278,7 +278,7 @@ class Offset(Mapping[ShardKey, Position]):
     def __len__(self) -> int:
         return len(self._positions)
 
-    # Replace `Mapping`'s methods, which call Python code for each shard: with thousands of shards, they would cost more than all planning.
+    # Replace `Mapping`'s methods, which call Python code for each shard: with thousands of shards, they would take longer than planning.
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Offset):
@@ -313,13 +313,13 @@ class Offset(Mapping[ShardKey, Position]):
 
     @property
     def has_ends(self) -> bool:
-        """Whether some of the offset's shards are closed and read to their end."""
+        """Whether the offset contains closed shards that have been read to their end."""
         if self._has_ends is None:
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
 
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
-        """Return the positions that differ from those of an earlier offset; all positions if `before` is None."""
+        """Return the positions that differ from an earlier offset; all positions if `before` is None."""
         known = {} if before is None else before._positions
         return {key: position for key, position in self._positions.items() if known.get(key) != position}
 
@@ -330,14 +330,15 @@ class Offset(Mapping[ShardKey, Position]):
         mark: Mark | None = None,
         added: Offset | None = None,
     ) -> Offset:
-        """Return the offset after a micro-batch that begins at this one; this offset itself if no position has changed.
+        """Return the end offset of a micro-batch that begins at this offset; this offset itself if no position has changed.
 
         Spark treats an offset with different JSON as a new micro-batch, so last records and marks alone must not change the JSON.
 
         Args:
+            positions: The positions at the end of the micro-batch.
             lasts: The sequence numbers of the last records read, by shard.
-            mark: The mark to use if this offset, written by an earlier version, lacks one.
-            added: The offset of the streams that are new in `positions`.
+            mark: The mark to use if this offset lacks one because an earlier version has written it.
+            added: The start offset of streams that are new in `positions`.
         """
         if self._positions == positions:
             return self
@@ -354,9 +355,9 @@ class Offset(Mapping[ShardKey, Position]):
     def to_dict(
         self, sources: Mapping[str, str] | None = None, known: tuple[Offset, Mapping[str, Any]] | None = None
     ) -> dict[str, object]:
-        """Convert the offset to plain data, with the ARNs of its streams if given. Equal offsets give equal data in the same order.
+        """Convert the offset to JSON-compatible data. Equal offsets result in equal data, in the same order.
 
-        `known` is another offset with its data, of which unchanged positions are copied.
+        `sources` are the streams' ARNs, to be included. `known` is another offset and its data, from which unchanged positions are copied.
         """
         streams: dict[str, dict[str, str]] = {}
         lasts: dict[str, dict[str, str]] = {}
@@ -387,7 +388,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_dict(cls, data: object) -> Offset:
-        """Parse plain data from Spark's offset log. Raises `ValueError` for other data, or an offset written by a newer version."""
+        """Parse JSON data from Spark's offset log. Raises `ValueError` if it is not an offset, or if a newer version has written it."""
         try:
             document = msgspec.convert(data, OffsetDocument)
         except msgspec.ValidationError as error:
@@ -421,8 +422,8 @@ class Offset(Mapping[ShardKey, Position]):
     def ranges_to(self, end: Offset) -> list[ShardRange]:
         """Return the ranges between this offset and a later one, one per shard, sorted by shard.
 
-        A shard that only this offset has was dropped after its end. A shard that only `end` has is a child, and is read from its trim horizon.
-        But a stream that only `end` has begins at the positions of `end`, without ranges.
+        A shard that is missing in `end` was dropped after it was read to its end. A shard that is missing in this offset is a child, and is
+        read from its trim horizon. If its whole stream is missing, the stream is new: it begins at its positions in `end`, without ranges.
         """
         ranges = []
         streams = {key.stream for key in self._positions}
@@ -447,7 +448,7 @@ class Offset(Mapping[ShardKey, Position]):
 
 
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
-    """Return, by logical name, the ARN from which each stream of an offset was read; empty if the offset lacks ARNs."""
+    """Return the ARNs of the streams that an offset was read from, by logical name; empty if the offset lacks ARNs."""
     return msgspec.convert(data.get("sources", {}), dict[str, str])
 
 
@@ -460,9 +461,9 @@ def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position
 
 
 def _beside(position: Position, last: int) -> str:
-    """Encode the sequence number of a last record as its distance to the position, which is usually 0 or short.
+    """Encode the sequence number of a last record: as its distance to an `AFTER` position, otherwise as the number itself.
 
-    This keeps offsets short: sequence numbers have 56 digits, and there may be thousands of shards.
+    The distance is usually 0 or small, which keeps offsets short: a number has 56 digits, and there may be thousands of shards.
     """
     return str(position.value - last if position.kind is AFTER else last)
 

@@ -1,5 +1,5 @@
-"""Identifies processes of this host by pid and start time (a pid may be reused), and detects that an object is used in a forked process. Also
-opens the directory in which the processes of one user exchange small files."""
+"""Identifies processes of this host by pid and start time, as a pid may be reused, and detects the use of an object in a forked process.
+Also opens the directory in which the processes of one user exchange small files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 
 _PROC: Final = Path("/proc")
 UNKNOWN: Final = "-"
-"""The start time of a process on a system without /proc."""
+"""The start time of all processes on a system without /proc."""
 _USER: Final = getattr(os, "geteuid", lambda: 0)()
 
 
@@ -29,7 +29,7 @@ class Stat(NamedTuple):
 
     @property
     def dead(self) -> bool:
-        """Whether the process has ended, and is a zombie."""
+        """Whether the process has ended, but its parent has not waited for it yet (a zombie)."""
         return self.state in ("Z", "X")
 
 
@@ -41,31 +41,31 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int, proc: Path = _PROC) -> Process:
-        """Return the process that currently has an id."""
+        """Return the process that currently has the id `pid`."""
         stat = read_stat(pid, proc)
         return cls(pid, UNKNOWN if stat is None else stat.started)
 
     def lives(self, proc: Path = _PROC) -> bool:
-        """Whether the process still runs."""
+        """Whether the process is still running."""
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
         except (OSError, OverflowError):
-            pass  # the process belongs to another user, or the id to no process of this system
+            pass  # the process belongs to another user, or the id is too large for this system
         stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
 
 
 class Home(NamedTuple):
-    """Where an object with a thread or an event loop was opened. A forked process has the object, but not its thread."""
+    """The process and line that opened an object with a thread or event loop. A forked process has the object, but not its thread."""
 
     pid: int
     place: str
 
     @classmethod
     def here(cls) -> Home:
-        """Return this process, and the line that called this library."""
+        """Return the current process and the line of the program that called this library."""
         frame = sys._getframe()
         package = __name__.partition(".")[0]
         while (
@@ -76,7 +76,7 @@ class Home(NamedTuple):
 
     @property
     def left(self) -> bool:
-        """Whether this is another process."""
+        """Whether the current process is not the one that opened the object."""
         return os.getpid() != self.pid
 
     def __str__(self) -> str:
@@ -95,15 +95,15 @@ def read_stat(pid: int | str, proc: Path = _PROC) -> Stat | None:
 
 
 def notes_directory() -> Path:
-    """Return the path of the directory for small files, which is the same for all processes of this user on this host."""
+    """Return the path of the directory in which the processes of this user on this host exchange small files."""
     return Path(tempfile.gettempdir()) / f"kinesis-efo-{_USER}"
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter. All access goes through its handle, so later changes of the path are harmless.
+    """A directory that only this user can enter. Files are opened relative to its handle, so replacing the directory's path is harmless.
 
-    It is created if missing, unless `create` is false. Raises OSError if that fails, if the directory does not belong to `user`, or if
-    others may enter it.
+    Creates the directory if it is missing and `create` is set. Raises OSError if it cannot be opened, does not belong to `user`, or allows
+    other users to enter.
     """
 
     def __init__(self, path: Path, *, create: bool = True, user: int = _USER) -> None:
@@ -151,7 +151,7 @@ class PrivateDirectory:
         sock.connect(self._socket(name))
 
     def bind(self, sock: socket.socket, name: str) -> None:
-        """Bind a Unix socket to a name in the directory, whose path may exceed the length limit of socket addresses."""
+        """Bind a Unix socket to a name in the directory. On Linux, the path may exceed the length limit of socket addresses."""
         sock.bind(self._socket(name))
 
     def _socket(self, name: str) -> str:

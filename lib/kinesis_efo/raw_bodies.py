@@ -1,4 +1,4 @@
-"""Bypasses botocore's serializers and parsers of request and response bodies, which cost more than the rest of a call.
+"""Bypasses botocore's serialization and parsing of request and response bodies, which take more CPU time than the rest of a call.
 
 The SDK still handles endpoints, signing, credentials and errors. Boto3's and botocore's guides describe the events that are used here
 (https://docs.aws.amazon.com/boto3/latest/guide/events.html, https://docs.aws.amazon.com/botocore/latest/topics/events.html).
@@ -22,13 +22,13 @@ from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 RAW_BODY: Final = "KinesisEfoBody"
-"""The key of the raw body in a response, after `keep_answers` was called for the operation."""
+"""The key of the raw body in an operation's result, if `keep_answers` was called for the operation."""
 
 _BODY: Final = "kinesis_efo.body"
 _TIMES_READ: Final = 4
-"""Time limit for a whole response other than a stream, as a multiple of the read timeout."""
+"""Time limit for a whole response that is not a stream, as a multiple of the read timeout."""
 _MOST_BODY: Final = 8 << 20
-"""Maximum bytes of such a response: DynamoDB and lists have pages of about 1 MB."""
+"""Maximum bytes of a response that is neither a stream nor from GetRecords. Pages of DynamoDB and of lists have about 1 MB."""
 _MOST_RECORDS: Final = 64 << 20
 """Maximum bytes of a GetRecords response, which has 10 MiB of records in base64."""
 
@@ -57,7 +57,7 @@ class HttpSession:
             connector = arguments.get("connector_args") or {}
             arguments["connector_args"] = {**connector, "socket_factory": socket_factory}
         self._http1: Any = AIOHTTPSession(**arguments)
-        # Limit the whole response: the SDK limits only the time between two bytes, which a slowly dripping response never exceeds.
+        # Limit the whole response: the SDK limits only the time between two bytes, so a response that trickles in could take forever.
         self._whole_seconds = _TIMES_READ * arguments["timeout"][1]
         self._closing = AsyncExitStack()
 
@@ -73,7 +73,7 @@ class HttpSession:
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request, like aiobotocore's session."""
+        """Send a request, like aiobotocore's session. With `keep_answers`, return a placeholder whose `kept` is the response."""
         answer = request.answer = await self._answer(request)
         if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
             return answer
@@ -84,8 +84,8 @@ class HttpSession:
     async def _answer(self, request: Any) -> AioAWSResponse:
         if request.stream_output:
             return await self.exchange(request)
-        request.stream_output = True  # otherwise the SDK reads the body, however long it is
-        target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # not all protocols have this header
+        request.stream_output = True  # otherwise the SDK would read the body, whatever its size
+        target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # not all AWS protocols have this header
         most = _MOST_RECORDS if target.rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
             async with asyncio.timeout(self._whole_seconds):
@@ -104,7 +104,7 @@ class HttpSession:
 
 
 async def _body(raw: Any, most: int) -> bytes:
-    """Read the body of a response, of at most `most` bytes. On failure, the response is closed."""
+    """Read the body of a response. Raises HTTPClientError if it has more than `most` bytes. Any error closes the response."""
     parts, size = [], 0
     try:
         while part := await raw.content.readany():
@@ -118,7 +118,7 @@ async def _body(raw: Any, most: int) -> bytes:
 
 
 def limit_bodies(base_classes: list[type], **_: Any) -> None:
-    """Limit the bodies that synchronous clients read as a whole. A handler of the event `creating-client-class`."""
+    """Limit the size of responses that synchronous clients read as a whole. A handler of the event `creating-client-class`."""
     if base_classes[-1] is BaseClient:
         base_classes.insert(0, _LimitedClient)
 
@@ -134,7 +134,7 @@ class _LimitedClient:
     def _send_limited(self, request: Any) -> Any:
         if request.stream_output:
             return self._send(request)
-        request.stream_output = True  # otherwise the SDK reads the body, however long it is
+        request.stream_output = True  # otherwise the SDK would read the body, whatever its size
         answer = self._send(request)
         body = bytearray()
         try:
@@ -156,7 +156,8 @@ def _too_long(url: str, most: int) -> HTTPClientError:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Put the body of each successful response into the result, under `RAW_BODY`: bytes, or the open response of an event stream."""
+    """Make a client add each successful response's unparsed body to the result, as `RAW_BODY`: bytes or, for event streams, the open
+    response. The SDK parses `instead` in place of the body."""
 
     def mark(request: Any, **_: Any) -> None:
         request.instead = instead
@@ -171,7 +172,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Send one parameter, which is encoded JSON, as the whole body of a request. The other parameters still determine the endpoint."""
+    """Make a client send `parameter`, encoded JSON, as the whole body of an operation. The other parameters only determine the endpoint."""
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_BODY] = params[parameter]
@@ -184,7 +185,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(serializer_kwargs: dict[str, Any], **_: Any) -> None:
-    """Send times with milliseconds, which older versions of botocore truncate. A handler of the event `creating-serializer`."""
+    """Make botocore send times with milliseconds, which older versions truncate. A handler of the event `creating-serializer`."""
     serializer_kwargs["timestamp_precision"] = "millisecond"
 
 
@@ -193,9 +194,9 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    """Let aiohttp send the body in one piece. It would otherwise warn of more than 1 MiB of bytes, or read a file piecemeal in threads.
+    """Make aiohttp send the body in one piece. Otherwise, it warns about a body of more than 1 MiB, or reads a file in pieces in threads.
 
-    This does not change the Content-Length header, which is already signed.
+    The Content-Length header, which is already signed, does not change.
     """
 
     async def whole(body: bytes) -> AsyncIterator[bytes]:

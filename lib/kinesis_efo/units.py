@@ -13,7 +13,7 @@ from decimal import Decimal
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
-"""From this value on, the next unit is used: with one decimal, it would be rounded up to 1024.0."""
+"""From this value on, the next larger unit is used: with one decimal, the value would be shown as 1024.0."""
 _THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 _DATE = re.compile(r"20\d{6}", re.ASCII)
@@ -71,11 +71,11 @@ def lacks_unit(text: str, most: int) -> bool:
 
 
 class NotMillisecondsError(ValueError):
-    """A number that is not a time of this century in milliseconds. The message contains the probably intended time, if any."""
+    """Raised for a number that is not a time of this century in milliseconds. The message suggests the time that was probably meant."""
 
 
 class NoZoneError(ValueError):
-    """A time without a time zone, which could mean UTC, local time or the Spark session's time. `in_utc` is the text with UTC as its zone."""
+    """Raised for a time without a time zone: it could be UTC, local time or Spark's session time. `in_utc` is the time with zone UTC."""
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"

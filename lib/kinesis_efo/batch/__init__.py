@@ -1,1 +1,1 @@
-"""Batch reads: a range of each shard, planned once and read with GetRecords, without a consumer and without leases."""
+"""Batch reads: a range of each shard is planned once and read with GetRecords. They need neither a consumer nor leases."""

@@ -1,4 +1,4 @@
-"""Decides which rows belong to a shard's range in a batch read (a `BatchRange`), and whether all of them have been read. Does no I/O."""
+"""Decides which rows belong to a shard's range in a batch read (`BatchRange`), and whether all of them have been read. Does no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.records.events import Event, last_arrival
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time: records may arrive out of order."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time, as records may arrive out of order."""
 
 
 def first_position(part: BatchRange) -> Position:
@@ -24,7 +24,7 @@ def first_position(part: BatchRange) -> Position:
 
 
 class Completion:
-    """Detects when all rows of a shard's range were read. Without progress for `timeout` seconds (`retryTimeout`), the read fails."""
+    """Detects when all rows of a shard's range have been read. Fails the read after `timeout` seconds (`retryTimeout`) without progress."""
 
     def __init__(self, part: BatchRange, timeout: float) -> None:
         self._part = part
@@ -32,7 +32,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows were read with this event. `server_time` is a lower bound of Kinesis' time at the response, epoch seconds."""
+        """Whether all rows have been read after `event`. `server_time` is a lower bound of Kinesis' time at the response, epoch seconds."""
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.observe(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
@@ -49,7 +49,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the range can arrive after a response at `server_time`."""
         until = self._part.until
-        # True for an end that is a sequence number: it existed when the read was planned, and later records have higher numbers.
+        # If the end is a sequence number, it already existed when the read was planned, and later records have higher numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -63,15 +63,15 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # Responses without records end the range only in an open shard: for a closed shard, Kinesis reports the end.
+        # Empty responses mean completeness only for an open shard: for a closed shard, Kinesis reports the end explicitly.
         return self._part.last is None and not self._part.end.is_end and self._quiet.is_at_tip()
 
 
 def rows_of(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if a row lacks the arrival time that decides this, and `SubscriptionError` if a `refused` range has rows, which another
-    range may have as well.
+    Raises `FrameError` if a row lacks the arrival time that a time range needs, and `SubscriptionError` if the range is `refused` and has
+    rows, because another range may return the same rows.
     """
     rows = _within(part, batch)
     if part.refused and rows.num_rows:

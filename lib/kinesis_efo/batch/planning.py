@@ -44,17 +44,17 @@ def tip_at(loaded: float) -> Position:
 
 
 def reset_by(before: float, now: float) -> float:
-    """Return by how many seconds this machine's clock was reset. `before` and `now` are the clock's offsets from the monotonic clock."""
-    # Ignore small differences, which arise because the two clocks are not read at the same moment: each action must compute the same end.
+    """Return by how many seconds this machine's clock was adjusted. `before` and `now` are the clock's offsets from the monotonic clock."""
+    # Ignore small differences, which only mean that the two clocks were not read at the same instant. Every action must use the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
     """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
 
-    `here`: `tip_at` was called on this machine, whose clock skew is known.
+    `here`: whether `tip` was computed with the clock of this machine, whose skew is known.
     """
-    # Round the clock skew to whole seconds: two actions on one DataFrame measure it separately and must see the same rows.
+    # Round the clock skew to whole seconds: each action on a DataFrame measures it again, but must read the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
         # Assume the largest possible skew, so that all records acknowledged before the read was loaded are before the tip.
@@ -65,9 +65,9 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 
 
 async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock | None = None) -> int:
-    """Return an upper bound of Kinesis' time in epoch milliseconds, at most a second plus the duration of the call too high.
+    """Return an upper bound of Kinesis' time in epoch milliseconds. It is too high by at most one second plus the duration of a call.
 
-    Raises `StreamError` if Kinesis does not answer.
+    Raises `StreamError` if Kinesis does not respond.
     """
     known = KinesisClock(clock or SystemClock())
     ref = next(iter(manifest.streams.values()))
@@ -82,14 +82,14 @@ async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock |
 async def plan(
     manifest: Manifest, options: BatchOptions, tip: Position, clock: Clock | None = None, *, here: bool = True
 ) -> list[BatchRange]:
-    """Plan a read. Waits until the latest end has passed, because a shard may be split until then.
+    """Plan a read. Waits until its latest end time has passed, because a shard may be split until then.
 
     Args:
         tip: The position for `LATEST`.
         here: Whether `tip` is based on this machine's clock. If not, it is based on Kinesis' clock.
 
-    Raises `ConfigurationError` for an impossible start or end, `DataLossError` if the read begins before the stream's retention (and
-    `failOnDataLoss` is set).
+    Raises `ConfigurationError` for an impossible start or end, and `DataLossError` if the read begins before the trim horizon and
+    `failOnDataLoss` is set.
     """
     clock = KinesisClock(clock or SystemClock())
     for option, bounds in (("startingPosition", options.starts), ("endingPosition", options.source.ends)):
@@ -106,11 +106,11 @@ async def plan(
                 *(explained(lister.shards(ref.stream_arn), ref, manifest.source) for ref in refs)
             )
 
-        # Read the creation times before listing the shards, so that the check before reading detects a stream re-created in between.
+        # Get the creation times before listing the shards, so that `check_planned` detects a stream that is recreated in between.
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the responses also set `clock`
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # List again: response times are rounded to seconds, so a response early in a second makes this machine's clock seem slow.
+            # List again: response times are whole seconds, so a response early in a second makes this machine's clock seem slow.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)
@@ -127,14 +127,14 @@ async def plan(
             for identity, parts in zip(identities, planned, strict=True)
             for part in parts
         ]
-        # Wait for the newest start: Kinesis rejects a start in its future.
+        # Wait until the latest start time has passed on Kinesis' clock: Kinesis rejects a start in the future.
         newest = max((part.since or 0 for part in found), default=0)
         await clock.sleep(min(FUTURE_SECONDS, max(0.0, newest / 1000 - clock.time())))
     return found
 
 
 class BatchPlanner:
-    """Plans the read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
+    """Plans a batch read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
 
     def __init__(
         self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: Topology, now: float
@@ -157,7 +157,7 @@ class BatchPlanner:
         self._ends = {shard: position or tip for shard, position in self._bounds.named(ref.name).items()}
 
     async def plan(self, shards: list[Shard]) -> list[BatchRange]:
-        """Plan the read of the `shards` that ListShards returned. Raises the same errors as the function `plan`."""
+        """Plan the ranges to read. `shards` is the result of ListShards. Raises the same errors as the function `plan`."""
         by_id = {shard.shard_id: shard for shard in shards}
         check_ends(self._where, self._end_name, self._bounds, self._ref.name, shards, self._now)
         self._check_starts(by_id)
@@ -179,7 +179,7 @@ class BatchPlanner:
         return [replace(part, strict=strict, newest=newest, partly=partly) for part in found]
 
     async def _with_horizon(self, found: list[BatchRange]) -> list[BatchRange]:
-        """Record the current trim horizon in the ranges that begin there, because the horizon moves before the ranges are read."""
+        """Store the current trim horizon in the ranges that begin there. The read can then detect whether it has moved since planning."""
         created, horizon = 0, self._now - _SHORTEST_RETENTION
         if any(part.start == TRIM_HORIZON and part.created <= horizon for part in found):
             created, retention = await self._summary()
@@ -193,7 +193,7 @@ class BatchPlanner:
         return await explained(self._lister.summary(self._ref.stream_arn), self._ref, self._source)
 
     async def _is_strict(self) -> bool:
-        """Whether to drop KPL aggregates that contain records of other shards."""
+        """Whether to drop KPL aggregates that contain records of other shards. Warns if `deaggregate=strict` has no effect."""
         if self._deaggregate is not Deaggregation.STRICT:
             return False
         distribution = await read_distribution(self._lister.distribution(self._ref.stream_arn), self._ref)
@@ -206,7 +206,7 @@ class BatchPlanner:
         return f"stream {self._ref.name!r}: {self._ref.stream_arn} (from {self._source})"
 
     def _check_starts(self, shards: Mapping[str, Shard]) -> None:
-        # An id that is missing and lower than the newest one belongs to a trimmed shard: shard ids grow and are never reused.
+        # Shard ids increase and are never reused, so a missing id that is lower than the newest one belongs to a trimmed shard.
         newest = max(shards, default="")
         for shard_id in self._starts:
             if shard_id not in shards:
@@ -234,7 +234,7 @@ class BatchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the read. Replaces start times before the trim horizon with the horizon, also for individual shards."""
+        """Return the start of the read. Replaces start times before the trim horizon with `TRIM_HORIZON`, also for individual shards."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]

@@ -1,7 +1,7 @@
 """Decides which range of each shard (a `BatchRange`) a batch read covers. Does no I/O.
 
 A read's time range is half open, and rows are selected by arrival time. Therefore, reads of `[8:00, 9:00)` and `[9:00, 10:00)` together
-return each row of the two hours once, even if Kinesis does not start exactly at a time, or if parents and children overlap in time.
+return each row once, even if Kinesis starts reading slightly before or after a given time, or if parents and children overlap in time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MARGIN_SECONDS: Final = 10.0
 """Shards that were open this many seconds before or after a time may have records of that time."""
 
 LISTED_SECONDS: Final = 90.0
-"""ListShards may be a minute behind, but it shows every shard that was created this many seconds ago."""
+"""ListShards may be a minute behind, but returns every shard that was created at least this many seconds ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class BatchRange:
     end: Position  # `AT_TIMESTAMP` (exclusive), `AFTER` or `SHARD_END`
     last: int | None = None  # The shard's last sequence number; None if the shard was open when the read was planned
     horizon: float | None = None  # The trim horizon at planning, epoch seconds; None disables the check for losses
-    created: float = 0.0  # When the shard was created at the earliest, epoch seconds
+    created: float = 0.0  # Lower bound of the shard's creation time, epoch seconds
     strict: bool = False  # Whether to drop aggregates with hash keys outside of `hash_range`
     newest: str | None = None  # The newest shard listed when the read was planned; None to ignore newer shards
     partly: bool = False  # Whether the read has separate start or end positions for some shards
-    refused: bool = False  # Whether any row is an error, because another range may also return it
-    planned: float = 0.0  # When the read was planned, epoch seconds by Kinesis' clock
+    refused: bool = False  # Whether to fail if the range has rows, because another range may return the same rows
+    planned: float = 0.0  # When the read was planned, in epoch seconds of Kinesis' clock
     stream_created: int | None = None  # When the stream was created, epoch seconds; None if unknown
 
     def __str__(self) -> str:
@@ -46,12 +46,12 @@ class BatchRange:
 
     @property
     def since(self) -> int | None:
-        """Epoch milliseconds; rows that arrived earlier do not belong to the range. None if the start is not a time."""
+        """The start time in epoch milliseconds: the range excludes rows that arrived earlier. None if the start is not a time."""
         return self.start.value if self.start.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
     def until(self) -> int | None:
-        """Epoch milliseconds; rows that arrived then or later do not belong to the range. None if the end is not a time."""
+        """The end time in epoch milliseconds: the range excludes rows that arrived then or later. None if the end is not a time."""
         return self.end.value if self.end.kind is PositionKind.AT_TIMESTAMP else None
 
     @property
@@ -61,15 +61,15 @@ class BatchRange:
 
 
 def created_at(shard: Shard) -> float:
-    """Return when a shard was created, in epoch seconds; 0 if its first sequence number has another layout than Kinesis'."""
+    """Return a shard's creation time in epoch seconds, decoded from its first sequence number; 0 if the number has an unknown format."""
     return written_at(shard.first, shard.shard_id, inf) or 0.0
 
 
 def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) -> Gap | None:
-    """Return what was trimmed from a shard's range between planning and reading; None if nothing was.
+    """Return the time span in which records of a shard's range may have expired between planning and reading; None if none can have.
 
-    `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: this is a later attempt of a
-    Spark task, which must return the same rows as the first attempt.
+    `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: whether this is a later attempt
+    of a Spark task, which must return the same rows as the first attempt.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
     >>> part = BatchRange(ShardKey("orders", "s"), (0, 9), horizon, Position.after(9), horizon=1000.0, created=500.0)
@@ -87,18 +87,18 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
 
 
 def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
-    """Return a range of `unlisted` with the time of the shard's creation; if ListShards does not show the shard, with a lower bound."""
-    # Shard ids grow, so the shard is not older than those with lower ids.
+    """Return a range from `unlisted` with its shard's creation time, or with a lower bound if ListShards does not return the shard."""
+    # Shard ids increase with time, so a shard is not older than shards with lower ids.
     created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
     return replace(part, created=created, horizon=None if part.horizon is None else created)
 
 
 def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRange]:
-    """Return the ranges that are read after a shard, of shards that were not listed when the read was planned.
+    """Return the ranges to read after `part`: those of descendants that ListShards did not return yet when the read was planned.
 
-    `shards` are the shard's children or, if it was trimmed, all listed shards. The child of a merge is read after the parent that has its
-    first hash key, or after each parent if the read is `partly`. An unlisted parent is assumed to begin where its first child begins, and
-    to descend from the shard that has this hash key.
+    `shards` are the children of the part's shard or, if it was trimmed, all listed shards. The child of a merge is read after the parent
+    that has its first hash key or, if the read is `partly`, after each parent. An unlisted parent is assumed to have the first hash key of
+    its first child, and to descend from the shard with this hash key.
 
     >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(part, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]
@@ -137,9 +137,9 @@ def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRang
 
 
 def batch_ranges(stream: str, shards: Iterable[Shard], start: ReadBound, end: ReadBound) -> list[BatchRange]:
-    """Return the ranges of a stream's shards, parents before children, given all listed `shards`. The tip must be given as a time.
+    """Return the ranges of a stream's shards, parents before children. `shards` are all listed shards; the tip must be given as a time.
 
-    A shard with a separate start is read without its ancestors; a shard that ends at a sequence number, without its descendants.
+    The ancestors of a shard with a separate start are not read, nor are the descendants of a shard that ends at a sequence number.
 
     >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
@@ -165,7 +165,7 @@ def batch_ranges(stream: str, shards: Iterable[Shard], start: ReadBound, end: Re
 
 
 def _finishes(lineage: Lineage, end: ReadBound) -> dict[str, Position]:
-    """Return where the range of each shard ends. Omits shards that begin after the end of the read."""
+    """Return the end of each shard's range. Omits shards that begin after the end of the read."""
     reachable = None if end.open_then is None else lineage.ancestors(end.open_then) | set(end.open_then)
     found: dict[str, Position] = {}
     cut: dict[str, Position] = {}

@@ -1,6 +1,6 @@
-"""Reads a task's ranges concurrently, with GetRecords at a limited rate per shard.
+"""Reads the ranges of a batch read's task concurrently, with GetRecords at a limited rate per shard.
 
-Fetching runs in a separate thread, so that it overlaps with decoding.
+Records are fetched in a separate thread, while the task's thread decodes them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ WORD_SECONDS: Final = 10.0
 """Seconds between two log lines about the progress of each shard."""
 
 CALLS_PER_MEBIBYTE: Final = 2
-"""GetRecords calls per MiB of `maxShardRate`: with the default, less than half of a shard's limit."""
+"""GetRecords calls per MiB read: with the default `maxShardRate` of 1 MiB/s, less than half of the limit of five calls per second."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Kinesis takes longer than this to delete and recreate a stream. Therefore, tasks that begin sooner do not check for a recreated one."""
+"""Deleting and recreating a stream takes longer than this. Tasks that begin sooner after planning do not check for a recreated stream."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
-"""A shard that is younger than this has all its records, even if this machine's clock is off as far as AWS allows."""
+"""A shard that is younger than this still has all its records, even if this machine's clock is off as far as AWS allows."""
 
 
 class RangeEvent(NamedTuple):
@@ -101,12 +101,12 @@ def pace_of(rate: int) -> Pace:
 
 
 class _Complete(Exception):
-    """Raised to end a subscription when all rows of a shard's range were read."""
+    """Raised to end a subscription when all rows of a shard's range have been read."""
 
 
 @dataclass
 class _RangeSink:
-    """Receives the events of one shard until its range is complete; implements `EventSink`. `after`: how far the shard was read."""
+    """Receives the events of one shard until its range is complete; implements `EventSink`. `after`: how far the shard has been read."""
 
     room = Unlimited()
     committed = None
@@ -120,7 +120,7 @@ class _RangeSink:
     children: tuple[ChildShard, ...] = ()
 
     async def admit(self, event: Event) -> None:
-        # Check completeness before any await: another response would change the result of `server_time`.
+        # Check completeness before any await: a later response would change the result of `server_time`.
         complete = self.completion.after(event, self.server_time(), self.clock.monotonic())
         self.progress.add(event)
         self.children = event.head.children
@@ -151,15 +151,15 @@ async def read_range(
     fail_on_data_loss: bool,
     begins: Callable[[BatchRange], Awaitable[None]] | None = None,
 ) -> list[BatchRange]:
-    """Read one shard's range to its end. Return the ranges of children that are missing from the plan, to be read next.
+    """Read one shard's range to its end. Return the ranges to read next, of child shards that are missing in the plan.
 
     Args:
-        stream: Opened with a client that reads only this shard.
-        progress: Updated during the read.
+        stream: The shard's stream, whose client reads only this shard.
+        progress: The range to read; updated during the read.
         server_time: Returns the time of Kinesis' last response, epoch seconds.
-        take: Receives the records; it may wait.
+        take: Receives the records; may wait.
         patience: The read fails after this many seconds of responses without progress.
-        fail_on_data_loss: Raise an error for lost records; otherwise log a warning.
+        fail_on_data_loss: Whether to raise an error for lost records instead of logging a warning.
         begins: Awaited after the first response, before its records are passed to `take`.
     """
     part = progress.part
@@ -168,10 +168,10 @@ async def read_range(
         part = progress.part = dated(part, stream.lineage.shards)
         if part.is_empty:
             if begins is not None:
-                await begins(replace(part, horizon=None))  # the list may be that of a stream that was created again
+                await begins(replace(part, horizon=None))  # the listed shards may be those of a recreated stream
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
-    # The low watermark of a start time. Other starts need none: a sequence number contains its time, and `begins` checks the trim horizon.
+    # Low watermark for the loss check: the start time, or now for the trim horizon, as `begins` checks it. Sequence numbers contain a time.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0
@@ -180,7 +180,7 @@ async def read_range(
         nonlocal calls
         calls += 1
         if calls > 1 and sink.begins is not None:
-            # Check the stream without waiting for the first response, which never comes if the stream was recreated without this shard.
+            # On a retry, check the stream before the first response, which never arrives if the stream was recreated without this shard.
             await sink.begins(part)
 
     try:
@@ -194,10 +194,10 @@ async def read_range(
         if not isinstance(error, DataLossError) or not error.causes:
             raise error.about(*part.key)  # noqa: B904 - the same error
         if fail_on_data_loss:
-            # Replace the remedy, which is that of streaming queries and names options that batch reads reject.
+            # Replace the remedy: it is for streaming queries, and mentions options that batch reads reject.
             raise DataLossError(error.causes[0], remedy=_REMEDY).about(*part.key) from error.__cause__
         logger.warning("%s; continuing without it, as set by option failOnDataLoss=false", error.causes[0])
-        # Also read the children that the lost shard's last event would have announced, or descendants if these are lost, too.
+        # Also read the children that the lost shard's last event would have announced or, if they are lost too, their descendants.
         await stream.refresh(patient=True)
         listed = stream.lineage.shards
         parents = {parent for each in listed for parent in each.parents if parent not in stream.lineage}
@@ -218,10 +218,10 @@ async def check_planned(
     again: bool,
     fail: bool,
 ) -> None:
-    """Report what was deleted between the planning of a shard's range and its first response. `clock` is set by `lister`'s responses.
+    """Check whether the stream or records of a shard's range were deleted after planning. `clock` is set by the responses to `lister`.
 
-    Raises `StreamReplacedError` if the stream was recreated. Raises `DataLossError` if the trim horizon has moved too far, or, in a later
-    attempt of a task (`again`), if the trim horizon may have moved at all.
+    Raises `StreamReplacedError` if the stream was recreated. If `fail` is set, raises `DataLossError` if the trim horizon has moved too far
+    or, in a later attempt of a task (`again`), may have moved at all.
     """
     replaceable = part.stream_created is not None and clock.time() - part.planned > _REPLACED_SECONDS
     trimmable = part.horizon is not None and clock.time() - part.created >= _CERTAIN_SECONDS
@@ -250,7 +250,7 @@ class Reading:
     """Reads the rows of ranges, at most one range per shard.
 
     Args:
-        left_out: Called with a shard and the number of its KPL aggregates that were dropped; if None, they are logged.
+        left_out: Called with a shard and the number of its KPL aggregates that were dropped. If None, the number is logged.
         again: Whether this is a later attempt of a Spark task.
     """
 
@@ -335,11 +335,11 @@ class Reading:
     async def _read_one(
         self, clients: AsyncClients, progress: RangeProgress, take: Callable[[RangeEvent], Awaitable[None]]
     ) -> None:
-        """Read a range, and then the ranges that follow it, each with separate clients, so that only this shard's responses set `clock`."""
+        """Read a range, and then its unlisted children. Each range has separate clients, so that only its own responses set `clock`."""
         options, source = self._options, self._manifest.source
         ref = self._manifest.streams[progress.part.key.stream]
         fail = options.fail_on_data_loss
-        # Do not warn: the planning has already warned.
+        # Do not warn about clock skew again: planning has already warned.
         clock, listed_at = KinesisClock(self._clock, warns=False), KinesisClock(self._clock, warns=False)
         config = AioConfig(**POLLING_CONFIG, max_pool_connections=2)
         async with await clients.open("kinesis") as control, await clients.open("kinesis", config) as reader:
@@ -373,7 +373,7 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read and wait until it ends, then cancel the other tasks: a task of the read that is cancelled twice leaves clients open."""
+    """Cancel a read and wait for its end, then cancel all other tasks: cancelling a task of the read twice would leave clients open."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

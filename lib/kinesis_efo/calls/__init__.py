@@ -1,1 +1,1 @@
-"""Calls between processes of this library: addresses, TLS, frames, services and connections to them."""
+"""Calls between processes of this library: addresses, TLS, the frame protocol, services, and connections to services."""

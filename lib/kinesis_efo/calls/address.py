@@ -24,11 +24,11 @@ from kinesis_efo.hosts import EVERY_ADDRESS, LOOPBACK, bracketed, is_every_addre
 _BACKLOG: Final = 1024
 _CREDENTIALS: Final = struct.Struct("=iII")
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Errors of binding an IPv6 socket when IPv6 is turned off although such sockets can be created."""
+"""Errors of `bind` on hosts that can create IPv6 sockets although IPv6 is turned off."""
 
 
 class FetcherAddress(msgspec.Struct, frozen=True):
-    """The address of a service."""
+    """The address of a fetcher, or of another service of this library."""
 
     namespace: str  # The network namespace in which the service listens on loopback; empty if it does not use loopback
     port: int  # The TCP port
@@ -37,7 +37,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     nearby: str = ""  # The service's Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """Return the hosts to try, in order, from a network namespace. Loopback is included only in the service's own namespace."""
+        """Return the hosts to try, in order, for a caller in a network namespace. Loopback is included only in the service's namespace."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
@@ -61,14 +61,11 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service listens: the address or name to bind to, and the ports to try, in order. Port 0 means any free port.
+    """Where a service listens."""
 
-    `hosts` are the host names and IP addresses that callers on other hosts try, in order.
-    """
-
-    bind: str = LOOPBACK
-    ports: range = range(1)
-    hosts: tuple[str, ...] = ()
+    bind: str = LOOPBACK  # The address or host name to bind to
+    ports: range = range(1)  # The ports to try, in order; 0 means any free port
+    hosts: tuple[str, ...] = ()  # The host names and IP addresses that callers on other hosts try, in order
 
     @property
     def loopback_only(self) -> bool:
@@ -113,7 +110,7 @@ def listen_nearby() -> socket.socket | None:
 
 
 def connect_nearby(name: str, seconds: float) -> socket.socket:
-    """Connect to an abstract Unix socket. Raises `OSError` if this namespace does not have it, or if it belongs to another user."""
+    """Connect to an abstract Unix socket. Raises `OSError` if it does not exist in this network namespace or belongs to another user."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)
@@ -127,7 +124,7 @@ def connect_nearby(name: str, seconds: float) -> socket.socket:
 
 
 def is_own(sock: socket.socket) -> bool:
-    """Whether the process at the other end of a Unix socket belongs to this user. This is only checked on Linux; elsewhere, always true."""
+    """Whether the process at the other end of a Unix socket belongs to this user. Always True on systems other than Linux."""
     if sys.platform != "linux":
         return True
     _, user, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))

@@ -1,6 +1,6 @@
 """A connection to a service: tries the service's addresses, authenticates with the secret, and raises errors that the service returns.
 
-Connections within a host stay open for later tasks of a worker, since opening one takes longer than reading a small micro-batch.
+Connections within a host stay open for later tasks of a Python worker, since connecting takes longer than reading a small micro-batch.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of cached connections: several, since a Python worker runs tasks of all queries. The oldest are closed first."""
+"""Maximum number of cached connections. A Python worker needs several, since it runs tasks of all queries. The oldest are closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Seconds to connect to the last address: more, since a busy machine answers late and there is no alternative."""
+"""Timeout for connecting to the last address. It is longer, because a busy host responds slowly and no other address is left to try."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""The host of each service that has answered, by the service's hosts. The next task in this process tries this host first."""
+"""The host at which each service was last reached, by the service's hosts. The next task in this process tries this host first."""
 
 
 class ConnectionCache:
-    """Caches at most `at_most` open connections that are not in use. Thread-safe."""
+    """Caches up to `at_most` open connections while they are not in use. Thread-safe."""
 
     def __init__(self, at_most: int = AT_MOST) -> None:
         self._at_most = at_most
@@ -47,12 +47,12 @@ class ConnectionCache:
         self._lock = threading.Lock()
 
     def pop(self, where: Hashable) -> Wire | None:
-        """Remove and return the cached connection to `where`; None if there is none."""
+        """Remove the connection to `where` from the cache and return it; None if it is not cached."""
         with self._lock:
             return self._wires.pop(where, None)
 
     def put(self, where: Hashable, wire: Wire) -> None:
-        """Cache a connection, replacing the one for `where`. Closes broken connections, and the oldest one if there are too many."""
+        """Cache a connection to `where`, replacing a cached one. Closes broken connections and, if the cache is full, the oldest one."""
         with self._lock:
             ended = [each for each, kept in self._wires.items() if each == where or kept.speaks]
             closing = [self._wires.pop(each) for each in ended]
@@ -71,7 +71,7 @@ class ConnectionCache:
 
     def forked(self) -> None:
         """Close all connections in this process, which was just forked. They stay open in the parent process."""
-        # Replace the lock: if a thread of the parent owned it during the fork, nothing would release it in this process.
+        # Replace the lock: if another thread of the parent held it during the fork, nothing would release it in this process.
         self._lock = threading.Lock()
         self.close()
 
@@ -88,11 +88,12 @@ class Connection:
 
     Args:
         address: The service's address, whose hosts are tried in order.
+        secret: The run's secret, for authentication.
         namespace: This process's network namespace.
         connect_seconds: Timeout for connecting to each host except the last.
         last_connect_seconds: Timeout for connecting to the last host.
-        kept: The cache for connections to services on this machine; None to close all connections.
-        allocate: Allocates memory for a frame's body of the given number of bytes.
+        kept: The cache for connections to services on this machine; None to always close the connection.
+        allocate: Allocates memory for the body of a frame, given its size in bytes.
     """
 
     service = "fetcher"
@@ -138,7 +139,7 @@ class Connection:
         self.drop()
 
     def action(self, name: str, request: msgspec.Struct, answer: type[T], seconds: float) -> T:
-        """Make a call and return its reply, of type `answer`, within `seconds`. Raises FetcherUnreachableError, or the service's error."""
+        """Make a call and return its reply, decoded as `answer`. Raises the service's error, or FetcherUnreachableError after `seconds`."""
         with self.translated():
             body = msgspec.json.encode(request)
             _, frame = self.call(Request(name), body, seconds, whole=True)
@@ -147,10 +148,10 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
-        """Make a call, and wait at most `seconds` for the reply. Return the connection, and the first frame of the reply.
+        """Make a call, and return the connection and the first frame of the reply. Use it within `translated`.
 
         With `whole`, `seconds` limits the time until the frame, which must not have a body, is complete; otherwise, the time between two
-        bytes. If an open connection turns out to be broken, the call is sent again, so it may arrive twice. Call this within `translated`.
+        bytes. If an open connection turns out to be broken, the call is sent again, so the service may receive it twice.
         """
         head = msgspec.json.encode(request)
 
@@ -198,12 +199,12 @@ class Connection:
 
     def _connect(self, host: str, seconds: float) -> Wire:
         if host == LOOPBACK and self._namespace == self._address.namespace and self._address.nearby:
-            # Prefer the Unix socket, which needs half the CPU time of TCP, and no TLS.
+            # Prefer the Unix socket, which takes half the CPU time of TCP and does not need TLS.
             try:
                 return self._authenticated(connect_nearby(self._address.nearby, seconds), seconds)
             except OSError as error:
                 if self._address.certificate is None:
-                    # Without TLS, do not fall back to the port: once the service has ended, another user of the host may listen there.
+                    # Without TLS, do not fall back to TCP: once the service has ended, another user of the host may listen at its port.
                     raise ConnectionError(f"by its Unix socket: {error_text(error)}") from None
         sock = socket.create_connection((host, self._address.port), seconds)
         if self._address.certificate is None:
@@ -247,7 +248,7 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Translate errors inside the context to this library's errors, and close the connection after any error."""
+        """Translate errors in this context to this library's errors, and close the connection after any error."""
         try:
             yield
         except Exception as error:

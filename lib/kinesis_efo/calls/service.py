@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, authenticates callers by a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. At most `Service.most_strangers` callers may be waiting to authenticate, which
-they have to do within `Service.stranger_seconds` and with `2 * PROOF_BYTES` bytes.
+Each connection has a thread, which also sends the replies. At most `Service.most_strangers` TCP callers may be unauthenticated at a time.
+Each must authenticate within `Service.stranger_seconds`, with a message of `2 * PROOF_BYTES` bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Stopped(Exception):
 class ToolCall:
     """The only call that tools may make."""
 
-    token: str  # The secret of tools
+    token: str  # The secret that tools authenticate with
     name: str  # The name of the call
     request: type[Any]  # The type of the call's message
-    answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]  # Creates the reply to a message
+    answer: Callable[[Any], Coroutine[Any, Any, msgspec.Struct]]  # Handles the message and returns the reply
 
 
 class Call:
-    """A call in progress. `is_tool`: the caller is a tool, authenticated by `ToolCall.token`. `seconds` limits the call if not None."""
+    """A call in progress. `is_tool`: whether the caller authenticated as a tool. `seconds`: the call's time limit; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -65,11 +65,11 @@ class Call:
 
     @property
     def gone(self) -> bool:
-        """Whether the caller is gone. Callers send nothing before the reply, so anything to read can only be the end of the connection."""
+        """Whether the caller is gone. Callers do not send data before the reply, so a readable connection must have been closed."""
         return self._wire.speaks or self._wire.unreachable
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = ()) -> None:
-        """Send the reply, or a part of it. Raises `LostError` if the caller is gone, `TimeoutError` if the call has timed out."""
+        """Send a frame of the reply. Raises `LostError` if the caller is gone, and `TimeoutError` if the call has timed out."""
         self._wire.send(kind, head, parts, self._give_up_at)
 
 
@@ -78,24 +78,24 @@ class Service:
 
     Args:
         loop: The event loop in which calls are executed; None if `act` does not need one.
-        secret: The secret that callers must have.
+        secret: The run's secret, with which callers other than tools authenticate.
         listening: Where to listen.
         certificate: The certificate for TLS on TCP connections; None for cleartext.
         tool_call: The call that tools may make; None to reject tools.
-        more: Returns replies to calls that the service itself does not handle; None for unknown calls.
+        more: Handles calls that `act` does not handle, and returns the reply; returns None for unknown calls.
     """
 
     what = "fetcher"
     """The name of the service, for messages."""
 
     stranger_seconds = 10.0
-    """Maximum seconds for a caller to authenticate, and for a tool to send a call."""
+    """Seconds within which a caller must authenticate, and a tool must send its call."""
 
     most_strangers = 512
-    """Maximum number of unauthenticated TCP callers. Each needs a thread; further callers wait in the backlog."""
+    """Maximum number of unauthenticated TCP callers, tools included. Each has a thread; further callers wait in the backlog."""
 
     hurry_seconds = 2.0
-    """Seconds to authenticate while all places are occupied, so that silent strangers do not block callers of the run."""
+    """Applies instead of `stranger_seconds` while there are `most_strangers`, so that silent callers do not keep out callers of the run."""
     grace_seconds = 1.0
 
     def __init__(
@@ -154,7 +154,7 @@ class Service:
             idle = [*self._idle, *self._strangers]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
-                # Wake the accepting thread.
+                # Wake the thread that is waiting in `accept`.
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         for wire in idle:
@@ -183,7 +183,7 @@ class Service:
             try:
                 sock, _ = listening.accept()
             except OSError:
-                # The process may have too many open files for a while. Retry; the caller waits meanwhile.
+                # The process may temporarily have too many open files. Retry; the caller waits in the backlog.
                 time.sleep(_PAUSE_SECONDS)
                 continue
             try:
@@ -206,13 +206,13 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether another TCP caller can be accepted. If not, disconnect callers that have not authenticated for `hurry_seconds`."""
+        """Whether another TCP caller can be accepted. If not, disconnects callers that have not authenticated within `hurry_seconds`."""
         late = time.monotonic() - self.hurry_seconds
         with self._lock:
             if len(self._strangers) < self.most_strangers:
                 return True
             for wire, since in self._strangers.items():
-                # A caller whose proof has arrived, but was not read yet, stays connected.
+                # Keep a caller whose proof has arrived, but has not been read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
@@ -294,7 +294,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel the call if the caller is gone: it may have lost its connection, and repeat the call to get this result.
+            # Do not cancel the call if the caller is gone: it may have lost only the connection, and repeat the call to get the result.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
@@ -314,7 +314,7 @@ class Service:
             raise Stopped from None
 
     def done(self, call: Call | None, future: concurrent.futures.Future[Any], seconds: float) -> bool:
-        """Wait until a coroutine is done; False after `seconds`. If the caller is gone, cancels the coroutine and raises `CallerGone`."""
+        """Wait up to `seconds` for a coroutine. Return whether it is done. If the caller is gone, cancel it and raise `CallerGone`."""
         give_up_at = time.monotonic() + seconds
         while not concurrent.futures.wait((future,), min(_CANCEL_CHECK_SECONDS, seconds)).done:
             if call is not None and call.gone:
@@ -325,7 +325,7 @@ class Service:
         return True
 
     def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
-        """Wait for a coroutine, and return its result or raise its error."""
+        """Wait for a coroutine, and return its result or raise its error, wrapped in `FetcherError` if it is not this library's."""
         self.done(call, future, inf)
         try:
             return future.result()

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Final
 
 CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
-"""The name in every certificate, whatever the address of the service."""
+"""The host name in every certificate. Callers verify this name, whatever the service's address is."""
 
 _BEFORE: Final = timedelta(days=2)
-"""The validity of a certificate begins this long before its creation: the clocks of hosts differ."""
+"""How long before its creation a certificate becomes valid. This tolerates clock differences between hosts."""
 _AFTER: Final = timedelta(days=30 * 365)
-"""How long a certificate is valid: longer than any run, since it cannot be renewed."""
+"""How long a certificate is valid after its creation: longer than any run, since it cannot be renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ def caller_context(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """Return the hash of a certificate (PEM or DER). Proofs include it, as Python has no other channel binding for TLS 1.3."""
+    """Return the hash of a certificate (PEM or DER). Proofs contain it, because Python does not support channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 
 
 @contextlib.contextmanager
 def _readable(text: str) -> Iterator[str]:
-    """Yield a path from which `text` can be read once. Python loads keys only from files, but a private key must not be on disk."""
+    """Yield the path of a pipe from which `text` can be read once: Python loads keys only from files, but a key must not be on disk."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb"), os.fdopen(writing, "wb") as file:
         # This does not block, because the text fits into the pipe's buffer.

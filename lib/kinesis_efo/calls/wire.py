@@ -36,7 +36,7 @@ MOST_HEAD: Final = 16 << 20
 """Maximum bytes of a frame's head."""
 
 ALONE_BYTES: Final = 64 << 10
-"""Parts of this size or more are sent separately. Smaller parts are joined, to make fewer system calls."""
+"""Parts of at least this size are sent separately. Smaller parts are joined, to make fewer system calls."""
 
 _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
@@ -70,7 +70,7 @@ class Request(msgspec.Struct, frozen=True):
     """The head of a request."""
 
     name: str  # The name of the call
-    seconds: float | None = None  # How long the caller waits for the whole reply; None for no limit
+    seconds: float | None = None  # How long the caller waits for the complete reply; None for no limit
 
 
 class LostError(ConnectionError):
@@ -78,10 +78,10 @@ class LostError(ConnectionError):
 
 
 class Wire:
-    """One end of a connection, on a connected socket. `allocate` allocates memory for a body of the given number of bytes."""
+    """One end of a connection, on a connected socket. `allocate` allocates memory for the body of a frame, given its size in bytes."""
 
     unacknowledged_seconds = 20.0
-    """A host that has not acknowledged sent data for this many seconds counts as vanished."""
+    """A host that has not acknowledged sent data for this many seconds counts as unreachable."""
 
     def __init__(self, sock: socket.socket, allocate: Callable[[int], Any] = bytearray) -> None:
         self._socket = sock
@@ -95,10 +95,10 @@ class Wire:
             if (option := getattr(socket, name, None)) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    # -- proofs
+    # -- authentication
 
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
-        """Authenticate the caller, and this service to the caller. Return the index of the caller's secret; None if it has none.
+        """Authenticate the caller and this service to each other. Return the index of the caller's secret; None if it is not in `secrets`.
 
         Proofs are bound to `channel`, the certificate's fingerprint. Raises `LostError` if the connection is lost, and `TimeoutError` after
         `give_up_at` (monotonic seconds).
@@ -115,7 +115,7 @@ class Wire:
         return None
 
     def prove(self, secret: str, channel: bytes, give_up_at: float) -> bool:
-        """Respond to the challenge of a service, and check its proof. Return whether the service accepts the secret.
+        """Respond to a service's challenge, and verify the service's proof. Return whether the service accepts the secret.
 
         Proofs are bound to `channel`, the certificate's fingerprint. Raises `LostError` if the connection is lost or the service's proof is
         wrong, and `TimeoutError` after `give_up_at` (monotonic seconds).
@@ -196,7 +196,7 @@ class Wire:
 
     @property
     def speaks(self) -> bool:
-        """Whether there is data to read, or the other end has closed the connection."""
+        """Whether there is data to read, or the other end has closed the connection. Does not block."""
         poll = select.poll()
         poll.register(self._socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
@@ -210,12 +210,12 @@ class Wire:
         (unacked,), (last,) = struct.unpack_from("=I", told, _UNACKED_AT), struct.unpack_from("=I", told, _LAST_ACK_AT)
         return bool(unacked and last >= self.unacknowledged_seconds * 1000)
 
-    # -- the end
+    # -- closing
 
     def cut(self) -> None:
         """Shut down the connection for both ends. A thread that is using the connection gets an error."""
         with contextlib.suppress(OSError):
-            # Do not call a TLS socket's own `shutdown`, which would drop TLS and leave the connection open to cleartext.
+            # Do not call the `shutdown` of a TLS socket, which discards TLS first: another thread could then send or receive cleartext.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ def _pieces(parts: Iterable[Data]) -> Iterator[Data]:
 
 
 def error_text(error: OSError) -> str:
-    """Return the text of an error, without its number."""
+    """Return an error's message without its error number."""
     if isinstance(error, ssl.SSLError):
         return str(getattr(error, "verify_message", "") or error.reason or error)
     return error.strerror or str(error)
@@ -249,12 +249,12 @@ def _proof(secret: str, role: bytes, of_service: bytes, of_caller: bytes, channe
 
 
 def pack_error(error: KinesisEfoError) -> bytes:
-    """Encode an error, to be raised in the other process."""
+    """Encode an error, so that it can be raised in the other process."""
     return msgspec.json.encode((type(error).__name__, str(error), error.data))
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
-    """Decode an error encoded by `pack_error`. The result has the same type, if this version knows it."""
+    """Decode an error encoded by `pack_error`. The result has the same type, or is a `FetcherError` if this version lacks the type."""
     try:
         name, message, known = msgspec.json.decode(data, type=tuple[str, str, dict[str, str]])
     except msgspec.MsgspecError:

@@ -1,1 +1,1 @@
-"""What a Spark program uses on the driver: loading the source, jobs that stop gracefully, progress listeners, and fetchers."""
+"""Functions for Spark programs on the driver: load the source, stop gracefully, report progress, tune Spark, and start fetchers."""

@@ -19,12 +19,12 @@ _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
-"""A JSON number of more than 15 digits."""
-# The accepted strings for each type. Spark's own conversions accept more and change values: "1,50" to 150.00, a date to midnight.
+"""Matches a JSON number of more than 15 digits."""
+# The accepted strings for each type. Spark's own conversions accept more and change values: "1,50" becomes 150.00, a date midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
-    # Spark parses a JSON number as a double, which is exact to 15 digits, and formats it with an exponent from ten million upward.
+    # Spark parses a JSON number as a double, which is exact to 15 digits, and formats values of ten million or more with an exponent.
     (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
     (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
     (T.DateType, _DATE),
@@ -37,8 +37,8 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
     """Parse JSON objects in column `data` into columns, and preserve the bytes of malformed records.
 
     A record is malformed if it is not exactly one JSON object in UTF-8, or if a value does not match its type exactly: `"1,50"` or `1.505`
-    for a `decimal(9, 2)`, `2027-01-31` or a time without a zone for a `timestamp`. Such a value is null. A missing field is also null, but
-    not malformed. Decimals may be strings in JSON, and should be if they have more than 15 digits.
+    for a `decimal(9, 2)`, `2027-01-31` or a time without a zone for a `timestamp`. Such a value becomes null. A missing field becomes null
+    too, but is not malformed. Decimals may be strings in JSON, and should be if they have more than 15 digits.
 
     Args:
         records: Rows of this library's source, or any others with a column `data`.
@@ -75,21 +75,21 @@ def from_json(records: DataFrame, schema: str | StructType, *, malformed: str = 
 
 
 def _objects(text: Column, schema: StructType) -> Column:
-    """Parse a string as JSON objects whose fields are strings. Adds brackets to get an array, so that a second object is not ignored."""
+    """Parse a string as an array of JSON objects with string fields. Adds the array's brackets, so that a second object is not ignored."""
     fields = StructType([T.StructField(name, T.StringType()) for name in schema.names])
     return F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(fields))
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a string is exactly one JSON value. Since Spark ignores what follows a value, check that an appended value is parsed."""
+    """Whether a string is exactly one JSON value. Spark ignores text after a value, so check that an appended second value is parsed."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)
 
 
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
-    """Convert a JSON value, as a string, to a type. Return the result, and whether the value matches the type exactly."""
-    value, fits = text, F.lit(True)  # if it is a string
+    """Convert the text of a JSON value to a type. Return the result, and whether the value matches the type exactly."""
+    value, fits = text, F.lit(True)  # the result for the type string
     match kind:
         case StructType():
             found = _objects(text, kind)
@@ -109,9 +109,9 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
                 raise ConfigurationError(
                     f"from_json: the type {kind.simpleString()} is not possible; read it as a string"
                 )
-            good = text.rlike(rf"^({form})\z")  # not `$`, which also matches before a last line break
+            good = text.rlike(rf"^({form})\z")  # not `$`, which also matches before a final line break
             if isinstance(kind, T.DecimalType):
-                # Reject values with more decimal places than the type has, which Spark would round, unless these are 0.
+                # Reject values with more decimal places than the type, which Spark would round, unless the additional digits are 0.
                 wide = T.DecimalType(38, min(37, 38 - kind.precision + kind.scale))
                 exact = text.rlike("E") & (text.try_cast(wide) == text.try_cast(kind))
                 good &= exact | text.rlike(rf"^-?[0-9]+([.][0-9]{{0,{kind.scale}}}0*)?\z")
@@ -123,27 +123,27 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 
 
 def position() -> Column:
-    """Return a row's position in its shard as a string that sorts in the order of records, to find a key's newest record or for MERGE.
+    """Return a row's position in its shard as a string that sorts like the records: to find a key's newest record, or for MERGE.
 
-    Positions of one partition key stay comparable across splits and merges, if only the partition key selects the shard.
+    Positions of one partition key stay comparable across splits and merges, if producers do not set explicit hash keys.
 
     ```python
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))
     ```
     """
-    # Sequence numbers exceed 64 bits. As strings of the same length, they sort like numbers.
+    # Sequence numbers exceed 64 bits. As strings of equal length, they sort like numbers.
     return F.concat(F.lpad("sequenceNumber", 129, "0"), F.lpad(F.col("subSequenceNumber").cast("string"), 20, "0"))
 
 
 def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWriter:
     """Return a writer that appends a micro-batch to a Delta table once: if the table already contains the micro-batch, it is skipped.
 
-    Use it in `foreachBatch` of a classic session. It sets `txnAppId` to the query's id, so that a query with a new checkpoint, which counts
-    micro-batches from 0 again, does not skip records.
+    Use it in `foreachBatch` of a classic session. It sets Delta's `txnAppId` to the query's id, so that a query with a new checkpoint, whose
+    micro-batches are numbered from 0 again, does not skip records.
 
     Args:
-        rows: The rows to write, derived from those that `foreachBatch` passes.
-        batch_id: The number that `foreachBatch` passes.
+        rows: The rows to write, derived from the DataFrame that `foreachBatch` passes.
+        batch_id: The micro-batch number that `foreachBatch` passes.
         name: Distinguishes several writes of one query to the same table. Without a name, the second write would be skipped.
 
     Raises:
@@ -156,7 +156,7 @@ def write_once(rows: DataFrame, batch_id: int, name: str = "") -> DataFrameWrite
     """
     context = getattr(rows.sparkSession, "sparkContext", None)
     query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
-    # Also compare the micro-batch's number: the thread of a thread pool may still have the local properties of another query.
+    # Also compare the micro-batch number: in a thread pool, a thread may still have the local properties of another query.
     if context is None or query is None or context.getLocalProperty("streaming.sql.batchId") != str(batch_id):
         raise ConfigurationError(
             "write_once: the query is unknown here; call it in foreachBatch of a classic session, or set Delta's options txnAppId and "

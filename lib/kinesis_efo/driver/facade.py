@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it properties of the session that it cannot determine."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass session properties to it that it cannot get itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _SESSION_TIMEOUT: Final = "spark.connect.session.manager.defaultSessionTimeout"
 _alive: Final[set[str]] = set()
-"""Ids of the sessions for which `keep_alive` makes calls."""
+"""Ids of the Spark Connect sessions that `keep_alive` currently keeps alive."""
 
 
 def read_stream(
@@ -39,9 +39,9 @@ def read_stream(
 ) -> DataFrame:
     """Read the streams of an application as a streaming DataFrame.
 
-    Like `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and passes the address of the
-    session's driver to the fetcher. In a classic session, it also listens for finished micro-batches, so that a stopped query's last
-    micro-batch is in the lease table.
+    Like `spark.readStream.format("kinesis-efo")`, but also works if Spark's discovery of data sources is off, and passes the driver's
+    address to the fetcher. In a classic session, it also reports each finished micro-batch, so that the lease table includes the last
+    micro-batch of a stopped query.
 
     It validates the options before Spark receives them and, in a classic session, the manifest as well. In a function of a Declarative
     Pipeline, it only describes the read, and Spark must discover the source.
@@ -50,8 +50,8 @@ def read_stream(
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
-        name: The source's name in the checkpoint: letters, digits and `_`. With names, and the setting
-            `spark.sql.streaming.queryEvolution.enableSourceEvolution`, a restart may add and remove sources. Spark 4.2 or newer.
+        name: The source's name in the checkpoint: letters, digits and `_`. If sources have names and the setting
+            `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on, a restart may add and remove sources. Spark 4.2 or newer.
         since: Where a new query starts, instead of `startingPosition`; see `read`.
         options: Any other options of the source. For example, `fetchers=8` fetches in eight Spark tasks while the query runs. To pass a
             dict, type it as `StreamKeywords`, or as `dict[str, Any]` if it comes from a file or the command line.
@@ -59,8 +59,8 @@ def read_stream(
     Raises:
         OptionsError: Options are invalid; the message lists all of them.
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
-        ConfigurationError: Fetchers would occupy all cores, or are not supported here (in a client of Spark Connect or a Declarative
-            Pipeline); `name` is not supported by this version of Spark; or `since` is invalid, or given twice.
+        ConfigurationError: Fetchers would occupy all cores or are not supported (in a Spark Connect client or a Declarative Pipeline);
+            this Spark version does not support `name`; or `since` is invalid or given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
@@ -88,7 +88,7 @@ def read_stream(
             KinesisEfoSource(checked).schema()
         else:
             register(spark)
-            # Identify this program by its session, because the JVM of a Spark Connect server serves several programs.
+            # Identify this program by its session id, because one Spark Connect server runs the queries of several programs.
             if session := getattr(spark, "session_id", None):
                 given[PROGRAM] = session
             if session is not None and session not in _alive:
@@ -124,22 +124,22 @@ def read(
     """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
 
     Needs neither a consumer nor leases, and does not affect running queries. Every action on the DataFrame reads the same records. Without
-    `until`, the read ends at the tips at the time of this call. Like `spark.read.format("kinesis-efo")`, but also works if Spark's
+    `until`, the read ends at the shards' tips at the time of this call. Like `spark.read.format("kinesis-efo")`, but also works if Spark's
     discovery of data sources is off.
 
     Args:
         spark: The session.
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
-        since: The start: a `datetime` or an ISO 8601 text, both with a time zone, or a `timedelta` before now. Defaults to the trim
+        since: The start: a `datetime` or an ISO 8601 string, both with a time zone, or a `timedelta` before now. Defaults to the trim
             horizon.
-        until: The end, exclusive, in the same form. Defaults to the tips.
+        until: The end (exclusive), in the same format. Defaults to the tips.
         options: Any other options of the source. To pass a dict, type it as `BatchKeywords`.
 
     Raises:
         OptionsError: Options are invalid; the message lists all of them.
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
-        StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not answer.
+        StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not respond.
         ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
         AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Determine the tips once for all actions: Spark Connect loads the source, and Spark 4.0 plans the read, again for each action.
+        # Get the time of the tips now. For each action, Spark Connect loads the source again, and Spark 4.0 plans the read again.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})
@@ -176,11 +176,11 @@ def read(
 
 
 def register(spark: SparkSession) -> None:
-    """Register the source with a session if it is not registered yet. Enables `format("kinesis-efo")` if Spark's discovery is off."""
+    """Register the source with a session if necessary, so that `format("kinesis-efo")` works even if Spark's discovery is off."""
     try:
         spark.dataSource.register(KinesisEfoSource)
     except AnalysisException as error:
-        # Spark 4.0 raises this error if its discovery has found the source. (Spark 4.3 registers it again.)
+        # Spark 4.0 raises this error if it has already discovered the source. (Spark 4.3 registers it again.)
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -188,8 +188,8 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Spark 4.3 warns about a source that is both discovered and registered, and warns again whenever it clones the session. With Spark
-    Connect, the callers have already registered the source, because a missing source is not reported in `load` but later.
+    Otherwise, Spark 4.3 would warn about a source that is both discovered and registered, again whenever it clones the session. With Spark
+    Connect, `load` does not report a missing source, so the callers have already registered it.
     """
     try:
         return reader.load()
@@ -203,7 +203,7 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the options as strings, for Spark."""
+    """Yield the names and values of the options as strings, as Spark requires."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:
@@ -217,7 +217,7 @@ def _texts(
 def _with_times(
     caller: str, given: dict[str, str], **times: datetime | timedelta | str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Add the positions for `since` and `until` to the options. Returns the options, and the names of the arguments that were given."""
+    """Add the positions for `since` and `until` to the options. Returns the options, and the names of the arguments that are set."""
     arguments = [argument for argument, value in times.items() if value is not None]
     for argument in arguments:
         name, value = {"since": "startingPosition", "until": "endingPosition"}[argument], times[argument]
@@ -238,13 +238,13 @@ def _with_times(
 
 
 def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], None]:
-    """Prevent the timeout of an idle Spark Connect session while this process runs. Does nothing for a classic session.
+    """Keep an idle Spark Connect session from timing out while this process runs. Does nothing for a classic session.
 
-    Without it, Spark Connect stops an idle session's queries after `spark.connect.session.manager.defaultSessionTimeout`.
+    Otherwise, Spark Connect stops an idle session's queries after `spark.connect.session.manager.defaultSessionTimeout`.
 
     Args:
         spark: The session.
-        seconds: Time between two calls to the server.
+        seconds: Interval of the calls to the server.
 
     Returns:
         A function that stops these calls.

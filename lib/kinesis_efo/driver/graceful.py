@@ -1,14 +1,13 @@
 """Stops a query on SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
-The offsets ensure that records are neither lost nor read twice, however a query ends. After a graceful stop, no micro-batch has to be
-repeated, and a restarted query begins immediately, because the leases were released.
+The offsets ensure that records are neither lost nor duplicated, whatever ends a query. A graceful stop also saves time: no micro-batch
+has to be repeated, and a restarted query begins immediately, because the leases have been released.
 
 Under `spark-submit`, an orchestrator signals the JVM, which would shut Spark down without notifying Python. Therefore, this module also
 handles signals in the JVM and passes them on to Python.
 
-Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes gives a pod half a minute to end. Therefore, a job
-also stops when its stop marker appears, a file or an S3 object at the location that `kinesis-efo emr submit` sets; `kinesis-efo emr stop`
-writes the marker.
+Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes kills a pod after half a minute. Therefore, a job
+also stops when its stop marker appears, a file or S3 object: `kinesis-efo emr submit` sets its location, `kinesis-efo emr stop` writes it.
 """
 
 from __future__ import annotations
@@ -39,23 +38,23 @@ MARKER: Final = "spark.kinesisEfo.stopMarker"
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The JDK raises the second message for a signal that arrives before the program has started.
+    # The second message is the JDK's, if the signal arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
 """Matches Hadoop's error when SIGINT or SIGTERM has ended a program that it had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal in this process: a signal to the process group may fail the query before it arrives here."""
+"""Seconds to wait for the signal to arrive in this process: a signal to the process group may fail the query before that."""
 
 
 @contextmanager
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """Yield an event that is set when this process or Spark's JVM receives SIGTERM or SIGINT, or when the job's stop marker appears.
 
-    A second signal to this process has its default effect. Leaving the context restores the previous handlers. Enter the context on the
-    main thread. The context manager `job` also stops the queries and reports failures.
+    A second signal of the same kind to this process is handled as before this context. Leaving the context restores the previous handlers.
+    Enter the context on the main thread. The context manager `job` also stops the queries and reports failures.
 
     Args:
-        spark: A session. With Spark Connect, only signals to this process set the event.
+        spark: A session. With a Spark Connect session, only signals to this process set the event.
 
     ```python
     with stop_signals(spark) as stopping:
@@ -64,7 +63,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """
     stopping = threading.Event()
     process = os.getpid()
-    # Use a SimpleQueue, whose `put` is reentrant, as a signal handler requires.
+    # Use a SimpleQueue: its `put` is reentrant, as required in a signal handler.
     requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -93,7 +92,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     try:
         yield stopping
     finally:
-        # Do nothing in a forked child, whose handlers were restored at the fork, and whose session belongs to the parent process.
+        # Do nothing in a forked child: its handlers were restored at the fork, and the session belongs to the parent process.
         if os.getpid() == process:
             for end in reversed(ends):
                 end()
@@ -141,8 +140,8 @@ def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience:
         True if the query was stopped; False if it ended by itself.
 
     Raises:
-        StreamingQueryException: The query failed, before or during the stop. If it failed only because the signal also ended a
-            process that Hadoop had started for it, the query counts as stopped: a restart repeats the micro-batch.
+        StreamingQueryException: The query failed, before or during the stop. A query that failed only because the signal also ended a
+            process that Hadoop had started for it counts as stopped: a restart repeats the micro-batch.
     """
     try:
         while not stopping.is_set():
@@ -164,12 +163,12 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
         patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
 
     Raises:
-        StreamingQueryException: The query failed, unless the only reason is that a signal ended a process that Hadoop had started.
+        StreamingQueryException: The query failed. Not raised if it failed only because a signal ended a process that Hadoop had started.
     """
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # On a busy host, a check rarely finds the query between two micro-batches, so the next micro-batch's start is also accepted.
+    # On a busy host, this loop may never see the query between two micro-batches, so it also ends when the next one has started.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -188,7 +187,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
 
 
 def is_stop(error: Exception, stopping: threading.Event) -> bool:
-    """Whether a query failed only because the signal to stop also ended a process that Hadoop had started for it."""
+    """Whether a query failed only because the stop signal also ended a process that Hadoop had started for it."""
     if not (_killed_by_signal(error) and stopping.wait(_SIGNAL_SECONDS)):
         return False
     _warn_cut_short()
@@ -196,7 +195,7 @@ def is_stop(error: Exception, stopping: threading.Event) -> bool:
 
 
 def _killed_by_signal(error: object) -> bool:
-    # Also search the stack traces, because Hadoop's exception has no message.
+    # Also search the stack traces, because the message of Hadoop's exception is empty.
     while error is not None:
         if _KILLED_BY_SIGNAL.search(f"{error}\n{getattr(error, '_stackTrace', '')}"):
             return True
@@ -245,7 +244,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # Continue without the JVM's signals: a JVM with the option -Xrs rejects signal handlers.
+            # A JVM with the option -Xrs rejects signal handlers. Continue without the signals that it receives.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,
@@ -263,7 +262,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
 def watch_marker(
     spark: SparkSession, found: Callable[[], None], *, every: float = _MARKER_SECONDS
 ) -> Callable[[], None]:
-    """Start a thread that calls `found` once the stop marker exists. Checks every `every` seconds. Returns a function that ends the thread."""
+    """Start a thread that calls `found` when the stop marker exists, checked every `every` seconds. Returns a function that ends it."""
     location = spark.conf.get(MARKER, None)
     if location is None:
         return lambda: None
@@ -274,7 +273,7 @@ def watch_marker(
         while not ended.wait(every):
             try:
                 there = _exists(spark, location)
-            # OSError: the JVM is gone.
+            # If the JVM is gone, an OSError is raised.
             except (Py4JError, OSError) as error:
                 if not warned and not ended.is_set():
                     logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)

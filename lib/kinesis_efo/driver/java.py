@@ -1,4 +1,4 @@
-"""Finds this host's Java, and checks whether Spark 4 runs on it."""
+"""Finds this host's Java installation, and checks whether Spark 4 runs on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 OLDEST: Final = 17
 """Oldest Java version that Spark 4 runs on (Spark's documentation, "Overview")."""
 _TOO_NEW: Final = 24
-"""First Java version that Spark 4.0 and 4.1 do not run on: it lacks the security manager, which their Hadoop calls."""
+"""First Java version on which Spark 4.0 and 4.1 do not run: it lacks the security manager, which their Hadoop uses."""
 _FIX: Final = f"point JAVA_HOME to a Java of version {OLDEST} or later"
 
 
@@ -25,11 +25,11 @@ class Java:
 
     runs_spark: bool | None  # Whether Spark 4 runs on this Java; None if unknown
     detail: str
-    fix: str = ""  # How to get a suitable Java; empty if this Java is suitable
+    fix: str = ""  # What to do to get a suitable Java; empty if this Java is suitable
 
     @property
     def remedy(self) -> str:
-        """An error message for a missing or unsuitable Java, which explains how to install a suitable Java."""
+        """The error message for a missing or unsuitable Java. Explains how to install a suitable version."""
         return (
             f"Spark needs Java 17 or 21, but {self.detail}. Install one (Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; "
             "macOS: brew install openjdk@17; else https://adoptium.net) and, if it is not the java on the PATH, point JAVA_HOME to it"
@@ -61,5 +61,5 @@ def find_java(environment: Mapping[str, str] = os.environ, spark: str | None = N
 def _pyspark() -> str:
     try:
         return metadata.version("pyspark")
-    except metadata.PackageNotFoundError:  # for example on EMR: PySpark is part of Spark there
+    except metadata.PackageNotFoundError:  # for example on EMR, where PySpark is a part of Spark and not a package
         return ""

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 FAILED: Final = 1
 INTERRUPTED: Final = 130
-"""The exit code that shells report for a program that Ctrl-C has ended."""
+"""The exit code of a program ended by Ctrl-C, as shells report it."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _NEXT_QUERY_SECONDS: Final = 0.5
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
@@ -39,10 +39,10 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
 
     When this process or Spark's JVM receives SIGTERM or Ctrl-C, or the job's stop marker appears, every query of the session is stopped
     after its micro-batch, and so is each query that the program starts later. Then `awaitTermination()` returns, and the program continues
-    and ends with exit code 0. If no query is running at the signal, Spark is stopped, and the exit code is 130, as after a second Ctrl-C.
+    and ends with exit code 0. If no query is running at that time, Spark is stopped, and the exit code is 130, as after a second Ctrl-C.
 
-    If the body or a query that is being stopped fails, the exit code is the `exit_code` of this library's error, or 1. The last lines on
-    stderr are the reason: this library's complete message, even if Spark has wrapped it in another error.
+    If the body or a query that is being stopped fails, the exit code is the `exit_code` of this library's error, or 1 for other errors. The
+    last lines on stderr are the reason: this library's complete message, even if Spark has wrapped it in another error.
 
     Leaving the context always stops Spark. Enter the context on the main thread.
 
@@ -75,7 +75,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     except Exception as error:
         failure = error
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
-        # Print the whole traceback only if the reason does not explain the error, otherwise only its lines in the program's files.
+        # If the reason explains the error, print only the traceback's frames in the program's files, otherwise the whole traceback.
         if exit:
             sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         found = cause(error)
@@ -97,9 +97,9 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
 
 
 class _Failures(ProgressListener):
-    """Prints why queries fail. Replaces Spark's log, which has a hundred lines for each failure.
+    """Prints why queries fail, in place of Spark's log, which has a hundred lines for each failure.
 
-    This library's messages are printed after `delay` seconds: if the program awaits the failed query, `job` prints the message instead.
+    This library's messages are printed after `delay` seconds, unless `job` prints them earlier because the program awaits the query.
     """
 
     hears_progress = False
@@ -108,10 +108,10 @@ class _Failures(ProgressListener):
         self._delay = delay
         self._waiting: set[str] = set()
         self.restores: list[Callable[[], object]] = []
-        """Functions that restore Spark's log levels, to call after Spark has ended."""
+        """Functions that restore Spark's log levels. They are called after Spark has ended."""
 
     def hear(self, spark: SparkSession) -> None:
-        """Start printing failures of a session's queries, and turn off Spark's log of them. Does nothing with Spark Connect."""
+        """Start printing why a session's queries fail, and turn off Spark's log for failures. Does nothing with Spark Connect."""
         if not isinstance(spark, SparkSession):
             return
         try:
@@ -135,7 +135,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def report(self, *messages: str, but: str = "") -> None:
-        """Print delayed messages: `messages`, or all without arguments. Skips messages that are part of `but`, which the caller prints."""
+        """Print delayed messages now: `messages`, or all if none are given. Skips those that `but` contains, which the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:
@@ -157,9 +157,9 @@ def _log_level(spark: SparkSession, names: Sequence[str], level: str) -> Callabl
 
 @contextmanager
 def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _Failures) -> Iterator[None]:
-    """Stop the session's queries if `stopping` is set during the body. If there are none, stop Spark and raise KeyboardInterrupt.
+    """Stop the session's queries if `stopping` is set during the body. If no query is running, stop Spark and raise KeyboardInterrupt.
 
-    Raises the error of a query that failed while it was being stopped, because the body may not wait for the query.
+    Raises the error of a query that fails while it is being stopped, because the body may not be waiting for this query.
     """
     left, early, process = threading.Event(), threading.Event(), os.getpid()
     failed: list[StreamingQueryException] = []
@@ -183,11 +183,11 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             spark.stop()
             return
         with suppress(Py4JError, TypeError):
-            # Until Spark has ended, suppress its late warning that a query stopped between two micro-batches had no job to cancel.
+            # Suppress Spark's warning that a query that was stopped between two micro-batches has no job to cancel. It may appear late.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         try:
             stop_queries()
-            # Repeat this until the body ends, because the body may start another query.
+            # Repeat this until the body ends, because the body may start more queries.
             while not left.wait(_NEXT_QUERY_SECONDS):
                 stop_queries()
         except Exception as error:
@@ -201,11 +201,11 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
     except (Exception, SystemExit) as error:
         ended = error
     finally:
-        if os.getpid() == process:  # a forked child may have inherited locked events, which would block forever
+        if os.getpid() == process:  # in a forked child, the locks of the events may be held, which would block forever
             left.set()
             stopping.set()
     succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)
-    # Stopping Spark causes errors in the body, which may have caught them.
+    # If Spark was stopped early, report an interruption: the body's errors are only consequences, and the body may have caught them.
     if early.is_set() and (succeeded or isinstance(ended, Exception)):
         raise KeyboardInterrupt from None
     # Wait until all queries are stopped, even if the body has ended before.
@@ -218,7 +218,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
 
 def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
     try:
-        # Silence the JVM, which would otherwise log after the reason has been printed as the last line.
+        # Silence the JVM: its log must not follow the reason, which is printed last.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
             spark.sparkContext.setLogLevel("ERROR")
         spark.stop()
@@ -226,5 +226,5 @@ def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quiet
         for restore in restores:
             restore()
     except (Py4JError, OSError) as error:
-        # After a failed job, log this for debugging only, because the job's error is the reason that matters.
+        # If the job has failed, log this only for debugging, because the job's own error matters more.
         logger.log(logging.DEBUG if quietly else logging.WARNING, "Spark did not stop cleanly: %s", error)

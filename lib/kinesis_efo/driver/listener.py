@@ -1,6 +1,6 @@
 """Listeners for finished micro-batches: `LagListener` reports them to users, `FinishedListener` to runs.
 
-They skip other sources, which they recognize by the form of the offsets.
+They skip sources whose offsets do not have the format of this library.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _listened: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 class ProgressListener(StreamingQueryListener):
-    """A listener for finished micro-batches and ended queries that gets a micro-batch's progress from the JVM in a single call.
+    """Base class of listeners that need only a single call to the JVM to get a micro-batch's progress.
 
     PySpark's listener calls the JVM once per field: about a hundred calls and 36 ms of CPU time for each micro-batch.
     """
 
     hears_progress = True
-    """Whether `onQueryProgress` is called. If not, the progress of micro-batches is not fetched."""
+    """Whether to call `onQueryProgress`. If False, the progress is not fetched from the JVM."""
     _wrapper: Any = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -60,7 +60,7 @@ class ProgressListener(StreamingQueryListener):
         """Does nothing. Called after each micro-batch, in Spark's listener thread; must return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Does nothing: `awaitTermination` raises the query's exception."""
+        """Does nothing. `awaitTermination` raises the exception of a failed query."""
 
     @property
     def _jlistener(self) -> Any:
@@ -72,7 +72,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 class _FromJvm:
-    """Receives calls from the JVM for a listener."""
+    """Receives the JVM's calls for a `ProgressListener`."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener
@@ -85,7 +85,7 @@ class _FromJvm:
             return
         progress = json.loads(event.progress().json())
         for source in progress["sources"]:
-            # Convert offsets to JSON, like Spark 4.3. Spark 4.0 formats them as Python literals, which take five times as long to parse.
+            # Convert offsets to JSON, as Spark 4.3 does. Spark 4.0 formats them as Python literals, which are five times slower to parse.
             for offset in ("startOffset", "endOffset", "latestOffset"):
                 if not isinstance(source[offset], str):
                     source[offset] = json.dumps(source[offset])
@@ -113,8 +113,8 @@ class BatchProgress:
         millis_behind: Upper bound of each shard's lag at the end of the micro-batch, in milliseconds: the lag when the micro-batch was
             planned, plus its duration; empty if unknown.
         shards: Number of shards that are being read.
-        bytes: Bytes of the micro-batch as Kinesis sent them; None if unknown.
-        data_bytes: Estimated bytes of its records' data, which `maxBytesPerTrigger` counts; None if unknown.
+        bytes: Size of the micro-batch as sent by Kinesis; None if unknown.
+        data_bytes: Estimated size of the records' data, which `maxBytesPerTrigger` limits; None if unknown.
     """
 
     query: str
@@ -132,7 +132,7 @@ class BatchProgress:
         return max(self.millis_behind.items(), key=lambda item: item[1], default=None)
 
     def __str__(self) -> str:
-        """One line for a log.
+        """Return one line for a log.
 
         >>> lag = {ShardKey("orders", "shardId-000000000003"): 350}
         >>> print(BatchProgress("archive", 12, 5000, 1.25, lag, 4))
@@ -178,7 +178,7 @@ class LagListener(ProgressListener):
 def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgress]:
     """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives.
 
-    Empty before the first micro-batch, and for queries that have only other sources.
+    The list is empty before the first micro-batch, and for queries with only other sources.
     """
     last: Any = getattr(query, "lastProgress", query)
     found = []
@@ -187,7 +187,7 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
             end = Offset.from_json(offset_json(source.endOffset))
         except ValueError:
             continue
-        # In Spark 4.0, `latestOffset` is an offset, which `parse` treats as an empty report.
+        # In Spark 4.0, `latestOffset` is an offset without a report, which `parse` converts to an empty report.
         report = Report.parse(source.latestOffset)
         if report == Report():
             report = read_note(notes_directory(), end)
@@ -206,21 +206,21 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
     return found
 
 
-# -- for runs
+# -- reports to runs
 
 
 class _MarkedOffset(msgspec.Struct):
-    """An offset of which only the mark is parsed: parsing the positions of thousands of shards would take long."""
+    """An offset, of which only the mark is parsed, because parsing the positions of thousands of shards would be slow."""
 
     streams: msgspec.Raw
     mark: str
 
 
 class FinishedListener(ProgressListener):
-    """Reports finished micro-batches to the runs of this Spark program, by the marks of their end offsets.
+    """Reports finished micro-batches to the runs of this Spark program. The marks of the end offsets identify the micro-batches.
 
-    A run also infers that a micro-batch has finished when Spark requests the end of the next one. But the query may stop earlier, for
-    example with `Trigger.AvailableNow` in Spark 4.0, which runs only one micro-batch, or between two triggers that are far apart.
+    A run also infers that a micro-batch has finished when Spark requests the end of the next one. But there may be no next one: Spark 4.0
+    runs only one micro-batch with `Trigger.AvailableNow`, and a query with rare triggers may be stopped before the next one.
     """
 
     def __init__(self, directory: Path, jvm: Process) -> None:
@@ -228,7 +228,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report a finished micro-batch to the runs. If a report is lost, the run infers it when Spark requests the next micro-batch."""
+        """Report a finished micro-batch to the runs. If a report is lost, a run infers the end when Spark requests the next micro-batch."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
@@ -265,7 +265,7 @@ def mark_of(offset: str | None) -> Mark | None:
 
 
 def listen(spark: SparkSession) -> bool:
-    """Add a `FinishedListener` to a classic session that does not have one. Returns whether the session has a `FinishedListener`."""
+    """Add a `FinishedListener` to a session if necessary and possible (not with Spark Connect). Returns whether the session has one."""
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:
             jvm: Any = spark.sparkContext._jvm
@@ -279,7 +279,7 @@ def listen(spark: SparkSession) -> bool:
 
 
 def offset_json(offset: str | None) -> str:
-    """Return the JSON text of an offset in a query's progress, which a Spark Connect 4.0 client formats as a Python literal.
+    """Return the JSON text of an offset in a query's progress. A Spark Connect 4.0 client formats the offset as a Python literal.
 
     >>> offset_json("{'a': None}")
     '{"a": null}'

@@ -1,4 +1,4 @@
-"""Finds this library's message in a Spark error, which wraps the message in tracebacks of two languages."""
+"""Finds this library's error message in a Spark error, which surrounds it with Python and Java tracebacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo.driver.java import find_java
 from kinesis_efo.errors import NOTE, KinesisEfoError, OptionsError
 
 _OURS: Final = re.compile(
-    # The message may have several lines, such as one for each wrong option. The error's serialized data may follow after `NOTE`.
+    # The message may have several lines, such as one for each invalid option. A line with `NOTE` and the error's data may follow.
     rf"^[ \t]*(?:[\w.]*\.)?kinesis_efo\.[\w.]*\.(?P<message>\w+: .*(?:\n(?!\s|={{3}} |{NOTE}).+)*)(?:\n{NOTE}(?P<data>.*}}))?",
     re.MULTILINE,
 )
@@ -23,7 +23,7 @@ _RAISED: Final = re.compile(
     r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<message>\S.*(?:\n(?!\s|={3} ).+)*)",
 )
 _SQL_STATES: Final = re.compile(r"(?:\s*SQLSTATE: \w+)+\s*$")
-# Matches the errors that Spark raises when a Python process has died. Spark shows an EOFException's missing message as `null` or nothing.
+# Matches Spark's errors after a Python process has died. Spark shows the missing message of an EOFException as `null` or as nothing.
 _GONE: Final = re.compile(
     r"java\.io\.EOFException(?!: )|Python worker exited unexpectedly|terminated with exception:\s*(?:null\b\s*)?(?:SQLSTATE|=== |\Z)"
     r"|\Anull\s*(?:=== |\Z)"
@@ -33,7 +33,7 @@ _NO_LIBRARY: Final = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] [^\n]*\bkinesis-efo\
 
 _DAMAGED: Final = re.compile(r"Failed to read log file \S+?\. [^\n]*?(?= SQLSTATE|$)", re.MULTILINE)
 
-# Parts of errors that Spark raises before it calls this library, and what to tell the user instead.
+# Parts of the messages of errors that Spark raises before it calls this library, and the messages to print instead.
 _REFUSED: Final = (
     (
         "kinesis-efo does not support Update mode",
@@ -54,7 +54,7 @@ _REFUSED: Final = (
 
 
 def own_message(error: BaseException | str) -> str | None:
-    """Return this library's complete message, with the exception's name, from an error or its text; None without such a message.
+    """Extract this library's complete message, with the exception's name, from an error or its text. Returns None if there is none.
 
     >>> own_message(ValueError("Traceback ...\\nkinesis_efo.errors.OptionsError: 'a' is wrong\\n'b' is, too\\n SQLSTATE: 38000"))
     "OptionsError: 'a' is wrong\\n'b' is, too"
@@ -64,7 +64,7 @@ def own_message(error: BaseException | str) -> str | None:
 
 
 def _found(error: BaseException | str) -> re.Match[str] | None:
-    # Add the name of the class to an error that Spark has not wrapped, since its text lacks the traceback with the name.
+    # If Spark has not wrapped the error, its text does not contain the class name, so add this name.
     text = error if isinstance(error, str) else f"{type(error).__module__}.{type(error).__qualname__}: {error}"
     found = list(_OURS.finditer(text))
     return found[-1] if found else None
@@ -73,14 +73,14 @@ def _found(error: BaseException | str) -> re.Match[str] | None:
 def cause(error: BaseException | str | None) -> KinesisEfoError | None:
     """Return this library's error that Spark has wrapped in another error.
 
-    Spark passes on errors of Python sources as text: in an `AnalysisException` of `load()` and `start()`, a `StreamingQueryException` of a
-    query, and the text of a `QueryTerminatedEvent`.
+    Spark passes errors of Python sources on as text: in the `AnalysisException` of `load()` and `start()`, in a query's
+    `StreamingQueryException`, and in a `QueryTerminatedEvent`.
 
     Args:
         error: The caught error, or the text in `event.exception` of a listener's `onQueryTerminated`.
 
     Returns:
-        An error with the original class, message and data; None if the error is not this library's.
+        An error with the original class, message and data; None if the error is not from this library.
 
     >>> cause("Traceback ...\\nkinesis_efo.errors.DataLossError: shard orders:shardId-0: gone\\n SQLSTATE: 38000")
     DataLossError('shard orders:shardId-0: gone')
@@ -101,7 +101,7 @@ def cause(error: BaseException | str | None) -> KinesisEfoError | None:
 
 
 def explanation(error: BaseException) -> str | None:
-    """Return this library's message in an error, or the likely cause of a Spark error whose message is unclear; None for other errors."""
+    """Return this library's message in an error, or an explanation of a Spark error with an unclear message; None for other errors."""
     text = str(error).strip()
     if own := own_message(error):
         return own
@@ -146,7 +146,7 @@ def _raised_in_py4j(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's text for users: the result of `explanation`, else a Python exception's message, else Spark's first lines.
+    """Return the text of an error for users: the result of `explanation`, else the last Python exception's message, else the first lines.
 
     >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
     'RuntimeError: [PATH_NOT_FOUND] no path'

@@ -1,4 +1,4 @@
-"""Runs fetchers as Spark jobs: one supervisor for each Spark context, and one job for each run that has fetchers in tasks."""
+"""Runs fetchers in Spark tasks: each Spark context has one supervisor, which starts a Spark job for each run with such fetchers."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ _making: Final = threading.Lock()
 
 
 class Times(NamedTuple):
-    """Times of a supervisor in seconds."""
+    """Intervals and pauses of a supervisor, in seconds."""
 
-    look: float = 2.0  # Interval of the checks whether Spark was stopped
+    look: float = 2.0  # How often to check whether Spark was stopped
     first_pause: float = 1.0  # Pause before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # A warning is logged if no task of a micro-batch has run for this long
+    no_core: float = 30.0  # Warn if tasks of micro-batches have been waiting for this long and none has run
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
-    """Return the session's supervisor, creating it on the first call. Raises ConfigurationError if fetchers occupy all cores."""
+    """Return the session's supervisor, creating it on the first call. Raises ConfigurationError if fetchers would occupy all cores."""
     check_cores(spark.sparkContext.master or "", fetchers, spark.sparkContext.defaultParallelism)
     for name in _KILLS:
         if str(spark.conf.get(name, "false")).lower() == "true":
@@ -69,7 +69,7 @@ def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None
 
 
 def check_cores(master: str, fetchers: int, cores_here: int) -> None:
-    """Raise ConfigurationError if fetchers occupy all cores. Checks only local mode, where the number of cores is known.
+    """Raise ConfigurationError if fetchers would occupy all cores. Only checks local mode, in which the number of cores is known.
 
     >>> check_cores("local[4]", 3, 2)
     >>> check_cores("yarn", 400, 2)
@@ -92,10 +92,10 @@ def _is_running(spark: SparkSession) -> bool:
 
 
 class Supervisor:
-    """Starts and ends the fetchers for one session, until Spark is stopped. Use `supervisor_of` to get it.
+    """Starts and ends the fetchers of one Spark context's runs, until Spark is stopped. Use `supervisor_of` to get the supervisor.
 
-    Runs connect to the supervisor through a Unix socket at `path`, in a directory that only this user can enter. The socket exists until
-    Spark is stopped, because any number of queries may be started from a DataFrame.
+    Runs connect to the Unix socket at `path`, in a directory that only this user can enter. The socket exists until Spark is stopped,
+    because any number of queries may be started from a DataFrame.
     """
 
     def __init__(self, spark: SparkSession, times: Times) -> None:
@@ -110,7 +110,7 @@ class Supervisor:
         threading.Thread(target=self._accept, name="kinesis-efo supervisor", daemon=True).start()
 
     def serves(self, spark: SparkSession) -> bool:
-        """Whether this supervisor starts the fetchers of a session."""
+        """Whether this supervisor is running and belongs to a session's Spark context."""
         return not self.ended and self._spark.sparkContext is spark.sparkContext and _is_running(spark)
 
     def _listening(self) -> socket.socket:
@@ -131,7 +131,7 @@ class Supervisor:
                 try:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
-                    if not Path(self.path).exists():  # for example, a cleaner of temporary files has removed it
+                    if not Path(self.path).exists():  # for example, because a cleanup of temporary files has removed it
                         with suppress(OSError):  # retried after the next timeout
                             removed, self._socket = self._socket, self._listening()
                             removed.close()
@@ -141,7 +141,7 @@ class Supervisor:
                     target=self._serve, args=(connection,), name="kinesis-efo fetchers", daemon=True
                 ).start()
         finally:
-            # Set this even after an error such as too many open files, so that the next DataFrame gets a new supervisor.
+            # Set this even after an error, such as too many open files, so that the next DataFrame gets a new supervisor.
             self.ended = True
             self._socket.close()
             self._remove()
@@ -167,7 +167,7 @@ class Supervisor:
 
 
 class _Job:
-    """The Spark job of one run's fetchers. A thread restarts the job if it fails."""
+    """The Spark job that runs the fetchers of one run. A thread restarts the job if it fails."""
 
     def __init__(self, spark: SparkSession, plan: FetcherPlan, connection: socket.socket, times: Times) -> None:
         assert plan.options.fetchers is not None
@@ -214,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if tasks of micro-batches have been waiting for some time and none is running: fetchers then occupy all cores."""
+        """Warn if tasks of micro-batches have been waiting for some time and none is running, because fetchers occupy all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):
@@ -249,11 +249,11 @@ def _received(connection: socket.socket) -> FetcherPlan | None:
     return None
 
 
-# -- in tasks
+# -- code that runs in tasks
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that runs a fetcher in a task and yields no rows. The fetcher's number is the task's partition number."""
+    """Return the function that runs a fetcher in a Spark task. It does not yield rows. The fetcher's number is the task's partition id."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -280,7 +280,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def _here(options: SourceOptions) -> SourceOptions:
-    """Return the options for a task: without the addresses of the driver's host, unless all Spark processes run on that host."""
+    """Return the options for a fetcher in a task: without addresses of the driver's host, unless all Spark processes run on this host."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

@@ -1,6 +1,6 @@
-"""`kinesis_efo.low_latency`: Spark settings for short micro-batches, depending on where the checkpoints are.
+"""`kinesis_efo.low_latency`: Spark settings for short micro-batches, depending on where the checkpoints are stored.
 
-The effect of each setting was measured; docs/how-to/latency.md has the figures and the cost of each.
+docs/how-to/latency.md describes the measured effect and the cost of each setting.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LowLatency:
     """The result of `low_latency`. `print` shows it line by line.
 
     Attributes:
-        settings: Settings that were set in the session, for queries that are started from now on, or in the session builder.
+        settings: Settings that were changed in the session, for queries that are started from now on, or in the session builder.
         at_start: Settings that the running session lacks and that can only be set when a session starts.
-        left: Why other settings were not changed, by the name of the setting.
+        left: Settings that were not changed, with the reason for each.
     """
 
     settings: dict[str, str] = field(default_factory=dict)
@@ -48,16 +48,16 @@ class LowLatency:
 def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str | os.PathLike[str]) -> LowLatency:
     """Shorten the micro-batches of a session's queries. Call it before queries are started. Calling it again is harmless.
 
-    Settings that already have a value are not changed. Settings that would make checkpoints less safe or would not help are not changed
-    either; the result contains the reason.
+    Settings that already have a value are not changed, nor are settings that would not help or would make checkpoints less safe. The
+    result contains the reasons.
 
     Args:
-        spark: The builder of a classic session, before it creates the session. Later settings of the builder override these. Or a running
-            session, classic or of Spark Connect, in which some settings cannot be changed anymore.
+        spark: The builder of a classic session, before it creates the session; later settings of the builder override these. Or a running
+            session, classic or Spark Connect, in which some settings cannot be changed anymore.
         checkpoint: The `checkpointLocation` of the queries: what is fast on local disks is not safe on an object store.
 
     Returns:
-        The changed settings, and those to pass to `spark-submit` if the session is already running.
+        The changed settings and, if the session is already running, the settings to pass to `spark-submit`.
 
     Raises:
         ConfigurationError: `checkpoint` is empty.
@@ -77,7 +77,7 @@ def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str |
     if hasattr(spark, "config"):
         builder = spark
         try:
-            spark = SparkSession.active()  # which the builder would return
+            spark = SparkSession.active()  # the builder would return this session
         except PySparkRuntimeError:
             done.settings[DAEMON] = _DAEMON
             _choose_manager(None, pyspark.__version__, urlsplit(place).scheme.lower(), place, done)
@@ -95,7 +95,7 @@ def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str |
 
 
 def _choose_manager(present: str | None, version: str, scheme: str | None, place: str, done: LowLatency) -> None:
-    """For checkpoints on local disks, select Spark's older checkpoint file manager: the default manager starts a process for each file."""
+    """For checkpoints on local disks, select Spark's older checkpoint file manager, because the default one starts a process per file."""
     fast = manager_class(version)
     if present not in (None, "", fast):
         done.left[MANAGER] = f"it is {present}"
@@ -108,14 +108,14 @@ def _choose_manager(present: str | None, version: str, scheme: str | None, place
 
 
 def manager_class(version: str) -> str:
-    """Return the name of the checkpoint file manager that does not start processes, which depends on the Spark version."""
+    """Return the class name, in a Spark version, of the checkpoint file manager that does not start processes."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"
 
 
 def _scheme(spark: SparkSession, place: str) -> str | None:
-    """Return the scheme of a path's file system; None if only the Spark Connect server can determine it."""
+    """Return the scheme of a path's file system; None if only the Spark Connect server knows the default file system."""
     if scheme := urlsplit(place).scheme:
         return scheme.lower()
     if not isinstance(spark, SparkSession):

@@ -129,7 +129,7 @@ _NAMES: Final = {
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _FORMER: Final = {"BlockingProducer": "Producer", "await_stop": "wait_for_stop"}
-"""Deprecated names with their new names. They keep working for one minor version."""
+"""Deprecated names, mapped to their new names. They keep working for one minor version."""
 
 
 def __getattr__(name: str) -> Any:

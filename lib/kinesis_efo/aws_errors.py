@@ -45,7 +45,7 @@ class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
 
 
 class NoAnswerError(HTTPClientError):  # type: ignore[misc]  # botocore has no types
-    """A call did not receive a response before its deadline, even though a connection may be open."""
+    """A call did not receive a response before its deadline. Its connection may still be open."""
 
     fmt = "{operation}: no answer from {endpoint_url} within {seconds:.3g} s"
 

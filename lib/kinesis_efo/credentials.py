@@ -160,7 +160,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
 
 
 def _ending_helpers(session: Any) -> Any:
-    """Make a session kill its `credential_process`, or that of a `source_profile`, if the call that waits for it is cancelled or times out.
+    """Make a session kill a `credential_process`, also one of a `source_profile`, if the call that waits for it is cancelled or times out.
 
     The SDK would leave the program running. Returns the session's chain of credential providers. The program's child processes are not
     killed: this would require a separate process group, which could not prompt on the terminal.

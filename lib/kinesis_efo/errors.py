@@ -203,7 +203,7 @@ class ProducerClosedError(WriteError):
 
 
 class DataLossError(KinesisEfoError):
-    """Records that should be read are gone: they, or their whole shard, are older than the stream's retention.
+    """Records that should be read are lost: they, or their whole shard, are older than the stream's retention.
 
     Attributes:
         causes: A description of the loss for each shard; empty if another process raised the error.

@@ -102,7 +102,7 @@ def parse_manifest(text: str | bytes, source: str) -> Manifest:
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        # Do not quote the text, which may be a secret whose location was given by mistake.
+        # Do not quote the text: if the manifest's location is wrong, the text may be a secret.
         raise ManifestError(f"manifest {source} is not valid JSON (truncated?): {error}") from None
     if not isinstance(data, dict):
         raise ManifestError(f"manifest {source} must be a JSON object; got {type(data).__name__}")

@@ -172,7 +172,7 @@ def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
 
 
 def send_as_is(client: Any, operation: str, parameter: str) -> None:
-    """Make a client send `parameter`, encoded JSON, as the whole body of an operation. The other parameters only determine the endpoint."""
+    """Make a client send `parameter`, which is encoded as JSON, as a request's whole body. Other parameters only determine the endpoint."""
 
     def set_aside(params: dict[str, Any], context: dict[str, Any], **_: Any) -> dict[str, Any]:
         context[_BODY] = params[parameter]

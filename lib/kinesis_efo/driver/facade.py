@@ -51,7 +51,7 @@ def read_stream(
         manifest: A path, `ssm:///name` or `s3://bucket/key`.
         streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
         name: The source's name in the checkpoint: letters, digits and `_`. If sources have names and the setting
-            `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on, a restart may add and remove sources. Spark 4.2 or newer.
+            `spark.sql.streaming.queryEvolution.enableSourceEvolution` is on, a restart may add and remove sources. Requires Spark 4.2.
         since: Where a new query starts, instead of `startingPosition`; see `read`.
         options: Any other options of the source. For example, `fetchers=8` fetches in eight Spark tasks while the query runs. To pass a
             dict, type it as `StreamKeywords`, or as `dict[str, Any]` if it comes from a file or the command line.
@@ -61,7 +61,7 @@ def read_stream(
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
         ConfigurationError: Fetchers would occupy all cores or are not supported (in a Spark Connect client or a Declarative Pipeline);
             this Spark version does not support `name`; or `since` is invalid or given twice.
-        AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
+        AnalysisException: In a Spark Connect session: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read_stream(
@@ -141,7 +141,7 @@ def read(
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
         StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not respond.
         ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
-        AnalysisException: In a session of Spark Connect: the manifest is wrong; `kinesis_efo.cause` returns the original error.
+        AnalysisException: In a Spark Connect session: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 
     ```python
     df = kinesis_efo.read(
@@ -158,7 +158,7 @@ def read(
     ends = BatchOptions.parse({**given, **hints}).source.ends
     if not in_pipeline():
         at_tips = None in (ends.everywhere, *ends.streams.values(), *ends.shards.values())
-        # Get the time of the tips now. For each action, Spark Connect loads the source again, and Spark 4.0 plans the read again.
+        # Determine the end of the read once: for each action, Spark Connect loads the source again, and Spark 4.0 plans the read again.
         if _is_driver(spark):
             hints[CORES] = str(spark.sparkContext.defaultParallelism)
             source = KinesisEfoSource({**given, **hints})
@@ -188,8 +188,8 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Otherwise, Spark 4.3 would warn about a source that is both discovered and registered, again whenever it clones the session. With Spark
-    Connect, `load` does not report a missing source, so the callers have already registered it.
+    Otherwise, Spark 4.3 would warn about a source that is both discovered and registered, and repeat this whenever it clones the session.
+    With Spark Connect, `load` does not report a missing source, so the callers have already registered it.
     """
     try:
         return reader.load()

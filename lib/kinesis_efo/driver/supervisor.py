@@ -1,4 +1,4 @@
-"""Runs fetchers in Spark tasks: each Spark context has one supervisor, which starts a Spark job for each run with such fetchers."""
+"""Runs fetchers in Spark tasks: each Spark context has one supervisor, which starts a Spark job for each run that uses such fetchers."""
 
 from __future__ import annotations
 

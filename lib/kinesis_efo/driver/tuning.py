@@ -108,7 +108,7 @@ def _choose_manager(present: str | None, version: str, scheme: str | None, place
 
 
 def manager_class(version: str) -> str:
-    """Return the class name, in a Spark version, of the checkpoint file manager that does not start processes."""
+    """Return the class name of the checkpoint file manager that does not start processes. It depends on the Spark version."""
     major, minor = (int(part) for part in re.findall(r"\d+", version)[:2])
     package = _STREAMING if (major, minor) < (4, 1) else f"{_STREAMING}checkpointing."
     return f"{package}FileSystemBasedCheckpointFileManager"

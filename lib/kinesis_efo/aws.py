@@ -51,7 +51,7 @@ def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
 
 
 CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
-"""Client configuration for control-plane calls, which the SDK retries. The library retries subscriptions itself."""
+"""Default client configuration, for calls that the SDK retries. The library retries subscriptions itself."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
@@ -65,7 +65,7 @@ INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 
 
 CONTROL_SECONDS: Final = 60.0
-"""Maximum duration of a control-plane call in seconds, including sign-in and retries."""
+"""Maximum duration of a call in seconds, including sign-in and retries. Does not apply to GetRecords and PutRecords."""
 
 COMMAND_SECONDS: Final = 10.0
 """Maximum duration of an AWS call of a command-line tool in seconds, including sign-in and retries."""
@@ -281,7 +281,7 @@ class _Limit:
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
     """Make a session limit its calls, validate endpoints and responses, and send times with milliseconds in every botocore version.
 
-    `seconds` limits each control-plane call of the session's clients, including the SDK's sign-in calls. Returns the session.
+    `seconds` limits each call of the session's clients except GetRecords and PutRecords, including sign-in calls. Returns the session.
     """
     session.register("creating-serializer.kinesis", send_exact_times)
     session.register("creating-client-class", _Limit(seconds, session).on_class)
@@ -361,7 +361,7 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Creates aiobotocore clients. `seconds` limits each control-plane call, including sign-in and retries.
+    """Creates aiobotocore clients. `seconds` limits each call, including sign-in and retries, except GetRecords and PutRecords.
 
     If `given` is set, its credentials and profile are used instead of those from the environment.
     """

@@ -1,7 +1,7 @@
 """One HTTP/2 connection: many concurrent requests, each on its own stream.
 
-The `h2` library implements the protocol, except for DATA frames (`h2` needs four times as much CPU time for them) and GOAWAY frames (`h2`
-would end streams that may continue). Since `h2` does not see DATA, this package also handles windows and the content-length of responses.
+The `h2` library handles most frames. This package handles DATA frames, for which `h2` needs four times as much CPU time, and GOAWAY frames,
+after which `h2` would end streams that may continue. With DATA frames, it also handles flow control and checks the content-length.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from kinesis_efo.http2.response import (
 logger = logging.getLogger(__name__)
 
 MOST_STREAMS: Final = 32
-"""Maximum requests on one connection, even if the service allows more: all are lost with the connection."""
+"""Maximum concurrent requests on one connection, even if the service allows more: if the connection is lost, all of them fail."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the receive buffer. All connections of an event loop can share it: each copies its bytes before the next one receives."""
+"""Size of the receive buffer in bytes. All connections of an event loop can share a buffer: each copies what it has received at once."""
 
 PING_SECONDS: Final = 5.0
 """A PING is sent after this many seconds without a received byte. The other side has the same time to reply."""
@@ -49,12 +49,12 @@ IDLE_SECONDS: Final = 15.0
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# So large that it never closes: an unread stream must not block the other streams. Each stream has a separate window.
+# Flow-control window of a connection, too large to fill up: an unread stream must not block others. Each stream also has its own window.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to a service.
+    """An HTTP/2 connection to a service, as an asyncio protocol.
 
     Args:
         changed: Called with this connection when it can accept another request, or has stopped accepting requests.
@@ -62,9 +62,9 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
-        # Completes when the service's first SETTINGS have arrived; fails with `NotHttp2` if the service sends anything else first
+        # Completes when the service's first SETTINGS arrive. Fails if the connection fails first: with `NotHttp2` if it is not HTTP/2
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.active = 0  # Reserved places, for requests in progress or about to be sent
+        self.active = 0  # Number of reserved places: requests in progress or about to be sent
         self._changed = changed
         self._scratch = memoryview(scratch)
         self._transport: asyncio.Transport | None = None
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def places(self) -> int:
-        """How many requests can begin now."""
+        """Number of requests that can begin now."""
         return 0 if self.closed else max(0, self.most_streams - self.active)
 
     @property
@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self.active += 1
 
     def give_place(self) -> None:
-        """Release a place after its request has ended, or if no request is sent."""
+        """Release a reserved place, after its request has ended or if no request was sent."""
         self.active -= 1
         self._used_at = self._clock.monotonic()
         self._close_if_done()
@@ -138,8 +138,8 @@ class Connection(asyncio.BufferedProtocol):
     ) -> Response:
         """Send a request in a place reserved by `take_place`. Returns once the response's headers have arrived.
 
-        `headers` begins with the pseudo-headers (names with a colon). `Response` explains `share` and `silence`. Raises the errors of
-        `Response.opened`, and `NotProcessed` if the service refused the request before processing it.
+        `headers` begins with the pseudo-headers (names with a colon). For `share` and `silence`, see `Response`. Raises the same errors as
+        `Response.opened`, and `NotProcessed` if the request was not sent or the service refused it without processing it.
         """
         response: Response | None = None
         try:
@@ -162,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         return response
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """Let the service send `size` more bytes of a stream."""
+        """Allow the service to send `size` more bytes of a stream (a WINDOW_UPDATE frame). Stream 0 is the whole connection."""
         self._outbox.open_window(stream_id, size)
 
     def cancel(self, stream_id: int) -> None:
@@ -171,14 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox.flush()
 
     def close(self) -> None:
-        """Close the connection with a GOAWAY. Reads in progress fail."""
+        """Send GOAWAY and close the connection. Reads in progress fail."""
         if self._lost is None:
             self._h2.close_connection()
             self._hang_up(ConnectionLost("the connection was closed"))
 
     def abort(self, why: Exception) -> None:
         self._lose(why)
-        # Before Python 3.11.5, `abort` raises an error if a TLS connection is already closed.
+        # Check `gone`: before Python 3.11.5, aborting a TLS transport that is already closed raises an error.
         if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
 
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         security = transport.get_extra_info("ssl_object")
         if security is not None and security.selected_alpn_protocol() != "h2":
-            return  # the other side did not agree to HTTP/2, for which `dial` raises an error
+            return  # the TLS handshake did not choose HTTP/2; `dial` checks this too, and raises an error
         self._outbox.open(self._transport)
         self._watch = asyncio.ensure_future(self._keep())
 
@@ -225,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream; `piece` is valid only during the call. Padding (`padding` bytes) also uses the window."""
+        """Process the next bytes of a stream. `piece` is valid only during the call. `padding` bytes also count against the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # End the stream in `h2` as well, which counts open streams. With empty trailers, `h2` does not check the content-length.
+            # End the stream in `h2`, too, which counts open streams. After trailers, even empty ones, it skips its content-length check.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Do not accept further requests while the present ones are in progress, so that the retry uses another connection.
+            # Lower the limit to the requests that are still in progress, so that the retry of this one uses another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -319,11 +319,11 @@ class Connection(asyncio.BufferedProtocol):
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
         self._close_if_done()
 
-    # -- silence
+    # -- keep-alive
 
     async def _keep(self) -> None:
-        """Send a PING on a silent connection. Close the connection if it is dead or unused."""
-        # Close the connection if watching it fails: nothing would notice when an unwatched connection dies.
+        """Send a PING when nothing arrives. Close the connection if it is dead or unused."""
+        # If this task fails, close the connection: nothing else detects a dead connection.
         try:
             await self._look_after()
         except Exception as error:
@@ -353,10 +353,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._received_at < asked:
             self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
 
-    # -- the end
+    # -- closing
 
     def _close_if_done(self) -> None:
-        """Close the connection if the service has sent GOAWAY and all requests have ended; otherwise call `changed`."""
+        """Close the connection if it has stopped accepting requests and all requests have ended; otherwise call `changed`."""
         if self._draining and not self.active:
             self.close()
         else:
@@ -366,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         what = f"the other side violates HTTP/2: {str(wrong) or type(wrong).__name__}"
         self._never_ready(NotHttp2(f"{what}; it says {bytes_read!r}"))
         if not isinstance(wrong, H2Error):
-            # Write a GOAWAY, unless `h2` has found the error and has already written it.
+            # Queue a GOAWAY. For an `H2Error`, `h2` has already queued one.
             self._h2.close_connection(getattr(wrong, "error_code", ErrorCodes.PROTOCOL_ERROR))
         self._hang_up(ConnectionLost(what))
 
@@ -402,13 +402,13 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class _Outbox:
-    """Sends for one connection: collects the bytes of `h2` and window updates, and writes them in one piece.
+    """The sending side of one connection: collects bytes from `h2` and window updates, and writes them together.
 
     Attributes:
-        room: Set when the service may have opened a window for the next bytes of a request.
+        room: Set when a request that waits for its flow-control window must check again whether it can be sent, or has ended.
         holding: True while received frames are processed, so that all replies are sent together.
 
-    `abort` is called if the other side does not read.
+    Calls `abort` if the service does not read what is sent to it.
     """
 
     def __init__(self, connection: H2Connection, abort: Callable[[Exception], None]) -> None:
@@ -444,11 +444,11 @@ class _Outbox:
         self.flush()
 
     def open_window(self, stream_id: int, size: int) -> None:
-        """Let the service send `size` more bytes of a stream."""
-        # Collect the bytes of `h2` first: the headers that open the stream must precede its window update.
+        """Queue a WINDOW_UPDATE, which allows the service to send `size` more bytes of a stream."""
+        # Collect the bytes from `h2` first: the headers that open the stream must precede its window update.
         self._unsent += self._h2.data_to_send()
         self._unsent += WindowUpdateFrame(stream_id, window_increment=size).serialize()
-        # Delay the flush, to send the window updates of all readers that wake up together in one piece.
+        # Delay the flush to the event loop's next iteration: several readers often open their windows in the same iteration.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)

@@ -45,7 +45,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port (if not the default port) as in the `Host` header, which is signed."""
+        """Host and port (without the scheme's default port), as in the `Host` header, which is part of the request's signature."""
         return str(self).removesuffix(f":{_PORTS[self.scheme]}")
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy for services with TLS: its URL, with user and password if needed, and the TLS context for an `https` proxy."""
+    """An HTTP proxy for TLS connections: its URL, with user and password if needed, and the TLS context for an `https` proxy."""
 
     url: str
     security: ssl.SSLContext | None
@@ -64,7 +64,7 @@ class Proxy:
 async def dial(
     origin: Origin, security: ssl.SSLContext | None, proxy: Proxy | None, make: Callable[[], Connection]
 ) -> Connection:
-    """Open the connection that `make` creates and wait until it is ready. If `security` is None, neither TLS nor the proxy is used.
+    """Open the connection that `make` creates, and wait until it is ready. If `security` is None, uses neither TLS nor the proxy.
 
     Raises `NotHttp2`, `ProxyRefused`, or `OSError` if the service is unreachable or its certificate is not trusted.
     """
@@ -104,7 +104,7 @@ async def dial(
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305), which uvloop's `create_connection` does not support."""
+    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305). uvloop's `create_connection` cannot do this."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)

@@ -1,6 +1,6 @@
-"""Splits received HTTP/2 bytes into frames. The contents of a DATA frame are passed on as they arrive, other frames as a whole.
+"""Splits received HTTP/2 bytes into frames. DATA frames without padding are passed on as their bytes arrive, other frames as a whole.
 
-This module interprets only the header and the padding of a frame; `h2` interprets the rest.
+This module only interprets the header and the padding of a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MalformedFrame(Exception):
 
 
 class FrameSplitter:
-    """Splits a connection's bytes into frames. `largest` is the maximum frame size without the header, which this side's SETTINGS allow."""
+    """Splits a connection's bytes into frames, and passes them to `sink`. `largest` is the maximum frame size in bytes, without header."""
 
     def __init__(self, sink: Connection, largest: int) -> None:
         self._sink = sink
@@ -36,7 +36,7 @@ class FrameSplitter:
         self._ends = False
 
     def feed(self, view: memoryview) -> None:
-        """Process the next bytes, which may begin and end anywhere in a frame. The memory of `view` can be reused after the call."""
+        """Process the next bytes, which may begin and end anywhere in a frame. The caller may reuse the memory of `view` afterwards."""
         at, end = 0, len(view)
         while at < end:
             if self._left:
@@ -52,7 +52,7 @@ class FrameSplitter:
                 at = self._collect(view, at)
 
     def _begin(self, view: memoryview, at: int) -> int:
-        """Read the header of a frame. Return the offset at which `feed` continues."""
+        """Process the frame header at offset `at`. Return the offset at which `feed` continues."""
         high, low, kind, flags, stream = _HEADER.unpack_from(view, at)
         length, stream = high << 8 | low, stream & 0x7FFFFFFF
         if length > self._largest:

@@ -1,4 +1,4 @@
-"""Manages the connections to one service: as many as its requests need, opened a few at a time."""
+"""A pool of HTTP/2 connections to one service. It opens as many connections as the requests need, a few at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from kinesis_efo.http2.connection import Connection
 from kinesis_efo.http2.response import ConnectionLost
 
 _MOST_OPENING: Final = 16
-"""Maximum number of connections being opened at a time: each needs several round trips, and some CPU time for TLS."""
+"""Maximum number of connections that are opened at the same time: opening one takes several round trips, and CPU time for TLS."""
 _PARTING_SECONDS: Final = 1.0
-"""How long the other side may take to close its end when the pool is closed, in seconds."""
+"""When the pool is closed, connections that the service has not closed after this many seconds are aborted."""
 
 Changed = Callable[[Connection], None]
 
@@ -20,11 +20,11 @@ Changed = Callable[[Connection], None]
 class Pool:
     """Assigns requests to the connections to one service.
 
-    The first connection is opened alone: its SETTINGS show how many requests a connection accepts. If it cannot be opened, all waiting
-    requests fail; the caller retries them.
+    The first connection is opened alone, because its SETTINGS show how many requests a connection accepts. If it cannot be opened, all
+    waiting requests fail; the caller retries them.
 
     Args:
-        dial: Opens a connection, which calls the given function when it changes.
+        dial: Opens a connection. Its argument is the function that the connection must call on each change (`changed` of `Connection`).
         most: Maximum number of connections.
     """
 
@@ -33,7 +33,7 @@ class Pool:
         self._most = most
         self._open: set[Connection] = set()
         self._sockets: set[Connection] = set()
-        # `_free` and `_waiting` are dictionaries in order to have ordered sets.
+        # `_free` and `_waiting` serve as sets, but are dictionaries to preserve the order.
         self._free: dict[Connection, None] = {}
         self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._opening: set[asyncio.Task[None]] = set()
@@ -81,7 +81,7 @@ class Pool:
             await asyncio.gather(*parting)
 
     def _serve(self) -> None:
-        """Give waiting requests free places; open connections if there are not enough."""
+        """Assign free places to waiting requests, and open connections if there are too few places."""
         if self._closed:
             return
         while self._waiting and (connection := self._with_place()) is not None:
@@ -116,7 +116,7 @@ class Pool:
             return
         self._open.add(connection)
         self._sockets.add(connection)
-        # If the new connection is unusable, fail requests rather than open another connection, which would most likely be unusable, too.
+        # If the new connection is unusable, fail the requests: another connection would most likely be unusable, too.
         if connection.closed:
             self._fail(ConnectionLost("the service closed the connection before it accepted a request"))
         elif not connection.most_streams:

@@ -1,6 +1,6 @@
-"""One HTTP/2 response, with the interface of aiohttp's responses that aiobotocore and the event stream readers use, and its errors.
+"""One HTTP/2 response, and its errors. The response has those methods of aiohttp's responses that aiobotocore and this library use.
 
-The stream's window bounds the memory of a response, because the window is reopened only when bytes are read.
+The flow-control window of the response's stream bounds its memory, because the window is reopened only when bytes are read.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from kinesis_efo.http2.connection import Connection
 
 LEAST_WINDOW: Final = 8 << 10
-"""Minimum size of a stream's window in bytes, and the size of its first window."""
+"""Minimum size of a stream's flow-control window in bytes, and the size with which each stream begins."""
 
 LARGEST_WINDOW: Final = 512 << 10
-"""Maximum size of a stream's window in bytes; a larger one does not increase throughput."""
+"""Maximum size of a stream's flow-control window in bytes; a larger window would not increase throughput."""
 
 _CRUMBS: Final = 1024
 
@@ -46,7 +46,7 @@ class WindowOverflow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpFacts:
-    """The protocol of a response, and the service's HTTP/2 settings, which are None over HTTP/1.1 and before they have arrived."""
+    """The protocol versions of a response, and the service's HTTP/2 settings (None over HTTP/1.1 or if the service has not sent them)."""
 
     version: str
     tls: str | None = None  # For example `TLSv1.3`; None without TLS
@@ -65,14 +65,14 @@ class Response:
     """One response, created before its request is sent. `status` and `headers` (names in lower case) are set once `opened` has returned.
 
     Args:
-        share: Returns the bytes that may be received before buffer space is reserved. Limits the window.
+        share: Returns how many bytes may arrive before buffer space is reserved for them. The usual window is half of this.
         silence: A read fails after this many seconds without a byte; None: no limit.
     """
 
     def __init__(self, connection: Connection, stream_id: int, share: Callable[[], int], silence: float | None) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.content = self  # for aiohttp's interface
+        self.content = self  # aiohttp's responses have their read methods in `content`
         self.stream_id = stream_id
         self._connection = connection
         self._share = share
@@ -96,7 +96,7 @@ class Response:
     async def opened(self) -> None:
         """Wait for the headers.
 
-        Raises `ConnectionError` if the service reset the stream or the connection is lost, and `TimeoutError` without a response.
+        Raises `ConnectionError` if the service resets the stream or the connection is lost, and `TimeoutError` after `silence` seconds.
         """
         while not self.status:
             if self._ended:
@@ -104,7 +104,7 @@ class Response:
             await self._more()
 
     async def readany(self) -> bytes:
-        """Wait for bytes, return all that have arrived (empty after the end), and reopen the window. Raises the same errors as `opened`."""
+        """Wait for bytes, and return all that have arrived; empty at the end of the response. Raises the same errors as `opened`."""
         while not self.chunks and not self._ended:
             await self._more()
         if not self.chunks:
@@ -151,13 +151,13 @@ class Response:
         self._wake()
 
     def arrive(self, piece: memoryview | bytes, padding: int = 0) -> None:
-        """Copy the next bytes, and count the padding. Raises `WindowOverflow` if together they exceed the window."""
+        """Copy the next bytes of the body. Raises `WindowOverflow` if the bytes and the padding together exceed the window."""
         size = len(piece)
         if size + padding > self._window:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not limit their memory overhead.
+            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not bound the overhead of chunks.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:

@@ -1,4 +1,4 @@
-"""The session class for aiobotocore: sends requests over HTTP/2, or over HTTP/1.1 if the service lacks HTTP/2."""
+"""The session class for aiobotocore: sends requests over HTTP/2, or over HTTP/1.1 if the service does not support HTTP/2."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""The choices for subscriptions: HTTP/2 if the TLS handshake agrees on it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
+"""Values of the option `transport`: HTTP/2 if the TLS handshake negotiates it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0
-# Headers not to send: pseudo-headers replace them in HTTP/2, or they concern an HTTP/1.1 connection and HTTP/2 forbids them.
+# Request headers that are not copied: HTTP/2 has pseudo-headers instead or forbids them, and accept-encoding is always `identity`.
 _NOT_SENT: Final = frozenset(
     ("host", "accept-encoding", "connection", "transfer-encoding", "keep-alive", "upgrade", "te", "proxy-connection")
 )
@@ -52,9 +52,9 @@ def session_class(
     clock: Clock | None = None,
     socket_factory: Callable[..., socket.socket] | None = None,
 ) -> Any:
-    """Return the class for `AioConfig(http_session_cls=...)` for one of `TRANSPORTS`.
+    """Return the session class for a transport (one of `TRANSPORTS`), to pass as `AioConfig(http_session_cls=...)`.
 
-    `socket_factory` creates sockets for HTTP/1.1. See `Response` for `share`.
+    `socket_factory` creates the sockets of HTTP/1.1 connections. For `share`, see `Response`.
     """
     if transport == "http1":
         return partial(HttpSession, socket_factory=socket_factory)
@@ -99,7 +99,7 @@ class Http2Session(HttpSession):
         if self._closed:
             raise HTTPClientError(error="the client was closed")
         origin = Origin.of(request.url)
-        # Without TLS, client and service cannot negotiate the protocol, so use HTTP/2 only if HTTP/1.1 is not allowed.
+        # Without TLS, client and service cannot negotiate HTTP/2, so try it only if HTTP/1.1 is not allowed.
         may_agree = self._only or origin.scheme == "https"
         if may_agree and self._clock.monotonic() >= self._http1_until.get(origin, 0.0):
             try:
@@ -209,7 +209,7 @@ class Http2Session(HttpSession):
 
 
 class _ConnectFailure(Exception):
-    """A connection could not be opened. Wraps the asyncio error."""
+    """A connection could not be opened. `cause` is the original error."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))

@@ -1,7 +1,7 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetcher and producer only increment plain numbers, which an exporter reads once per interval through a `Source`. Therefore, metrics cost
-nothing per record.
+Fetchers and producers only increment plain numbers. An exporter reads these once per interval, through a `Source`, so metrics add hardly any
+cost per record.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where to send metrics, and in how much detail."""
+    """Where to send metrics, and for how many shards separately."""
 
     export: Literal["otel", "emf", "none"] = (
         "otel"  # `otel` (no effect until an OpenTelemetry SDK is configured), `emf` or `none`
     )
     emf_to: str = "stdout"  # Destination of EMF lines: `stdout`, `stderr`, or the path of a file to append to
-    emf_interval: float = 60.0  # Seconds between two sets of EMF lines
+    emf_interval: float = 60.0  # Seconds between writes of EMF lines
     # Maximum number of shards with per-shard metrics; other shards are reported together as `other`. 0 disables per-shard metrics
     shards: int = 100
 
@@ -47,9 +47,9 @@ class MetricsSettings:
 
 
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
-    """Start reporting a source, which is read once per interval, in the exporter's thread.
+    """Start reporting the metrics of a source. The exporter reads the source once per interval, in its own thread.
 
-    Returns a function that sends the last values and stops reporting, within a few seconds. Calling it again has no effect.
+    Returns a function that exports the last values and stops reporting, within a few seconds. Calling it again has no effect.
     """
     match settings.export:
         case "emf":

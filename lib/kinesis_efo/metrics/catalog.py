@@ -11,14 +11,14 @@ from typing import Final
 
 
 class Kind(Enum):
-    """The kind of a metric, which determines how values with the same attributes are combined."""
+    """The kind of a metric, which determines how values of several sources with the same attributes are combined."""
 
     COUNTER = "counter"
-    """Grows from the start of the process; values are added."""
+    """A total since the start of the process; values are summed."""
     AMOUNT = "gauge"
-    """A current amount; values are added."""
+    """A current amount; values are summed."""
     WORST = "gauge, worst"
-    """A current measure for which a higher value is worse; the highest value counts."""
+    """A current measurement, such as a lag, for which higher is worse; only the highest value is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Metric:
 
     @property
     def cloudwatch_unit(self) -> str:
-        """The unit in CloudWatch; `Count` for anything that is counted."""
+        """The CloudWatch unit: milliseconds, seconds, bytes, or else `Count`."""
         return {"ms": "Milliseconds", "s": "Seconds", "By": "Bytes"}.get(self.unit, "Count")
 
 
 DIMENSIONS: Final = {
     name: name.capitalize() for name in ("application", "environment", "stream", "shard", "fetcher", "error", "reason")
 }
-"""The names of the attributes in CloudWatch, by their names in OpenTelemetry."""
+"""The CloudWatch dimension of each metric attribute, by the attribute's OpenTelemetry name."""
 
 _SHARD: Final = ("stream", "shard")
 
@@ -160,4 +160,4 @@ LATENCY: Final = Metric(
 )  # fmt: skip
 
 METRICS: Final = tuple(metric for metric in list(globals().values()) if isinstance(metric, Metric))
-"""All metrics, in the order of the table."""
+"""All metrics, in the order of the table in docs/metrics.md."""

@@ -1,8 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS charges each combination of dimensions as a custom
-metric. Therefore, shard and fetcher are plain members of a line, for Logs Insights, and not dimensions. One alarm on the lag covers all
-fetchers.
+metric. Therefore, shard and fetcher are not dimensions, only members of a line's JSON, which Logs Insights can query. One alarm on the lag
+covers all fetchers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 NAMESPACE: Final = "KinesisEfo"
 _MOST_METRICS: Final = 100
 _END_SECONDS: Final = 2.0
-"""Maximum seconds that `close` waits for lines that are being written: a file system may hang."""
+"""Maximum seconds for which `close` waits for a write in progress, because a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
-"""Attributes whose metrics also appear without the attribute's dimension, as totals."""
+"""Attributes that break a metric down: CloudWatch receives such a metric twice, with the attribute's dimension and as a total without it."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:
-    """Yield the lines of one interval, one per set of attributes. The value of a counter is its increase since `before`."""
+    """Yield the EMF lines of one interval, one per set of attributes. The value of a counter is its increase since `before`."""
     by_attributes: dict[Attributes, dict[Metric, float]] = {}
     for (metric, attributes), value in values.items():
         by_attributes.setdefault(attributes, {})[metric] = _value(metric, value, before.get((metric, attributes), 0))
@@ -61,7 +61,7 @@ def _value(metric: Metric, value: float, before: float) -> float:
 def emf_sink(where: str) -> Callable[[str], None]:
     """Create a function that writes lines to `stdout`, `stderr` or a file.
 
-    The function reopens a file for each text, so that the file may be rotated and several processes may append to it.
+    The function reopens the file for each write, so that the file can be rotated and several processes can append to it.
     """
 
     def to_stream(text: str) -> None:
@@ -111,7 +111,7 @@ class EmfWriter:
                 self.write()
 
     def write(self) -> None:
-        """Write one set of lines. Logs a failure once until a write succeeds again."""
+        """Write the lines of the current values. Of several consecutive failures, only the first is logged."""
         values = merge({}, samples_of(self._source))
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:

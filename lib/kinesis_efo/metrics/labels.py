@@ -1,7 +1,7 @@
-"""Limits the number of values of an attribute, such as the shard: the first ones are separate labels, all later ones share `other`.
+"""Limits how many values of an attribute, such as the shard, have a separate label: the first ones. All later values share `other`.
 
-A value in `other` stays there. A value with a separate label never moves to `other`, where its counts would look like a sudden increase.
-Not thread-safe.
+A value with the label `other` keeps it. A value with a separate label never changes to `other`, where its total would look like a sudden
+increase. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OTHER: Final = "other"
 """The shared label of all values without a separate label."""
 
 MOST_ERRORS: Final = 32
-"""Maximum number of error codes with separate labels: AWS has few codes, but a proxy may invent any number."""
+"""Maximum number of error codes with separate labels: AWS has few codes, but a proxy may return any number of others."""
 
 
 class Labels:
@@ -35,7 +35,7 @@ class Labels:
         self._former: set[Hashable] = set()
 
     def keep(self, alive: AbstractSet[Hashable]) -> None:
-        """Withdraw the labels of values that are not in `alive`. Restore withdrawn labels of values that are in `alive` again."""
+        """Withdraw the separate labels of values that are not in `alive`. Restore withdrawn labels of values that are in `alive` again."""
         self._former |= self._own - alive
         self._own &= alive
         again = sorted(self._former & alive, key=str)[: self._most - len(self._own)]

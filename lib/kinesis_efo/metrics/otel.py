@@ -1,7 +1,7 @@
 """Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
 
-The API has no effect without an SDK. Users cannot set up an SDK in Spark's Python workers, which do not run their program, so this module
-sets it up there, as the standard environment variables request (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry
+The API has no effect without an SDK. Users cannot set up an SDK in Spark's Python workers, which do not run the user's program. There, this
+module sets it up from the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry
 specification, "Environment Variable Specification"). The SDK's provider serves only this library. It does not become the process's global
 provider, so that a program can still set its own.
 """
@@ -33,7 +33,7 @@ _FLUSH_SECONDS: Final = 2.0
 
 
 def publish(registry: MetricsRegistry, meter: Meter) -> None:
-    """Create an instrument for every metric. The instruments read the registry when an SDK collects metrics."""
+    """Create an OpenTelemetry instrument for every metric. When an SDK collects metrics, the instruments read the registry."""
     for metric in METRICS:
         create: Callable[..., Any] = (
             meter.create_observable_counter if metric.kind is Kind.COUNTER
@@ -53,19 +53,19 @@ def _observe(registry: MetricsRegistry, metric: Metric) -> Callable[[CallbackOpt
 
 
 class Telemetry:
-    """The registry that this process publishes, and the SDK if this library has set it up."""
+    """The metrics registry that this process exports through OpenTelemetry, and the SDK provider (`own`) if this library has set one up."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self.registry = MetricsRegistry()
         self.own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # Only an SDK's provider has `force_flush`. If the program sets up an SDK later, the API's default provider forwards to it.
+        # `force_flush` shows that the program has set up an SDK. If it does so later, the API's default provider forwards to its SDK.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self.own = sdk_provider(exporters)
         publish(self.registry, (self.own or provider).get_meter(METER))
 
     def flush(self) -> None:
-        """Export the current values through this library's SDK, within a bounded time. A program flushes its own SDK."""
+        """Export the current values through this library's SDK, within a bounded time. An SDK of the program is not flushed."""
         if self.own is not None:
             self.registry.values(fresh=0)
             flushing = threading.Thread(target=self.own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)
@@ -74,7 +74,7 @@ class Telemetry:
 
 
 def exporter_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the exporters that environment variables request, as names of entry points.
+    """Return the exporters that the environment variables request, as entry point names.
 
     >>> exporter_names({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"})
     ['otlp_proto_http']
@@ -94,7 +94,7 @@ def exporter_names(environment: Mapping[str, str]) -> list[str]:
 
 
 def sdk_provider(exporters: Iterable[str]) -> SdkMeterProvider | None:
-    """Set up an SDK with these exporters. Logs a warning and returns None if an exporter or the SDK is not installed."""
+    """Set up an SDK with these exporters. Logs a warning and returns None on failure, such as an exporter that is not installed."""
     try:
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
@@ -120,7 +120,7 @@ _once: Final = threading.Lock()
 
 
 def telemetry() -> Telemetry:
-    """Return the only `Telemetry` of this process, because each OpenTelemetry instrument must be created only once."""
+    """Return this process's `Telemetry`. There is only one, because each OpenTelemetry instrument must be created only once."""
     with _once:
         return _telemetry()
 

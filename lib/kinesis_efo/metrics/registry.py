@@ -1,6 +1,6 @@
-"""The registry of a process's metric sources: reads them together, and retains the counters of removed sources.
+"""The registry of a process's metric sources. It reads all sources together, and retains the counters of removed sources.
 
-A source is read in the exporter's thread. If other threads change its values, it must copy the values without acquiring locks.
+The exporter's thread reads the sources. A source whose values other threads change must copy these values without acquiring locks.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kinesis_efo.metrics.catalog import Kind, Metric
 logger = logging.getLogger(__name__)
 
 Attributes = tuple[tuple[str, str], ...]
-"""The names and values of the attributes of a sample, in a fixed order."""
+"""The attributes of a sample, as pairs of name and value in a fixed order."""
 
 FRESH_SECONDS: Final = 0.5
-"""Seconds for which values are reused, since an exporter reads one metric after another."""
+"""Seconds for which values are reused: an exporter reads the registry once for each metric."""
 
 
 class Sample(NamedTuple):
-    """One value of a metric, in the metric's unit, with attributes such as its stream."""
+    """One value of a metric, in the metric's unit, with attributes such as the stream's name."""
 
     metric: Metric
     value: float
@@ -31,13 +31,13 @@ class Sample(NamedTuple):
 
 
 Source = Callable[[], Iterable[Sample]]
-"""A function that returns all current values of one fetcher or producer."""
+"""A function that returns all current values of one component, such as a fetcher or a producer."""
 
 Values = dict[tuple[Metric, Attributes], float]
 
 
 def merge(into: Values, samples: Iterable[Sample]) -> Values:
-    """Add samples to values, and combine those with the same attributes according to their kind."""
+    """Add samples to `into`, and return it. Samples of a metric with the same attributes are combined according to the metric's kind."""
     for metric, value, attributes in samples:
         key = metric, attributes
         if key not in into:
@@ -84,10 +84,10 @@ class MetricsRegistry:
 
 
 def samples_of(source: Source) -> list[Sample]:
-    """Read a source. Returns no samples if that fails."""
+    """Read the samples of a source. Returns an empty list if the source raises an error."""
     try:
         return list(source())
     except Exception:
-        # Only log the error: a source that fails must not stop the exporter or a query.
+        # Only log the error: a failing source must stop neither the exporter nor a query.
         logger.exception("metrics of %s cannot be read", source)
         return []

@@ -19,23 +19,23 @@ Value = TypeVar("Value")
 Value_co = TypeVar("Value_co", covariant=True)
 
 EVERY: Final = "*"
-"""The name in JSON for all streams, or all shards of a stream, that are not listed."""
+"""The JSON key for all streams that are not listed, or for all shards of a stream that are not listed."""
 
 
 _PLACES: Final = {kind.value for kind in PositionKind} - {PositionKind.AT_TIMESTAMP.value}
 
 
 class UnsupportedValue(ValueError):
-    """A value that is well formed but not supported. Its message replaces the description of allowed values."""
+    """A value that is well formed but not supported. The error shows this message instead of the description of allowed values."""
 
 
 class NoUnit(ValueError):
-    """A duration without a unit that is so small that milliseconds were probably not meant."""
+    """A duration without a unit, so small that the user probably did not mean milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Typed(Generic[Value_co]):
-    """A parser with a `hint`: the type of its option as a keyword argument. The type for a parser without a hint is `str`."""
+    """A parser with a type hint for the option as a keyword argument, such as `int | str`. For parsers without a hint, the type is `str`."""
 
     parse: Callable[[str], Value_co]
     hint: str
@@ -45,7 +45,7 @@ class Typed(Generic[Value_co]):
 
 
 def hint_of(parse: Callable[[str], object]) -> str:
-    """Return the type hint of an option as a keyword argument, given the option's parser.
+    """Return the type hint for an option as a keyword argument, given the option's parser.
 
     >>> hint_of(bounded(size, 1)), hint_of(unless("auto", integer)), hint_of(text)
     ('int | str', 'int | Literal["auto"]', 'str')
@@ -62,7 +62,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def one_of(*words: str) -> Typed[str]:
-    """Return a parser of one of these words, in any case."""
+    """Return a parser that accepts these words, in any case, and returns the word in lower case."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -79,7 +79,7 @@ def _literal(*words: str) -> str:
 
 
 def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
-    """Return a parser that returns `chosen(word)` for one of these words, in any case. If `true` is a word, the hint includes `bool`."""
+    """Return a parser that accepts these words, in any case, and returns `chosen(word)`. If `true` is a word, the hint includes `bool`."""
     read = one_of(*words)
     return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
 
@@ -129,7 +129,7 @@ def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
-    """Return an error message about an invalid value, without the option's name at the beginning.
+    """Return the error message for an invalid value, from "must be" on. `rule` describes the allowed values.
 
     >>> refusal(NoUnit("2"), "a duration such as 200ms", "2")
     "must be a duration such as 200ms, and include its unit; got '2'"
@@ -141,7 +141,7 @@ def refusal(error: ValueError, rule: str, text: str) -> str:
 
 
 def peer(text: str) -> str:
-    """Parse a host name or an address to which a client can connect."""
+    """Parse a host name or an address to which a client can connect. Rejects 0.0.0.0 and similar addresses."""
     host = parse_host(text)
     if is_every_address(host):
         raise ValueError(text)
@@ -161,11 +161,11 @@ ports: Final = Typed(_ports, "int | str")
 
 
 def bounded(parse: Callable[[str], Number], least: float, most: float = float("inf")) -> Typed[Number]:
-    """Return a parser that rejects values less than `least` or greater than `most`."""
+    """Return a parser that calls `parse` and rejects values less than `least` or greater than `most`."""
 
     def read(text: str) -> Number:
         value = parse(text)
-        # This comparison also rejects NaN.
+        # Written this way, the comparison also rejects NaN.
         if not least <= value <= most:
             raise ValueError(text)
         return value
@@ -174,7 +174,7 @@ def bounded(parse: Callable[[str], Number], least: float, most: float = float("i
 
 
 def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
-    """Return a parser of strings that match a pattern. It removes surrounding blanks."""
+    """Return a parser that accepts strings that match a pattern. It removes surrounding blanks."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text.strip()):
@@ -185,7 +185,7 @@ def matching(pattern: re.Pattern[str]) -> Callable[[str], str]:
 
 
 def several(pattern: re.Pattern[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of distinct comma-separated strings that match a pattern."""
+    """Return a parser of comma-separated strings, which must be distinct and match a pattern."""
     one = matching(pattern)
     return lambda text: tuple(map(one, names(text)))
 
@@ -198,24 +198,24 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Start or end positions of a read; None stands for the tip."""
+    """The positions at which a read starts or ends; None stands for the tip."""
 
     everywhere: Position | None = None  # The position for streams that are not in `streams`
-    # By a stream's logical name: the position for its shards that are not in `shards`
+    # Positions by logical stream name, for shards that are not in `shards`
     streams: Mapping[str, Position | None] = field(default_factory=dict)
     shards: Mapping[ShardKey, Position | None] = field(default_factory=dict)
 
     def of(self, stream: str) -> Position | None:
-        """Return the position for shards of a stream that do not have a separate position."""
+        """Return the position for those shards of a stream that do not have a separate position."""
         return self.streams.get(stream, self.everywhere)
 
     def named(self, stream: str) -> dict[str, Position | None]:
-        """Return the separate positions of a stream's shards, by shard id."""
+        """Return the positions of a stream's shards with separate positions, by shard id."""
         return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
 
     @property
     def names(self) -> set[str]:
-        """The listed streams."""
+        """The logical names of all streams that are listed in `streams` or `shards`."""
         return {*self.streams, *(key.stream for key in self.shards)}
 
 
@@ -250,7 +250,7 @@ def _shard_position(text: str, of_shard: bool) -> Position:
 
 
 def positions(text: str) -> Mapping[ShardKey, Position | None]:
-    """Parse JSON with positions of shards, by stream and shard."""
+    """Parse JSON with a position for each listed shard, such as `{"orders": {"shardId-000000000003": "AFTER:4959..."}}`."""
     return _bounds(text, _shard_position, None).shards
 
 
@@ -306,10 +306,10 @@ def time_position(text: str) -> Position:
 
 
 MOMENT: Final = "datetime | int | str"
-"""The type of options with a time in ISO 8601 or in epoch milliseconds."""
+"""The type hint of options that accept a time in ISO 8601 or in epoch milliseconds."""
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
-"""Parses the start of a batch read; raises ValueError for invalid text."""
+"""Parses the start positions of a batch read; raises ValueError for an invalid value."""
 query_starts = partial(_bounds, read=query_start, default=None)
-"""Parses the start of a streaming query if it is JSON; raises ValueError for invalid text."""
+"""Parses the start positions of a streaming query if they are JSON; raises ValueError for an invalid value."""
 ends = Typed(partial(_bounds, read=_end, default=None), MOMENT)
-"""Parses the end of a batch read or of a query; raises ValueError for invalid text."""
+"""Parses the end positions of a batch read or of a query; raises ValueError for an invalid value."""

@@ -1,4 +1,4 @@
-"""Settings for several parts of the library, and the options that the source and the sink share."""
+"""Settings that several parts of the library use, and the options that the source and the sink share."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from kinesis_efo.positions import Position
 class Start:
     """Where a new query starts."""
 
-    position: Position | None = None  # The start in every shard; None for `LATEST` and `LEASES`
-    from_leases: bool = False  # Whether to start from checkpoints in the lease table, such as a KCL application's
-    bounds: Bounds | None = None  # Used instead of `position` if streams or shards have separate starts
+    position: Position | None = None  # The start position in every shard; None for `LATEST` and `LEASES`
+    from_leases: bool = False  # Whether to start from the lease table's checkpoints, such as those of the KCL
+    bounds: Bounds | None = None  # Used instead of `position` if streams or shards have separate start positions
 
 
 class Deaggregation(Enum):
-    """What to do with KPL aggregates; the values are those of the option `deaggregate`."""
+    """What to do with KPL aggregates. The enum's values are the values of the option `deaggregate`."""
 
     OFF = "false"
-    """Leave aggregates whole."""
+    """Deliver each aggregate as one row, without unpacking it."""
     ALL = "true"
     """Unpack all aggregates, whatever the hash keys of their records are."""
     STRICT = "strict"
-    """Unpack aggregates, but drop those with records that belong to other shards, as the KCL does."""
+    """Unpack aggregates, but drop an aggregate if the hash key of one of its records belongs to another shard, as the KCL does."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
-    """How often, and after which backoff, to retry a failed call or subscription."""
+    """How often, and with which backoff, to retry a failed call or subscription."""
 
     max_retries: int | None = None  # Maximum number of consecutive failures; None: unlimited
     base_ms: int = 1_000  # First backoff
@@ -68,7 +68,7 @@ class AwsSettings:
     credential_provider: str | None = None
 
     def of(self, application: str) -> AwsSettings:
-        """Return these settings with a `role_session_name`: the configured name, or a default for `application`."""
+        """Return these settings with `role_session_name` set: to the configured name, or to a default for `application`."""
         return replace(self, role_session_name=self.role_session_name or f"kinesis-efo-{application}".rstrip("-")[:64])
 
 
@@ -114,4 +114,4 @@ OBSOLETE_OPTIONS: Final = (
     Option("metricsEmfInterval", read.duration(1, 3600), "a duration such as 60s, from 1s to 1h", "-", "time between EMF lines",
            "metrics.emf_interval", formerly=("metrics.emf.interval",), instead=_PART),
 )  # fmt: skip
-"""Options that source and sink still accept, without a place in the documentation."""
+"""Obsolete options, which the source and the sink still accept. The documentation does not list them."""

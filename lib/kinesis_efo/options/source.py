@@ -1,4 +1,4 @@
-"""The source's options for streaming and batch: the table, from which the documentation is generated, and the parsed options."""
+"""The source's options for streaming and batch: the table (from which the documentation is generated) and the parsed options."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ class SourceOptions:
     aws: AwsSettings = field(default_factory=AwsSettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     given: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """The options as they were given."""
+    """The options as Spark passed them, by name, unparsed."""
 
     @property
     def arrival_step(self) -> int | None:
-        """Resolution at which fetchers record arrival times, milliseconds: a tenth of `max_shard_skew`; None without `max_shard_skew`."""
+        """Resolution of the arrival times that fetchers record, in milliseconds: a tenth of `max_shard_skew`; None if that is None."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def patience(self) -> float:
-        """Seconds for which a task waits for a lease or a fetcher. After a crash, the previous run's lease must expire first."""
+        """Seconds for which a task waits for a lease or a fetcher: AWS calls may be retried, and a crashed run's lease must expire first."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
@@ -317,7 +317,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """Return the name of a start or end position for messages: `argument` if the user gave it, else the option."""
+        """Return how error messages name a start or end position: `argument` (`since` or `until`) if the user passed it, else the option."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -334,7 +334,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether the options can only belong to a batch read. Used in `load()`, where Spark does not pass the kind of read."""
+    """Whether some options occur only in batch reads. Used at `load()`, when Spark does not yet say whether a read is streaming or batch."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 
@@ -345,7 +345,7 @@ def _quoted(names: list[str]) -> str:
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """Return the options that apply to a whole run, by name, as strings to compare and show. Secrets are replaced with hashes."""
+    """Return the values of all options that apply to a whole run, by name, as strings to compare and show. Secrets become hashes."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options))
         for option in (*SOURCE_OPTIONS, *OBSOLETE)
@@ -354,7 +354,7 @@ def of_run(options: SourceOptions) -> dict[str, str]:
 
 
 def differences(run: Mapping[str, str], query: Mapping[str, str]) -> list[str]:
-    """Describe why a query cannot share a run, with one message for each option that differs. Compares two results of `of_run`."""
+    """Return one error message for each option that prevents a query from sharing a run. Compares two results of `of_run`."""
     return [
         f"kinesis-efo option '{name}' is {_shown(name, query.get(name, '-'))} here and {_shown(name, run.get(name, '-'))} in a query of this "
         "Spark program that reads the same stream: queries that share a stream share a run, so give all of them the same value"

@@ -1,4 +1,4 @@
-"""A table of options: parses strings into a settings object, and reports all errors at once."""
+"""A table of options, which parses strings into a settings object and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ Settings = TypeVar("Settings")
 class Option:
     """One row of a table of options."""
 
-    name: str  # The documented name; options are matched in any case
+    name: str  # The documented name; users may write it in any case
     read: Callable[[str], Any]  # Parses a value; raises ValueError if the value is invalid
     rule: str  # The allowed values, as the rest of the error message "must be ..."
     default: str  # For the documentation, in backticks if it is a valid value
     meaning: str
-    field: str = ""  # The field of the settings to set, such as `aws.region`; empty if the value is only validated
-    needs: str = ""  # Another option that must also be given
+    field: str = ""  # The settings field for the value, such as `aws.region`; empty if the value is only validated
+    needs: str = ""  # Another option that must also be set
     of_run: bool = False  # Whether queries that share a run must set the same value
-    formerly: tuple[str, ...] = ()  # Old names, which cause a warning
-    also: tuple[str, ...] = ()  # Names of this option in other libraries' sources, which are accepted
-    instead: str = ""  # For an obsolete option, which still works: what to use instead
+    formerly: tuple[str, ...] = ()  # Old names, which are accepted with a warning
+    also: tuple[str, ...] = ()  # Accepted aliases: the names that other Kinesis connectors use for this option
+    instead: str = ""  # If this option is obsolete (accepted with a warning): what to use instead
 
 
 class OptionTable(Generic[Settings]):
     """Parses options into a dataclass.
 
     Args:
-        subject: What the options belong to, for messages, such as "kinesis-efo".
+        subject: How messages name the source or sink, for example "kinesis-efo sink".
         settings: The dataclass; all of its fields need defaults.
-        ignored: Names to skip, in lower case.
-        removed: Names to skip with a warning.
+        ignored: Names (in lower case) of options to ignore silently.
+        removed: Names of former options, which are ignored with a warning.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options, whose names may be in any case, into settings. Raises `OptionsError` with all errors.
+        """Parse options into settings. Option names may be in any case. Raises one `OptionsError` that lists all errors.
 
-        `contradictions` returns error messages about combinations of options. Its arguments are the values that could be parsed, and the
-        names of all given options.
+        `contradictions` returns error messages about combinations of options. Its arguments are the values that could be parsed, by option
+        name, and the names of all options that are set.
         """
         faults: list[str] = []
         names: set[str] = set()
@@ -102,7 +102,7 @@ class OptionTable(Generic[Settings]):
         return self._filled(values)
 
     def _current(self, name: str) -> Option | None:
-        """Return the option with a name. Log a warning, once per process, if the name is obsolete."""
+        """Return the option with this name or alias; None if unknown or removed. Logs a warning, once per process, if the name is obsolete."""
         if not (old := self._old.get(name.lower())):
             return self._by_lower_name.get(name.lower())
         spelling, option, what = old
@@ -140,17 +140,17 @@ class OptionTable(Generic[Settings]):
 
 
 class Foreign(NamedTuple):
-    """Options of another system, and what replaces them here."""
+    """Options of another system's source or sink, and this library's option for the same purpose."""
 
-    system: str  # Ends with source or sink
+    system: str  # For example "Kafka source" or "Kafka sink"
     names: list[str]  # A name that ends with `*` is a prefix, for names without a separate row
-    here: str  # This library's option, or `-`
+    here: str  # This library's option; `-` if there is none
     note: str
 
 
 @cache
 def foreign() -> list[Foreign]:
-    """Return all options of other systems."""
+    """Return all rows of elsewhere.txt, which lists the options of other systems."""
     rows, system = [], ""
     for line in (pkgutil.get_data(__package__, "elsewhere.txt") or b"").decode().splitlines():
         if line.endswith(":"):
@@ -162,7 +162,7 @@ def foreign() -> list[Foreign]:
 
 
 def answer(kind: str, name: str) -> str | None:
-    """Return an error message about the option `name` of another system's source or sink (`kind`); None for an unknown option.
+    """Return an error message about an option of another system; None if `name` is unknown. `kind` is "source" or "sink".
 
     >>> answer("source", "topic"), answer("source", "startingoffsets")
     (None, "'startingOffsets' is Kafka's; here it is 'startingPosition': JSON gives each stream and shard its own")

@@ -2,7 +2,7 @@
 
 An aggregate is a magic number, a protobuf message (a table of partition keys, a table of explicit hash keys, and records that
 refer to both), and the MD5 of the message; see aggregation-format.md in awslabs/amazon-kinesis-producer. This module encodes the
-message itself: a protobuf runtime would have to be compatible with Spark's.
+message without a protobuf runtime, which would have to be compatible with the one in Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """One Kinesis record that contains several records of one shard. It has the partition key and the hash key of the first record."""
+    """A KPL aggregate: a Kinesis record that contains several records of one shard, with the first record's partition key and hash key."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 
@@ -38,7 +38,7 @@ Parcel: TypeAlias = Record | Aggregate
 
 
 class Packer:
-    """Collects records for one aggregate. `max_bytes` bounds the Kinesis record, including its partition key, in bytes."""
+    """Collects records for one aggregate. `max_bytes` is the maximum size of the aggregate, including its partition key."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -53,7 +53,7 @@ class Packer:
         return len(self._records)
 
     def add(self, record: Record) -> bool:
-        """Add a record if it fits or is the first. Returns whether it was added."""
+        """Add a record if the aggregate then stays within `max_bytes`, or if it is the first record. Returns whether it was added."""
         tables: list[bytes] = []
         key_index = self._keys.get(record.key)
         if key_index is None:
@@ -84,7 +84,7 @@ class Packer:
         return True
 
     def seal(self) -> Parcel:
-        """Return the aggregate, or the record itself if there is only one."""
+        """Return the aggregate of the added records, or the record itself if there is only one."""
         if len(self._records) == 1:
             return self._records[0]
         message = b"".join(self._tables) + b"".join(self._body)

@@ -39,7 +39,7 @@ class Producer:
 
     It delivers at least once: a request whose response was lost is sent again. It never drops a record because of its age, and counts a
     record as written only after Kinesis has acknowledged it. Close it after use. A producer that is still open when the process ends is
-    closed then, but only the log shows whether that succeeded.
+    closed then, but only the log shows whether its records were written.
 
     Args:
         stream: Name or ARN. The role needs `kinesis:PutRecords` and `kinesis:ListShards` on it, and
@@ -66,7 +66,7 @@ class Producer:
         session: SdkSession | None = None,
     ) -> None:
         self._producer = AsyncProducer(stream, settings=settings, aws=aws, metrics=metrics, session=session)
-        # Reentrant: a signal handler may close the producer while its thread does.
+        # Reentrant: a signal handler may close the producer while the thread that it interrupts is closing it.
         self._end_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,7 +93,7 @@ class Producer:
             raise
         atexit.register(self._close_at_exit)
         if (processes := sys.modules.get("multiprocessing.process")) and processes.parent_process() is not None:
-            # Use a thread: a child process of multiprocessing skips exit handlers but waits for its threads.
+            # Close from a thread at exit: child processes of multiprocessing skip exit handlers, but wait for their threads.
             threading.Thread(target=self._close_after_main, name="kinesis-efo-producer-close").start()
         return self
 
@@ -129,7 +129,7 @@ class Producer:
         return written
 
     def put_many(self, records: Iterable[PutArguments], positions: Iterable[int] | None = None) -> None:
-        """Queue records in order, with less CPU per record than `put`. Iterates over `records` only as fast as there is capacity.
+        """Queue records in order, using less CPU time per record than `put`. Iterates over `records` only as fast as there is capacity.
 
         Args:
             records: `(data, partition_key)` or `(data, partition_key, explicit_hash_key)` each.
@@ -164,7 +164,7 @@ class Producer:
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # A `close` that waits in another thread then fails, instead of writing the outstanding records.
+            # Makes a `close` that is waiting in another thread fail, instead of writing the outstanding records.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
@@ -177,7 +177,7 @@ class Producer:
         raise TypeError(_NOT_ASYNC)
 
     async def __aexit__(self, *_: object) -> None:
-        """Exists only so that `async with` gets as far as calling `__aenter__`, which raises an error."""
+        """Not called, but `async with` requires it before it calls `__aenter__`, which raises an error with advice."""
 
     def __await__(self) -> NoReturn:
         raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`
@@ -215,7 +215,7 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # If a signal handler interrupted the first call, only wait for it: after Ctrl-C, the loop may already be stopping.
+                    # If this call interrupts another one (in a signal handler), only wait for `end`: the loop may already be stopping.
                     if self._ending is not None:
                         wait([self._ending])
                     else:
@@ -296,7 +296,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The event loop's executor. At the end of the process, when thread pools reject work, it runs the work in the caller's thread."""
+    """The event loop's default executor. When thread pools reject work, at the end of the process, it runs work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:
@@ -311,7 +311,7 @@ class _Executor(ThreadPoolExecutor):
 
 
 def _run_loop(started: Future[asyncio.AbstractEventLoop]) -> None:
-    # Suppress the error of the executor's shutdown at the end of the process, when Python cannot start a thread to join the workers.
+    # At the end of the process, Python cannot start the thread that joins the executor's workers: suppress this error.
     with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(_Executor(max_workers=4, thread_name_prefix="kinesis-efo-producer"))

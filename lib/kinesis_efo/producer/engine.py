@@ -1,6 +1,6 @@
-"""Bounds the outstanding records, sends them to Kinesis, and completes waiting puts and flushes.
+"""Limits the outstanding records, sends them to Kinesis, and completes waiting puts and flushes.
 
-Callers may put and flush from any thread. One lock guards the state that they share with the event loop, which sends the requests.
+Any thread may call `put` and `flush`. One lock guards the state that these threads share with the event loop, which sends the requests.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from kinesis_efo.records.distribution import Distribution
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""Minimum seconds between two loads of the shard map: ListShards may lag behind responses that contain a new shard."""
+"""Minimum seconds between two loads of the shard map: ListShards may not return a new shard yet when PutRecords already does."""
 MOST_REFRESH_SECONDS = 60.0
-"""Maximum seconds between two loads. The pause doubles while the loaded shard map stays the same."""
+"""Maximum seconds between two loads of the shard map. The pause doubles after each load that has not changed the map."""
 REPLACED_SECONDS = 10.0
-"""Deleting and re-creating a stream takes longer than this many seconds. After a longer pause, ListShards must confirm the shards."""
+"""Seconds, less than re-creating a stream takes. If the shard map was confirmed longer ago, aggregates need another ListShards call."""
 RECHECK_SECONDS = 300.0
-"""Seconds between two checks whether Kinesis still distributes a stream's records itself, which no response shows."""
+"""Seconds between two checks of whether Kinesis still distributes a stream's records itself, which PutRecords responses do not show."""
 _BATCH_BYTES = 1 << 20
-"""A batch of `make_records` ends with the record that reaches this size, in bytes."""
+"""A batch of `make_records` ends once its records have at least this many bytes."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,7 +58,7 @@ class Wait:
 
 @dataclass(slots=True)
 class _Left:
-    """The number of outstanding records, and their bytes."""
+    """The outstanding records: their number, and their size in bytes."""
 
     records: int = 0
     bytes: int = 0
@@ -91,7 +91,7 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._stalled_on)
         self._counts = Counts()
-        # Reentrant: a signal handler may run on the thread that has the lock; `_check_signal` then raises an error.
+        # Reentrant: a signal handler may interrupt the thread that has the lock; `_check_signal` then raises an error.
         self._lock = threading.RLock()
         self._puts = False
         self._left = _Left()
@@ -120,14 +120,14 @@ class Engine:
     # -- from any thread
 
     def check(self) -> None:
-        """Return if the producer accepts records. Otherwise, raise the error that ended the producer, or ProducerClosedError."""
+        """Raise an error if the producer does not accept records: the error that ended it, or ProducerClosedError."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._closing:
             raise self.closed_error()
 
     def check_end(self) -> None:
-        """Raise an error if this closed producer has not written all records."""
+        """Raise an error if the closed producer has not written all of its records."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._left.records:
@@ -154,11 +154,11 @@ class Engine:
         position: int | None = None,
         sent: Future[Written] | None = None,
     ) -> Record | None:
-        """Validate a record. Returns None if it can never be written, `fail_on_error` is off, and nothing awaits its result.
+        """Validate and create a record. Returns None for a record that can never be written if `fail_on_error` is off and `sent` is None.
 
         Args:
             position: The record's number in messages, by default its number among all records of this producer.
-            sent: Completed with the record's result.
+            sent: The future that `send` returns for this record.
         """
         self.check()
         if key is None:
@@ -208,7 +208,7 @@ class Engine:
     def put(self, records: Sequence[Record], waits: list[Wait]) -> None:
         """Queue records in order. If not all of them fit, append a wait for the rest to `waits`.
 
-        The caller must finally call `withdraw` for the wait, even if Ctrl-C interrupts this method.
+        The caller must call `withdraw` for the wait in a `finally` block, even if Ctrl-C interrupts this method.
         """
         with self._lock:
             self._check_signal()
@@ -223,7 +223,7 @@ class Engine:
                 raise
 
     def withdraw(self, wait: Wait) -> None:
-        """End a wait. Records of this put that are already queued stay queued."""
+        """End a put's wait for capacity. Records of the put that are already queued remain queued."""
         with self._lock:
             if wait in self._waits:
                 self._waits.remove(wait)
@@ -255,7 +255,7 @@ class Engine:
             self._end_waits(self._failure or self.closed_error())
 
     def halt(self) -> None:
-        """Stop sending, and fail waiting flushes and the futures of `send`."""
+        """Stop sending, and fail all waiting puts and flushes, and the incomplete futures of `send`."""
         self.begin_closing()
         with self._lock:
             self._end_flushes(self.closed_error())
@@ -265,7 +265,7 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether enough records for a full request were put since the last requests were sent."""
+        """Whether the records that were queued since the last requests were sent would fill a request."""
         return self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
 
     @property
@@ -283,7 +283,7 @@ class Engine:
             self._fail(WriteError(f"the producer for {self._stream} gave up: {why}"))
 
     async def stop(self) -> None:
-        """End without waiting for outstanding records, and log how many there were."""
+        """Stop the engine without waiting for outstanding records, and log how many there were."""
         self.halt()
         self._unclosed.detach()
         for handle in (self._timer, self._recheck):
@@ -319,7 +319,7 @@ class Engine:
             self._call(self._linger)
 
     def _admit(self, records: Sequence[Record]) -> int:
-        """Queue as many of the first records as fit. Returns their number."""
+        """Queue records in order until the limit for outstanding records or bytes is reached. Returns how many were queued."""
         room = self._settings.max_outstanding_records - self._left.records
         bytes_left = self._settings.max_outstanding_bytes - self._left.bytes
         admitted = size = 0
@@ -340,7 +340,7 @@ class Engine:
     def _admit_waiting(self) -> None:
         while self._waits:
             wait = self._waits[0]
-            # Alternate between the puts, so that a small put does not wait for a large one.
+            # Admit one record of each waiting put in turn, so that a small put does not wait for a large one.
             admitted = self._admit(wait.records if len(self._waits) == 1 else wait.records[:1])
             if not admitted:
                 break
@@ -359,13 +359,13 @@ class Engine:
             self._waits.popleft()
 
     def _conclude_flushes(self) -> None:
-        # Complete the future first: if Ctrl-C came after `popleft` but before `_end`, the flush would wait forever.
+        # Complete the future before removing it: if Ctrl-C came between `popleft` and `_end`, the flush would wait forever.
         while self._flushes and not self._flushes[0][0].count:
             _end(self._flushes[0][1])
             self._flushes.popleft()
 
     def _end_flushes(self, error: StreamError) -> None:
-        # Fail these futures but retain the entries, so that a flush after an interrupted abort also waits for their records.
+        # Fail these futures but retain the entries: after an interrupted abort, a later flush must still wait for their records.
         for _, done in self._flushes:
             _end(done, error)
 
@@ -373,7 +373,7 @@ class Engine:
         return bool(self._flushes or self._waits)
 
     def _call(self, step: Callable[[], None]) -> None:
-        """Schedule a step on the loop's thread, unless it is already scheduled."""
+        """Schedule a function on the event loop's thread, unless it is already scheduled."""
         if step not in self._due:
             self._due.add(step)
             self.loop.call_soon_threadsafe(step)
@@ -385,7 +385,7 @@ class Engine:
                 self._set_timer(self._settings.linger)
 
     def _is_later(self, seconds: float) -> bool:
-        """Whether the timer for the next request is unset, or fires in more than `seconds`."""
+        """Whether the timer for the next request is not set, or fires in more than `seconds`."""
         return self._timer is None or self._timer.when() > self.loop.time() + seconds
 
     def _set_timer(self, seconds: float | None) -> None:
@@ -441,7 +441,7 @@ class Engine:
         self._conclude_flushes()
 
     def _take_sent(self, settled: RequestOutcome) -> list[tuple[Future[Written], StreamError | None, Written | None]]:
-        """Remove and return the futures of `send` whose results are known, so that neither a failure nor a close fails them."""
+        """Remove and return the futures of `send` that this outcome completes, so that a later failure or close does not fail them."""
         found: list[tuple[Future[Written], StreamError | None, Written | None]] = []
         for parcel, result in settled.placed:
             place = Written(result.shard or "", result.sequence_number or "")
@@ -463,7 +463,7 @@ class Engine:
             return
         failure.__cause__ = cause
         self._failure = failure.about(self._stream)
-        # Fail the futures of `send` before those of flushes, so that all of them have failed when a flush raises an error.
+        # Fail the futures of `send` before the futures of flushes: when a flush raises an error, all futures of `send` have failed.
         self.loop.call_soon_threadsafe(self._end_sent, [*self._sent], failure)
         self.loop.call_soon_threadsafe(self._log_failure, failure, self._left.records)
         self._sent = set()
@@ -506,13 +506,13 @@ class Engine:
 
     def _sent_or_cancelled(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # If all tasks of the loop are cancelled, as on SIGTERM, sending has ended, so later flushes must fail rather than wait forever.
+        # If all tasks of the loop are cancelled, as on SIGTERM, nothing is sent any more: later flushes must fail, not wait forever.
         with self._lock:
             if task.cancelled() and not self._stopped:
                 self._break(asyncio.CancelledError())
 
     async def _learn(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Reload the shard map if it may lack a shard to which an aggregate was written. Returns whether the map changed."""
+        """Reload the shard map if it may lack a shard to which an aggregate was written. Returns whether the map has changed."""
         if not request.aggregated or self._knows(request, results):
             return False
         async with self._refresh_lock:
@@ -520,7 +520,7 @@ class Engine:
                 return True
             asked_at = self._clock.monotonic()
             try:
-                # Retry until ListShards responds. To send the aggregates again instead would write their records twice.
+                # Retry until ListShards responds. Sending the aggregates again instead could write their records twice.
                 listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
             except Exception as error:
                 what = f"stream {self._stream} cannot be written to, because ListShards fails"
@@ -530,7 +530,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map has all shards in `results`, and was confirmed so recently that the stream cannot be a re-created one."""
+        """Whether the shard map has all shards in `results`, and was confirmed so recently that the stream was not re-created since."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)
@@ -548,12 +548,12 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # The distribution strategy may change without a reshard. After a reshard, save this call: AWS allows an account 20 per second.
+            # The distribution strategy may change without a reshard. Skip this call after a reshard: AWS allows 20 a second per account.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # Refresh less often if the map has not changed: although records are written to unexpected shards, refreshing does not help.
+        # Refresh less often if the map has not changed: records are written to unexpected shards for another reason.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._adopt(shards, asked_at)
         self._look_again()
@@ -578,7 +578,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Schedule a check whether Kinesis still distributes records regardless of keys, which PutRecords responses do not reveal."""
+        """Schedule a check of whether Kinesis still distributes records regardless of keys, which PutRecords responses do not show."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:
@@ -589,7 +589,7 @@ class Engine:
             return None
         return f"producer for {self._stream}: {self._left.records} records ({self._left.bytes} bytes) are outstanding"
 
-    # -- logging, without the lock: a log handler may put its lines into this producer
+    # -- logging, without the lock: a log handler may write to this producer
 
     def _end_sent(self, sent: Iterable[Future[Written]], error: StreamError) -> None:
         """Fail futures of `send`. Called without the lock, because their callbacks may call the producer."""
@@ -616,7 +616,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Called when an engine is garbage-collected or its process ends. Silent in a forked process: the records belong to its parent."""
+    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process, whose parent has them."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

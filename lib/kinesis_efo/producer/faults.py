@@ -1,4 +1,4 @@
-"""Decides whether a producer retries a failed call, and which error it raises if no retry helps."""
+"""Decides whether a producer retries a failed call, and which error it raises if not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kinesis_efo.errors import (
 )
 
 _OF_A_RECORD: Final = ("InvalidArgumentException", "ValidationException")
-"""Error codes with which Kinesis rejects a whole request for one record in it."""
+"""Error codes with which Kinesis rejects a whole request because of one of its records."""
 
 
 class Retry(Enum):
@@ -33,13 +33,13 @@ class Retry(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteFault:
-    """A failed call and what to do about it."""
+    """A failed call: its error, whether to retry it, and the exception to raise otherwise."""
 
     code: str  # Kinesis' error code, or the name of the exception's class if there was no response
     text: str
     retry: Retry
     kind: type[StreamError] = RetriesExhaustedError  # The exception to raise if the call is not retried
-    remedy: str = ""  # What the user can do, as the end of a sentence
+    remedy: str = ""  # What the user can do, for the exception's message
 
     def error(self, what: str) -> StreamError:
         """Create the exception. `what` is the beginning of its message."""
@@ -47,7 +47,7 @@ class WriteFault:
 
 
 def judge(error: Exception, action: str = "kinesis:PutRecords") -> WriteFault:
-    """Classify an exception that an aiobotocore client raised. `action` is the permission that the call needs, for the message."""
+    """Classify an exception raised by an aiobotocore client. `action` is the IAM action that the call requires, for the message."""
     cause, code, text = cause_of(error), code_of(error), describe(error)
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -85,5 +85,5 @@ def _fault(cause: Cause, code: str, text: str, action: str) -> WriteFault:
             return WriteFault(code, text, Retry.NO, StreamNotFoundError, remedy)
         case Cause.INVALID if code in _OF_A_RECORD:
             return WriteFault(code, text, Retry.NO, RecordRefusedError)
-    # Fail on unknown error codes below status 500, which are not transient. Retries (as in a reader) would only accumulate records.
+    # Fail on errors that are not known to be transient. A reader would retry them, but here unwritten records would accumulate.
     return WriteFault(code, text, Retry.NO, WriteError, "fix the cause: Kinesis would refuse the request again")

@@ -18,11 +18,11 @@ from kinesis_efo.metrics.labels import MOST_ERRORS, OTHER
 logger = logging.getLogger(__name__)
 
 _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
-"""Upper bounds of the buckets in seconds; the last bucket is unbounded."""
+"""Upper bounds of the latency histogram's buckets, in seconds. One more bucket, the last, has no upper bound."""
 
 
 class Latency:
-    """A histogram of the times from `put` to acknowledgement. Each bucket's bound is the previous one times the square root of two."""
+    """A histogram of the times from `put` to acknowledgement. The upper bounds of the buckets grow by a factor of the square root of two."""
 
     __slots__ = ("_counts", "count", "longest", "total")
 
@@ -33,7 +33,7 @@ class Latency:
         self.longest = 0.0
 
     def add(self, seconds: Sequence[float]) -> None:
-        """Add the times of records, in seconds."""
+        """Add the latencies of acknowledged records, in seconds."""
         for each in seconds:
             self._counts[bisect_left(_BOUNDS, each)] += 1
         self.count += len(seconds)
@@ -41,7 +41,7 @@ class Latency:
         self.longest = max(self.longest, max(seconds, default=0.0))
 
     def quantile(self, share: float) -> float:
-        """Return the seconds within which this share of the records was acknowledged; 0.0 if there are no records."""
+        """Return the seconds within which a share (0 to 1) of the records was acknowledged; 0.0 if there are no records."""
         wanted = share * self.count
         seen = 0
         for power, count in enumerate(self._counts):
@@ -57,17 +57,17 @@ class ProducerMetrics:
 
     Attributes:
         outstanding_records: Records put and not acknowledged yet.
-        outstanding_bytes: Size of these records.
+        outstanding_bytes: Size of outstanding records.
         backpressure_waits: Number of puts that had to wait for capacity.
         backpressure_seconds: Total time that puts have waited.
         retries: Number of Kinesis records sent again, by error code.
         requests: Number of PutRecords calls.
         records_written: Acknowledged records; the records of an aggregate count one by one.
-        bytes_written: Size of these records.
+        bytes_written: Size of acknowledged records.
         records_refused: Records skipped because they can never be written; only if `fail_on_error` is off.
         latency_mean: Mean time from put to acknowledgement.
-        latency_p50: Median time from put to acknowledgement; an upper bound within a factor of 1.5.
-        latency_p99: 99th percentile of the time from put to acknowledgement, likewise.
+        latency_p50: Median time from put to acknowledgement; like `latency_p99`, overestimated by a factor of up to 1.5.
+        latency_p99: 99th percentile of the time from put to acknowledgement.
         latency_max: Maximum time from put to acknowledgement.
     """
 
@@ -87,7 +87,7 @@ class ProducerMetrics:
 
 
 class Counts:
-    """The counters of a producer."""
+    """The counters of a producer, from which `ProducerMetrics` are created."""
 
     def __init__(self) -> None:
         self.retries: Counter[str] = Counter()
@@ -100,7 +100,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, seconds_waiting: float) -> ProducerMetrics:
-        """Return a snapshot. The arguments are the outstanding records, their bytes, and the total seconds that puts have been waiting."""
+        """Return a snapshot. `records` and `size` (in bytes) are outstanding; `seconds_waiting` is the wait of all current puts so far."""
         latency = self.latency
         return ProducerMetrics(
             records,
@@ -120,7 +120,7 @@ class Counts:
 
 
 def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> Source:
-    """Return a source of one producer's samples, labeled with the name of `stream`. `snapshot` must be thread-safe."""
+    """Return a metric source for one producer. Its samples are labeled with the name of `stream`. `snapshot` must be thread-safe."""
     errors = Labels(MOST_ERRORS)
     about = (("stream", stream.rpartition("/")[2]),)
 
@@ -141,7 +141,7 @@ def producer_collector(stream: str, snapshot: Callable[[], ProducerMetrics]) -> 
 
 
 class StallWatch:
-    """Warns once per stall: Kinesis has not acknowledged a record for `seconds` although a caller is waiting.
+    """Logs one warning per stall: Kinesis has not acknowledged any record for `seconds` although a caller is waiting.
 
     `describe` returns the producer's state for the message, or None if no caller is waiting.
     """
@@ -156,13 +156,13 @@ class StallWatch:
         self.fault = ""
 
     def start(self) -> None:
-        """Start watching if not started yet. Called whenever a caller begins to wait."""
+        """Start the timer, unless it is running. Called while callers are waiting."""
         if self._timer is None:
             self._since = self._clock.monotonic()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self._check)
 
     def progress(self) -> None:
-        """Record that Kinesis has acknowledged records, which ends a stall."""
+        """Record that Kinesis has acknowledged records, which ends any stall."""
         now = self._clock.monotonic()
         if self._warned:
             logger.warning("writing continues after %.0f s", now - self._since)
@@ -185,5 +185,5 @@ class StallWatch:
             cause = f"; the last error was {self.fault}" if self.fault else "; Kinesis has not answered"
             logger.warning("%s and none was acknowledged for %.0f s%s", state, waited, cause)
         rest = self._seconds - waited if waited < self._seconds else self._seconds
-        # Wait at least 0.01 s, to prevent a busy loop if the timer has fired a moment early.
+        # Wait at least 0.01 s, so that a timer that fires a moment too early does not cause a busy loop.
         self._timer = asyncio.get_running_loop().call_later(max(rest, 0.01), self._check)

@@ -33,7 +33,7 @@ Connect = Callable[[], AbstractAsyncContextManager[KinesisService]]
 
 
 class AsyncProducer:
-    """Writes records to one stream from asyncio, with the arguments of `Producer`. An async context manager for one event loop.
+    """Writes records to one stream from asyncio. An async context manager, bound to one event loop. The arguments are those of `Producer`.
 
     Close it before its loop ends. Otherwise, outstanding records are lost, and only the log shows how many.
 
@@ -60,7 +60,7 @@ class AsyncProducer:
         self._aws = aws or AwsSettings()
         self._metrics_settings = metrics or MetricsSettings()
         self._end_report: Callable[[], None] = lambda: None
-        # Tests replace the next three.
+        # Tests replace the next three attributes.
         self._clock: Clock = SystemClock()
         self._random = Random()
         self._connect: Connect = self._connect_kinesis
@@ -88,7 +88,7 @@ class AsyncProducer:
             raise judge(error, "kinesis:ListShards").error(opened).about(self.stream) from error
         engine = Engine(self.stream, service, shards, traits, self.settings, self._clock, self._random)
         self._engine = engine
-        # Use a weak reference: an abandoned engine must be garbage-collected, which logs its unwritten records.
+        # Use a weak reference, so that an abandoned engine is garbage-collected, which logs its unwritten records.
         known = weakref.ref(engine)
         self._end_report = report(
             producer_collector(self.stream, lambda: ProducerMetrics() if (it := known()) is None else it.metrics),
@@ -132,7 +132,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception | SystemExit | GeneratorExit):
-            # Write the records put before the error. If that fails too, log the producer's error and let the original one propagate.
+            # Write the records that were put before the error. If that fails, too, log the producer's error, and raise the original one.
             try:
                 await self.close()
             except StreamError as failure:
@@ -150,7 +150,7 @@ class AsyncProducer:
     async def put(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> None:
-        """Queue a record like `Producer.put`; wait while too much is outstanding. A record may be queued even if this call is cancelled."""
+        """Queue a record like `Producer.put`; wait while too much is outstanding. If this call is cancelled, the record may still be queued."""
         record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             await self._queue((record,))
@@ -188,7 +188,7 @@ class AsyncProducer:
 
     @property
     def engine(self) -> Engine:
-        """The engine of the open producer, for `Producer`."""
+        """The engine, which `Producer` also uses. Raises `ProducerClosedError` before `open` and in a forked process."""
         if self._engine is None:
             raise ProducerClosedError(f"the producer for {self.stream} is not open: enter its context or call open()")
         if self.home is not None and self.home.left:
@@ -217,7 +217,7 @@ class AsyncProducer:
             for wait in waits:
                 engine.withdraw(wait)
         if not waits and engine.full:
-            # Let the event loop send: a caller that only puts records never yields to the loop.
+            # Yield to the event loop, which sends the requests: a caller that only puts records would never do so.
             await asyncio.sleep(0)
 
     def _engine_here(self) -> Engine:

@@ -1,8 +1,8 @@
-"""Queues a producer's records, decides what to send when, and processes responses. No I/O: times are passed in.
+"""Queues a producer's records, decides which records to send when, and processes responses. No I/O and no clock: times are passed in.
 
-Records wait in one lane per shard. A request has records from several lanes; records that Kinesis rejects return to the front of their
-lane. A record leaves the queue only when it is acknowledged or can never be written, never because of its age. A lane backs off after a
-failure, so that a hot shard does not delay the others: in a single lane, a throttled shard would fill each request with rejected records.
+Each shard has a lane, in which its records wait. A request has records from several lanes; records that Kinesis rejects return to the front
+of their lane. A record leaves the queue when it is acknowledged or can never be written, never because of its age. After a failure, only the
+affected lanes back off: without lanes, each request would fill up with rejected records of a throttled shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kinesis_efo.records.distribution import Distribution
 WRONG_SHARD = "WrongShard"
 """This library's error code for an aggregate that Kinesis wrote to a shard where readers drop it."""
 STUCK_SECONDS = 60.0
-"""A warning follows if Kinesis rejects a record for this many seconds while its shard accepts others. At most one warning per this time."""
+"""Warn about a record that Kinesis has rejected for this many seconds although its shard accepts others. At most one warning per period."""
 
 _MOST_EXPIRED_IN_A_ROW = 5
 
@@ -48,15 +48,15 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        # The times of the last failure that counted (see `counts`), and of the last failure
+        # The times of the last failure that counted (see `counts`), and of the last failure of any kind
         self._counted = self._last = 0.0
         self.faults = 0
         self.until = 0.0
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Back off after a failure of a request. If part of the request succeeded (`progress`), the bound is reset.
+        """Begin or extend the backoff after a request failed. If part of the request succeeded (`progress`), start again from the first bound.
 
-        Failures of requests that were in flight together count as one. Times are in monotonic seconds.
+        Failures of requests that were in flight at the same time count as one failure. Times are in monotonic seconds.
         """
         if progress or self.counts(sent_at):
             self.faults = 1 if progress else self.faults + 1
@@ -66,11 +66,11 @@ class Backoff:
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether the failure of a request counts: only if the request was sent after the last counted failure."""
+        """Whether the failure of a request counts as another failure: only if the request was sent after the last counted failure."""
         return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:
-        """End the backoff after a request that succeeded as a whole, unless it was sent before the last failure."""
+        """End the backoff after a request succeeded completely, unless the request was sent before the last failure."""
         if sent_at >= self._last:
             self.faults = 0
             self.until = 0.0
@@ -89,8 +89,8 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum parcels in a request; less while the shard throttles or `is_suspect`
-        self.is_suspect = False  # Kinesis refused a whole request, maybe because of a record of this lane: do not mix it with other lanes
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels of this lane in a request; lowered while the shard throttles or `is_suspect`
+        self.is_suspect = False  # Kinesis refused a whole request, maybe because of this lane: send it separately
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -102,16 +102,16 @@ class PutRecordsRequest:
     sent_at: float  # Monotonic seconds
     map: ShardMap
     parcels: list[Parcel] = field(default_factory=list)
-    shards: list[str] = field(default_factory=list)  # The lane of each parcel
+    shards: list[str] = field(default_factory=list)  # The predicted shard of each parcel, whose lane it is from
 
     @property
     def keyed(self) -> bool:
-        """Whether the records' keys select the shard."""
+        """Whether the records' keys determine their shards."""
         return self.map.predicts
 
     @property
     def aggregated(self) -> bool:
-        """Whether the request has aggregates. Readers may drop an aggregate with a record outside the hash range of its shard."""
+        """Whether the request has aggregates. Readers may drop an aggregate that has records outside the hash range of its shard."""
         return any(len(parcel.records) > 1 for parcel in self.parcels)
 
     @property
@@ -125,13 +125,13 @@ class RequestOutcome:
     """The outcome of a request.
 
     Attributes:
-        acknowledged: Records that are written.
-        placed: The parcels of the acknowledged records, each with the result from the response.
+        acknowledged: Records that Kinesis has written.
+        placed: The parcels of the acknowledged records, each with its result from the response.
         refused: Records that can never be written.
         retried: Parcels that will be sent again, counted by error code.
         misrouted: Whether the response showed that the shard map is out of date.
         stuck: A warning about a record that Kinesis has been rejecting for a long time; empty if there is none.
-        failure: The error that ends the producer.
+        failure: The error that ends the producer; None if it continues.
     """
 
     acknowledged: list[Record] = field(default_factory=list)
@@ -192,7 +192,7 @@ class RecordQueue:
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Build the next request; None if none is due. `eager`: a caller is waiting, so send even a request that is not full."""
+        """Build the next request; None if none is due. If `eager`, because a caller is waiting, requests need not be full."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
@@ -207,7 +207,7 @@ class RecordQueue:
                 break
             if lane.is_suspect and request.parcels:
                 continue
-            # With `ordered`, send only one aggregate per lane: of two, Kinesis could reject the first and write the second.
+            # With `ordered`, send only one aggregate per lane: if there were two, Kinesis could reject the first and write the second.
             parcels = self._take(lane, 1 if self._ordered and self._aggregate else min(most, lane.most), bytes_left)
             if parcels:
                 request.parcels += parcels
@@ -237,7 +237,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # If the map has changed, a shard id may have another hash range (in a re-created stream). With AUTO, hash ranges do not matter.
+        # If the shard map has changed, the stream may have been re-created, with other hash ranges. With AUTO, they do not matter.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -271,7 +271,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # Repeatedly halve the requests of these lanes: once a refused request has only one record, this record is the cause.
+            # Halve the requests of these lanes until a refused request has only one record, which then is the cause.
             for shard, parcels in Counter(request.shards).items():
                 if (lane := self._lanes.get(shard)) is not None:
                     lane.most, lane.is_suspect = max(1, min(lane.most, parcels) // 2), True
@@ -295,7 +295,7 @@ class RecordQueue:
 
     @property
     def _aggregate(self) -> bool:
-        # Do not aggregate if Kinesis distributes records regardless of keys: AWS does not support it, and the KCL drops such aggregates.
+        # Only aggregate if keys determine the shards: otherwise, AWS does not support aggregates, and the KCL drops them.
         return self._settings.aggregate and self._map.distribution is Distribution.KEYED
 
     @property
@@ -306,14 +306,14 @@ class RecordQueue:
         return Lane(shard, Backoff(self._settings, self._random))
 
     def _may_send(self, lane: Lane) -> bool:
-        # While a shard throttles, allow it only one request in flight: it would most likely reject a second one.
+        # While a shard throttles, allow only one request in flight for it: the shard would most likely reject a second one.
         alone = self._ordered or lane.most < MAX_REQUEST_RECORDS
         return len(lane.records) > 0 and not (alone and lane.in_flight)
 
     def _worth_sending(self, ready: list[Lane], now: float) -> bool:
         if any(lane.records[0].put_at + self._settings.linger <= now for lane in ready):
             return True
-        # If `max_outstanding_records` is below two full requests, send smaller ones, so that one can fill while another is in flight.
+        # If `max_outstanding_records` is below two full requests, send smaller requests, so that one can fill while another is in flight.
         half = self._settings.max_outstanding_records // 2
         enough = half // 2 if self._aggregate else min(MAX_REQUEST_RECORDS, half)
         most_bytes = min(MAX_REQUEST_BYTES, self._settings.max_outstanding_bytes // 4)
@@ -322,7 +322,7 @@ class RecordQueue:
         )
 
     def _take(self, lane: Lane, most: int, most_bytes: int) -> list[Parcel]:
-        """Remove and return the first records of a lane, in as many parcels as fit."""
+        """Remove the first records of a lane, and return them as at most `most` parcels of at most `most_bytes` in total."""
         parcels: list[Parcel] = []
         skipped: list[Record] = []
         keys: set[str] = set()
@@ -330,7 +330,7 @@ class RecordQueue:
         one_per_key = self._ordered
         while records and len(parcels) < most:
             if one_per_key and records[0].key in keys:
-                # Take at most one record per key: of two, Kinesis could reject the first and write the second.
+                # Take at most one record per key: if there were two, Kinesis could reject the first and write the second.
                 skipped.append(records.popleft())
                 continue
             parcel = self._packed(lane) if aggregate else records.popleft()
@@ -346,7 +346,7 @@ class RecordQueue:
     def _packed(self, lane: Lane) -> Parcel:
         records, packer = lane.records, Packer(self._aggregate_bytes)
         if not self._map.covers(lane.shard, records[0].hash):
-            # Send a record outside the lane's hash range alone, not in an aggregate: ListShards may have omitted the record's shard.
+            # Do not aggregate a record outside the shard's hash range: ListShards may have omitted the record's actual shard.
             return records.popleft()
         while records and self._map.covers(lane.shard, records[0].hash) and packer.add(records[0]):
             records.popleft()
@@ -357,7 +357,7 @@ class RecordQueue:
         outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (lane := self._lanes.get(shard)) is not None:
-                # Do not count below 0: if the lane was created after the request was sent, it has not counted the request.
+                # Do not go below 0: a lane that was created after the request was sent has not counted it.
                 lane.in_flight = max(0, lane.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -368,14 +368,14 @@ class RecordQueue:
         former, self._map, self._next_map = self._map, self._next_map, None
         before = self._lanes
         self._lanes = {shard: before.get(shard) or self._lane(shard) for shard in self._map.open_shards}
-        # Redistribute the records of all lanes: in a re-created stream, an existing shard id may have another hash range.
+        # Redistribute the records of all lanes: in a re-created stream, a shard with a known id may have another hash range.
         waiting = [record for lane in before.values() for record in lane.records]
         for lane in before.values():
             lane.records.clear()
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # The failed records were moved to other shards, so the outage is over. In an unchanged shard, they may still be in flight.
+                # End the outage of a re-created shard, whose lane now has other records. An unchanged shard may still be failing.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:
@@ -414,7 +414,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, next send twice what the shard accepted. Other failures keep the limit: one bad record would block the others.
+        # After throttling, limit requests to twice what the shard accepted. Else raise the limit: at 1, a bad record would block the others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

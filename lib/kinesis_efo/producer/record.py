@@ -1,4 +1,4 @@
-"""Validates records. A `Record` is a msgspec struct, which is faster to create than an ordinary object."""
+"""Validates the records to write. A `Record` is a msgspec struct, which is faster to create than an ordinary object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_KEY_CHARACTERS = 256
 
 
 class Epoch:
-    """Counts the outstanding records put between two flushes; `flush` waits until the count is 0."""
+    """The number of outstanding records that were put between two flushes. The second flush waits until it is 0."""
 
     __slots__ = ("count",)
 
@@ -52,12 +52,12 @@ class Record(msgspec.Struct, gc=False, eq=False):
     """One record that was put.
 
     Attributes:
+        hash: The explicit hash key (`hash_key`), or else the partition key's MD5, as a number. It selects the shard.
         size: Bytes of data and partition key, as Kinesis counts them.
-        hash: Hash key as a number; it selects the shard.
-        position: The record's number in messages, for example the number of records put before it.
+        position: The record's number in messages, by default the number of records put before it.
         put_at: Time of the put, in monotonic seconds.
-        refused_at: When Kinesis first rejected the record, in monotonic seconds.
-        epoch: Counts this record until it is acknowledged.
+        refused_at: Time at which Kinesis first rejected the record, in monotonic seconds.
+        epoch: The epoch that counts this record until it is acknowledged.
         sent: The future that `send` returned, if any.
     """
 
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The record itself, as a parcel of one record."""
+        """A tuple of this record alone, for code that handles records and aggregates alike."""
         return (self,)
 
     def describe(self) -> str:
@@ -83,7 +83,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Validate data and keys, and create a record. `limit` is for data plus key; `position` is its number in messages."""
+    """Validate data and keys, and create a record. `limit` applies to data and key together; `position` is its number in messages."""
     if not isinstance(data, bytes):
         data = _as_bytes(data, key, position)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:

@@ -1,6 +1,6 @@
-"""The shard map: predicts the shard of a record from the last response of ListShards.
+"""The shard map: predicts the shard to which Kinesis will write a record, from the last ListShards response.
 
-The map may be out of date; the PutRecords response contains the actual shard. The prediction is required for aggregates, and allows a
+The map may be out of date; only the PutRecords response contains the actual shard. Aggregates require the prediction. It also allows a
 separate queue for each shard, so that a hot shard does not delay the others.
 """
 
@@ -22,14 +22,14 @@ MAX_HASH = (1 << 128) - 1
 """The largest hash key."""
 
 ANY_SHARD = "any"
-"""Replaces the shard id if the shard of a record cannot be predicted."""
+"""Used instead of a shard id for all records of a stream whose shards cannot be predicted."""
 
 DEFAULT_RECORD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """The properties of a stream that a producer needs, except its shards. `unknown` is why the distribution could not be determined."""
+    """The properties of a stream that a producer needs, except its shards. `unknown` is the reason if `distribution` is unknown."""
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
     distribution: Distribution = Distribution.KEYED
@@ -38,11 +38,11 @@ class StreamTraits:
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """A shard's range of hash keys, both ends included.
+    """A shard and its range of hash keys; `start` and `end` are included.
 
     Attributes:
         open: Whether the shard still accepts records.
-        first: Its first sequence number, which differs if the stream was deleted and created again.
+        first: The shard's first sequence number, by which a re-created stream differs from the deleted one.
     """
 
     id: str
@@ -53,7 +53,7 @@ class HashRange:
 
 
 class ShardMap:
-    """The shards of a stream, open and closed, and how Kinesis distributes records over them. At least one must be open."""
+    """The open and closed shards of a stream, and how Kinesis distributes records over them. At least one shard must be open."""
 
     def __init__(self, shards: Iterable[HashRange], distribution: Distribution = Distribution.KEYED) -> None:
         self.distribution = distribution
@@ -67,7 +67,7 @@ class ShardMap:
 
     @property
     def predicts(self) -> bool:
-        """Whether a record's hash key determines its shard. If not, all records are assigned to one shard, `ANY_SHARD`."""
+        """Whether a record's hash key determines its shard. If not, the map's only shard is `ANY_SHARD`."""
         return self.distribution is not Distribution.AUTO
 
     @property
@@ -80,7 +80,7 @@ class ShardMap:
         return (self.distribution, self._ids, self._ends) == (other.distribution, other._ids, other._ends)
 
     def is_older_than(self, other: ShardMap) -> bool:
-        """Whether this map is outdated (ListShards may return an older state): a shard is open here and closed in the other map."""
+        """Whether a shard that is open in this map is closed in the other one. ListShards may return such an outdated state."""
         return any(
             shard.open
             and (known := other._all.get(shard.id)) is not None
@@ -90,7 +90,7 @@ class ShardMap:
         )
 
     def has_same(self, shard: str, other: ShardMap) -> bool:
-        """Whether a shard has the same hash range and first sequence number in both maps, unlike a shard of a re-created stream."""
+        """Whether a shard has the same properties in both maps. They differ if the stream was re-created in between."""
         return self._all.get(shard) == other._all.get(shard)
 
     def shard_of(self, hash_key: int) -> str:
@@ -111,14 +111,14 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Create the shard map from `listed`, or by calling `list_shards` if None. For `Distribution.AUTO`, shards are not listed."""
+    """Create the shard map from `listed`, or from a call of `list_shards` if None. Shards are not needed with `Distribution.AUTO`."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)
 
 
 def warn_of_consequences(stream: str, traits: StreamTraits, settings: ProducerSettings) -> None:
-    """Warn about settings that a producer ignores for a stream with these traits. Each warning is logged once per process."""
+    """Log a warning for each setting that has no effect on a stream with these traits. Each warning is logged once per process."""
     if traits.distribution is Distribution.UNKNOWN and settings.aggregate:
         _warn_once(
             f"stream {stream}: records are not aggregated, because it is not known whether Kinesis distributes the stream's records "

@@ -1,4 +1,4 @@
-"""A producer's calls to Kinesis: PutRecords, with bodies encoded by msgspec, ListShards, and DescribeStreamSummary."""
+"""A producer's calls to Kinesis: PutRecords (with request bodies encoded by msgspec), ListShards and DescribeStreamSummary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kinesis_efo.records.distribution import Distribution, distribution_of
 logger = logging.getLogger(__name__)
 
 _SMALL = 400
-"""Parcels of fewer bytes are encoded by msgspec's base64. pybase64 is four times as fast, but requires a call per record."""
+"""Parcels below this size in bytes are encoded by msgspec's base64. pybase64 is four times as fast, but requires a call per parcel."""
 
 
 class _PutRecordsEntry(msgspec.Struct, gc=False, omit_defaults=True):
@@ -47,7 +47,7 @@ _decoder = msgspec.json.Decoder(_PutRecordsBody)
 
 
 class KinesisService:
-    """Calls Kinesis with two aiobotocore clients: `data` for PutRecords, without retries and validation, and `control` for other calls."""
+    """Calls Kinesis with two aiobotocore clients: `data` for PutRecords (without retries or validation), and `control` for other calls."""
 
     def __init__(self, data: Any, control: Any, stream: str) -> None:
         self._data = data
@@ -121,7 +121,7 @@ async def connect(
         retries={"total_max_attempts": 1},
         max_pool_connections=connections,
         parameter_validation=False,
-        # Set a fixed user agent: botocore would build its own for every request, which costs more than signing the request.
+        # Set a fixed user agent: botocore would build one for every request, which costs more than signing the request.
         user_agent=f"kinesis-efo/{__version__} Botocore/{botocore.__version__}",
     )
     async with await clients.open("kinesis", once) as data, await clients.open("kinesis") as control:

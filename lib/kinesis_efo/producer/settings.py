@@ -25,7 +25,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "retry_timeout": (0.1, 86_400, "seconds"),
     "stall_warning": (0.1, 86_400, "seconds"),
 }
-"""Minimum, maximum (both allowed) and unit of each number in `ProducerSettings`."""
+"""Minimum and maximum (both are allowed), and unit, of each numeric field of `ProducerSettings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ProducerSettings:
     Attributes:
         max_outstanding_records: Maximum number of unacknowledged records. At this number, `put` waits.
         max_outstanding_bytes: Maximum bytes of data and partition keys of unacknowledged records. A larger record is refused.
-        linger: Seconds that a record waits for other records to fill its request. No wait while a `put` or `flush` is waiting.
+        linger: Seconds that a record waits for other records to fill its request. It does not wait while a `put` or `flush` waits.
         max_in_flight: Maximum number of requests in flight at a time.
         ordered: Write records with the same partition key in order, even if some are retried. Each shard then has one request
             in flight at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.

@@ -1,8 +1,8 @@
 """Splits KPL aggregates: Kinesis records that contain many user records.
 
-Format: magic, a protobuf message, and the message's MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). The parser below replaces
-the `protobuf` package, whose version would have to suit PySpark and the user's program. It checks lengths and Kinesis' limit for keys, so
-that a small input cannot produce a large output.
+Format: a magic number, a protobuf message, and its MD5 (awslabs/amazon-kinesis-producer, aggregation-format.md). This module has its own
+parser, because the version of the `protobuf` package would have to suit PySpark and the user's program. The parser checks lengths and
+Kinesis' limit for partition keys, so that a small input cannot produce a large output.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class UserRecord(NamedTuple):
 
 
 class _Corrupt(ValueError):
-    """The bytes begin with an aggregate's magic number but are not an aggregate."""
+    """The bytes begin with the magic number of aggregates, but are not a valid aggregate."""
 
 
 def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRecord] | None:
-    """Return the user records of an aggregate, in order. Their index is the sub-sequence number.
+    """Return the user records of an aggregate, in order. A record's index in the list is its sub-sequence number.
 
-    Returns None if the data is not an aggregate, or a corrupt one, which counts as an ordinary record.
+    Returns None if the data is not a valid aggregate. A corrupt aggregate thus counts as an ordinary record.
 
     After a reshard, an aggregate may contain a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
-    and the KCL (AggregatorUtil.deaggregate) drops the whole aggregate. With the shard's `hash_range`, this function does the same: it returns
-    []. Other producers do not send the records again: omit `hash_range` if no record may be lost.
+    and the KCL (AggregatorUtil.deaggregate) drops the whole aggregate. If the shard's `hash_range` is given, this function drops it, too: it
+    returns []. Other producers do not send the records again: pass None if no record may be lost.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None
@@ -110,7 +110,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    # Read a single byte first, because most numbers have only one.
+    # Fast path: most numbers consist of a single byte.
     value = message[at]
     if value < 0x80:
         return value, at + 1

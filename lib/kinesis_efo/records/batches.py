@@ -34,24 +34,24 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Maximum rows of a batch. Events are combined up to this size: a batch of few rows costs Spark as much as one of thousands."""
+"""Maximum rows of a batch. Several events share a batch up to this size: for Spark, few rows cost as much as thousands."""
 
 MIN_ROWS: Final = 100
-"""Minimum rows of a batch, if available and within `MAX_BYTES`."""
+"""A batch with fewer rows is only complete once its payloads reach `MAX_BYTES`, or at the end of a task."""
 
 CACHE_BYTES: Final = 2 << 20
-"""A batch of at least `MIN_ROWS` is complete at this size of its payloads. Building it is a fifth faster if it fits into the processor's
-cache."""
+"""A batch with at least `MIN_ROWS` rows is complete once its payloads reach this size in bytes. It then fits into the processor's cache,
+which makes building it a fifth faster."""
 
 MAX_BYTES: Final = 8 << 20
-"""A batch is complete at this size of its payloads, however few its rows."""
+"""A batch is complete once its payloads reach this size in bytes, even if it has few rows."""
 
 T = TypeVar("T")
 Data = TypeVar("Data", bytes, str)
 
 
 class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
-    """A Kinesis record as received, with its data as base64 or decoded."""
+    """A Kinesis record as received. `data` is the base64 string or the decoded bytes."""
 
     data: Data
     sequence_number: str
@@ -60,9 +60,9 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order, and their data. Once aggregates are split, there is one record per row.
+    """Records of one shard, in order, and their data. Once aggregates are split, each record is one row.
 
-    `hash_range` is the first and last hash key of the shard, to drop aggregates with records of other shards; None disables dropping.
+    `hash_range`: the first and last hash key of the shard, to drop aggregates that have records of other shards; None disables dropping.
     """
 
     key: ShardKey
@@ -72,7 +72,7 @@ class ShardRows(NamedTuple):
 
 
 def is_full(rows: int, size: int) -> bool:
-    """Whether `rows` rows, from payloads of `size` bytes, complete a batch."""
+    """Whether a batch with `rows` rows, from payloads of `size` bytes, is complete."""
     return rows >= MAX_ROWS or size >= (CACHE_BYTES if rows >= MIN_ROWS else MAX_BYTES)
 
 
@@ -88,10 +88,7 @@ def even_parts(rows: int) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Collects records until they fill a batch, splits aggregates and builds the columns.
-
-    Counts corrupt and dropped aggregates; `report` logs the counts.
-    """
+    """Collects records until they fill a batch, splits aggregates (counting corrupt and dropped ones for `report`), and builds the columns."""
 
     def __init__(self, *, deaggregate: bool) -> None:
         self._deaggregate = deaggregate
@@ -103,11 +100,11 @@ class BatchBuilder:
         self._foreign: Counter[ShardKey] = Counter()
 
     def begin(self, key: ShardKey, hash_range: tuple[int, int] | None) -> None:
-        """Begin a range. Records added from now on belong to this shard."""
+        """Begin a range of the shard `key`. Records that are added from now on belong to it."""
         self._run = ShardRows(key, hash_range, [], [])
 
     def add(self, records: list[KinesisRecord[Any]], data: list[bytes], size: int) -> None:
-        """Add records and their data. `size` is the size of the payload that contains them, in bytes."""
+        """Add the records of a payload, and their data. `size` is the size of the payload in bytes."""
         if not self._run.records:
             self._runs.append(self._run)
         self._run.records.extend(records)
@@ -117,16 +114,16 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough records for a batch."""
+        """Whether the added records fill a batch."""
         return is_full(self._rows, self._size)
 
     @property
     def empty(self) -> bool:
-        """Whether there are no records for the next batch."""
+        """Whether no records were added since the last `flush`."""
         return not self._runs
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Build the batches of all records added so far."""
+        """Yield batches of all records that were added since the last `flush`."""
         runs = self._runs
         if not runs:
             return
@@ -141,10 +138,10 @@ class BatchBuilder:
             yield from _built(runs, column, None)
 
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
-        """Build the rows of an aggregate after sub-sequence number `done`, if there are any.
+        """Yield a batch of an aggregate's user records after sub-sequence number `done`, if there are any.
 
-        A record that is not an aggregate has only sub-sequence number 0 (as in the KCL). If aggregates are not split, the remaining rows
-        are delivered as one row with the whole aggregate.
+        A record that is not an aggregate only has sub-sequence number 0 (as in the KCL). If aggregates are not split, the remaining user
+        records are delivered as one row with the whole aggregate.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -157,7 +154,7 @@ class BatchBuilder:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Log how many aggregates were corrupt. Call `left_out` for each shard with dropped aggregates, with their number."""
+        """Log the number of corrupt aggregates. Call `left_out` for each shard with dropped aggregates, with their number."""
         for key, corrupt in self._corrupt.items():
             logger.warning(
                 "%s: %d records look like KPL aggregates but are corrupt; passed on as they are", key, corrupt
@@ -166,7 +163,7 @@ class BatchBuilder:
             left_out(key, foreign)
 
     def _take_apart(self, run: ShardRows) -> tuple[ShardRows, list[int]]:
-        """Replace aggregates by their user records. Return one record per row, and the rows' sub-sequence numbers."""
+        """Replace aggregates with their user records. Return the resulting rows, and the rows' sub-sequence numbers."""
         rows: list[KinesisRecord[Any]] = []
         bodies: list[bytes] = []
         subs: list[int] = []
@@ -189,7 +186,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches from the rows of one or more shards, their data and their sub-sequence numbers (None: all are 0)."""
+    """Build batches from the rows of one or more shards. `data` and `subs` are the rows' data and sub-sequence numbers (None: all are 0)."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):
@@ -211,7 +208,7 @@ def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Ite
 
 
 def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
-    """Build the columns with the names of streams and shards."""
+    """Build the columns `stream` and `shardId`."""
     streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
     if len(runs) == 1:
         rows = len(runs[0].records)
@@ -221,7 +218,7 @@ def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
 
 
 def _culprit(runs: list[ShardRows]) -> ShardKey:
-    """Return the shard with the record that cannot be converted to a row."""
+    """Return the first shard with a record that cannot be converted to a row."""
     for run in runs[:-1]:
         try:
             list(_built([run], _binary(run.data), None))
@@ -239,7 +236,7 @@ def undecodable(key: ShardKey, error: Exception) -> FrameError:
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# Avoid pa.array() and pa.scalar() here: they import pandas, if installed, which delays each worker's first row by half a second.
+# The functions below avoid pa.array() and pa.scalar(), which import pandas, if installed. This takes half a second in each new worker.
 
 
 def _binary(values: list[bytes]) -> pa.Array:
@@ -251,7 +248,7 @@ def _strings(values: list[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     text = "".join(values)
     data = text.encode()
-    # If all texts are ASCII, each character is one byte, so the lengths of the strings can be used.
+    # If all strings are ASCII, each character is one byte, so their lengths in characters are also their lengths in bytes.
     lengths = map(len, values if len(data) == len(text) else map(str.encode, values))
     return _joined(pa.string(), lengths, len(values), data)
 
@@ -267,7 +264,7 @@ def _numbers(code: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 def _timestamps(seconds: list[float | None]) -> pa.Array:
     given = pa.array(seconds, pa.float64()) if None in seconds else _numbers("d", pa.float64(), seconds)
-    # Round, to remove the error of floating point: Kinesis sends seconds with three decimals.
+    # Kinesis sends seconds with three decimals. Round to remove floating-point errors.
     microseconds = pc.round(pc.multiply(given, _MILLION[0]))
     return microseconds.cast(pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type)
 

@@ -1,4 +1,4 @@
-"""Chooses the decoder for Kinesis' data: the native core, if installed, or Python, which can decode everything."""
+"""Chooses what decodes data from Kinesis in this process: the native core, if it is installed, or Python code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MODULE: Final = "kinesis_efo_core"
-"""The module of the distribution kinesis-efo-core."""
+"""The name of the native core's module. Its distribution is kinesis-efo-core."""
 
 SWITCH: Final = "KINESIS_EFO_CORE"
-"""If this environment variable is `off`, the core is not used."""
+"""The environment variable whose value `off` disables the native core."""
 
 _INTERFACE: Final = 1
 
@@ -26,13 +26,13 @@ _INTERFACE: Final = 1
 class Choice(NamedTuple):
     """The decoder that this process uses."""
 
-    core: Any | None  # The core's module, `kinesis_efo_core`; None if Python decodes everything
-    detail: str  # Describes the choice, for the log
-    fix: str = ""  # How to fix an installed native core that cannot be used; else empty
+    core: Any | None  # The native core's module, `kinesis_efo_core`; None if Python decodes everything
+    detail: str  # A description of the choice, for the log
+    fix: str = ""  # What the user should do if the native core is installed but cannot be used; else empty
 
 
 def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_module) -> Choice:
-    """Choose the decoder. `load` imports a module, or raises ImportError.
+    """Choose the decoder. `load` imports a module by name, or raises ImportError.
 
     >>> choose({"KINESIS_EFO_CORE": "off"}).detail
     'records are decoded in Python: KINESIS_EFO_CORE=off'
@@ -54,11 +54,11 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
 
 
 CHOSEN: Final = choose(os.environ)
-"""The choice of this process."""
+"""The choice for this process, made at import."""
 
 
 def new_batch(*, deaggregate: bool) -> Batch | None:
-    """Create a batch of the core; None if Python decodes the records. Logs the choice once per process."""
+    """Create a batch of the native core; None if Python decodes records. Logs the choice of the decoder once per process."""
     _log(CHOSEN.detail, CHOSEN.fix)
     return None if CHOSEN.core is None else CHOSEN.core.Batch(deaggregate)
 

@@ -1,7 +1,7 @@
 """Decodes raw event payloads into Arrow batches of the source's columns. Runs in Spark's tasks.
 
 msgspec decodes the JSON into one small struct per Kinesis record; everything after that works on columns. If the native core is installed, it
-decodes the usual batches into the same rows.
+decodes most events instead, with the same result.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAYS_OFF: Final = 512
-"""Above this size of JSON per record, pybase64 (one call per record) is faster than msgspec's own base64 decoder."""
+"""If records have more bytes of JSON than this, pybase64 (one call per record) is faster than msgspec's base64 decoder."""
 
 
 class _EventRecords(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
@@ -56,12 +56,12 @@ def decode(
 class Decoder:
     """Decodes the rows of ranges, one range after another. Ranges with few rows share batches.
 
-    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. Rows of a shard ascend by sequence number; records of an event that was
-    delivered twice appear once.
+    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. The rows of a shard are ordered by sequence number. A record appears only once,
+    even if its event was delivered twice.
 
     Args:
         deaggregate: Whether to split KPL aggregates.
-        left_out: Called with a shard and the number of its KPL aggregates that were dropped; if None, they are logged.
+        left_out: Called with a shard and the number of its dropped KPL aggregates. If None, a warning is logged instead.
     """
 
     def __init__(self, *, deaggregate: bool, left_out: Callable[[ShardKey, int], None] | None = None) -> None:
@@ -84,7 +84,7 @@ class Decoder:
             payloads: Raw events of the shard that cover the range, in order.
             after: Drop records up to this position; for `INSIDE`, also the rows of an aggregate that were already delivered.
             through: Stop at the first record after this position.
-            hash_range: The first and last hash key of the shard, to drop aggregates with records of other shards; None disables dropping.
+            hash_range: First and last hash key of the shard, to drop aggregates that have records of other shards; None disables dropping.
 
         Raises `FrameError` if a payload is not an event with records.
         """
@@ -105,7 +105,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Only the first record can be the partly delivered aggregate, because reading starts there. (It may have been trimmed.)
+                # Reading starts at the partly delivered aggregate, so it is the first record, unless it has expired since.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -117,7 +117,7 @@ class Decoder:
                 break
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of the remaining rows. Logs corrupt aggregates, and calls `left_out` for dropped aggregates.
+        """Yield batches of the remaining rows. Logs the number of corrupt aggregates, and calls `left_out` for dropped aggregates.
 
         Raises `FrameError` if a record has a value that does not fit into a row.
         """
@@ -128,7 +128,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and selects the records of a range, without duplicates: those after `floor`, up to `ceiling` (None: no limit)."""
+    """Decodes events and selects the records of a range, each once: sequence numbers from `floor` (exclusive) to `ceiling` (None: no limit)."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
@@ -152,7 +152,7 @@ class _Cutter:
             else:
                 records, self.floor = _cut(records, self.floor, ceiling)
             self.done = ceiling is not None and last >= ceiling
-            # Avoid keyword arguments of `b64decode`, which would cost as much as decoding 500 bytes.
+            # Pass positional arguments: keyword arguments of `b64decode` cost as much as decoding 500 bytes.
             if large:
                 return records, [b64decode(record.data, None, True) for record in records]
             return records, [record.data for record in records]
@@ -161,7 +161,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range with rows in the core's current batch. `cutter.floor` is the sequence number before their records."""
+    """Payloads of one range whose rows are in the core's current batch. Their records come after sequence number `cutter.floor`."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None
@@ -169,9 +169,9 @@ class _RangePayloads(NamedTuple):
 
 
 class _CoreDecoder:
-    """Decodes a batch with the core, and retains the batch's payloads: if the core declines a payload, Python decodes all of them.
+    """Decodes payloads with the native core. If the core declines a payload, Python decodes all payloads of the current batch again.
 
-    Therefore, batches have the same boundaries as if Python decoded everything, and all errors come from Python.
+    Therefore, batches have the same boundaries as if Python decoded everything, and only Python code raises errors.
     """
 
     def __init__(self, core: Batch) -> None:
@@ -182,12 +182,12 @@ class _CoreDecoder:
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Begin another range, selected by `cutter`. Drop aggregates with records outside `hash_range`; None disables dropping."""
+        """Begin the range of `cutter`. Aggregates that have records outside `hash_range` are dropped; None disables dropping."""
         self._ranges.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 
     def take(self, payload: bytes | memoryview) -> bool:
-        """Decode a payload of the range. Return whether the core could decode it."""
+        """Decode a payload of the current range. Return False if the core cannot decode it."""
         cutter, _, payloads = self._ranges[-1]
         if not self._ready:
             floor = None if cutter.floor < 0 else str(cutter.floor)
@@ -207,11 +207,11 @@ class _CoreDecoder:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough rows for a batch."""
+        """Whether the decoded rows fill a batch."""
         return is_full(self._rows, self._size)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of all rows so far."""
+        """Yield batches of all rows that were decoded since the last `flush`."""
         if not self._rows:
             return
         batch = pa.record_batch(self._core.take())
@@ -224,7 +224,7 @@ class _CoreDecoder:
             yield batch.slice(start, stop - start)
 
     def hand_over(self, builder: BatchBuilder) -> None:
-        """Decode the payloads of the current batch again with Python. `builder` then contains their records and continues the batch."""
+        """Decode the payloads of the current batch again, with Python, and add their records to `builder`, which continues the batch."""
         self._ready = False
         if not self._rows:
             return
@@ -233,7 +233,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore `large`, which `cut` has changed: it was set by the last event, which is not among these payloads if it had no rows.
+            # Restore `large`, which `cut` has changed: it describes the last event, which may not be among these payloads.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()
@@ -241,7 +241,7 @@ class _CoreDecoder:
 
 
 def _is_straight(records: list[KinesisRecord[Any]], floor: int) -> bool:
-    """Whether all records are after `floor` and in ascending order. Compares numbers as text; False if their lengths differ."""
+    """Whether all records are after `floor` and in order. Compares sequence numbers as text, so it is False if their lengths differ."""
     numbers = [record.sequence_number for record in records]
     return (
         int(numbers[0]) > floor

@@ -1,4 +1,4 @@
-"""How Kinesis distributes a stream's records over its shards: by their keys, or regardless of them (`RecordDistributionStrategy`).
+"""How Kinesis distributes a stream's records over its shards: by their keys, or regardless of the keys (`RecordDistributionStrategy`).
 
 https://docs.aws.amazon.com/streams/latest/dev/service-managed-record-distribution.html
 """
@@ -11,27 +11,27 @@ from typing import Any
 
 
 class Distribution(Enum):
-    """How Kinesis chooses the shard of a record. The values are those of the API, except `UNKNOWN`."""
+    """How Kinesis chooses the shard of a record. The values are those of the API, except for `UNKNOWN`."""
 
     KEYED = "USER_PARTITION_KEY"
-    """According to the explicit hash key or the partition key."""
+    """Kinesis uses the explicit hash key, or else the partition key."""
     AUTO = "AUTO"
-    """Regardless of the keys."""
+    """Kinesis ignores the keys."""
     UNKNOWN = "unknown"
-    """Not known."""
+    """The strategy cannot be determined, for example because DescribeStreamSummary is denied."""
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Return the distribution of new records from a DescribeStreamSummary response. Older records may have been distributed differently."""
+    """Return how new records are distributed, from a DescribeStreamSummary response. Older records may have been distributed differently."""
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Without a strategy, keys decide. An older botocore, however, drops the strategy of an on-demand stream from responses.
+    # Without a strategy, keys decide. But an older botocore removes the strategy from responses, and an on-demand stream may have one.
     return Distribution.UNKNOWN if on_demand(summary) and not _is_known_to(client) else Distribution.KEYED
 
 
 def on_demand(summary: Mapping[str, Any]) -> bool:
-    """Return whether a stream is on-demand, from a DescribeStreamSummary response."""
+    """Return whether a DescribeStreamSummary response describes an on-demand stream."""
     return bool(summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND")
 
 
@@ -41,7 +41,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Return the warning that the option `deaggregate=strict` has no effect, so aggregates are not dropped."""
+    """Return the warning that `deaggregate=strict` drops no aggregates of a stream with this distribution."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

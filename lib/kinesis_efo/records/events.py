@@ -1,7 +1,7 @@
 """Reads the head of an event (`EventHead`), which the fetcher needs before Spark's tasks decode the records.
 
 An event is a SubscribeToShard message or a GetRecords response, which contains records in the same form. The payload stays raw JSON. If the
-native core is installed, it reads the usual events, with the same result.
+native core is installed, it reads most events, with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class ChildShard(NamedTuple):
-    """A child shard, as the last event of its parent announces it: with one parent after a split, two after a merge."""
+    """A child shard, from the last event of a parent shard. It has one parent after a split, two parents after a merge."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -35,15 +35,14 @@ class ChildShard(NamedTuple):
 class EventHead(NamedTuple):
     """The properties of an event that the fetcher needs."""
 
-    continuation: int | None  # Reading continues after this sequence number; None at the shard's end
-    millis_behind: int  # The lag
+    continuation: int | None  # The sequence number after which reading continues; None at the shard's end
+    millis_behind: int  # The lag in milliseconds, from `MillisBehindLatest`
     records: int  # Number of Kinesis records (an aggregate counts once)
     children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
     still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    stuck: bool = (
-        False  # Whether GetRecords returned the request's iterator, or it was the subscription's first request
-    )
+    # Whether `still`, and the response has the same iterator as the request, or the request was the subscription's first one
+    stuck: bool = False
 
     @property
     def brings_nothing(self) -> bool:
@@ -52,7 +51,7 @@ class EventHead(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An event as a subscription delivers it: the raw JSON, and its head."""
+    """An event as a subscription delivers it: its raw JSON, which may be empty if it has no records, and its head."""
 
     payload: bytes
     head: EventHead
@@ -64,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """Consecutive records that arrived between `earliest` and `latest`, epoch milliseconds, up to the sequence number `through`."""
+    """A group of consecutive records: their arrival times in epoch milliseconds, the last sequence number (`through`), and their number."""
 
     earliest: int
     latest: int
@@ -84,7 +83,7 @@ class _Child(msgspec.Struct, rename="pascal"):
 
 
 class _CountedRecord(msgspec.Struct, gc=False):
-    """A record without fields, since records are only counted here."""
+    """A record without fields, because `read_head` only counts records."""
 
 
 class _PolledRecord(msgspec.Struct, rename="pascal", gc=False):
@@ -117,10 +116,10 @@ class _ArrivedRecords(msgspec.Struct, rename="pascal"):
 
 
 class GetRecordsAnswer(NamedTuple):
-    """A GetRecords response as one event, or as two if it has both the last records and the end of the shard.
+    """A GetRecords response as one event, or as two events if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against the read limit; it may be off by a few
-    bytes per record.
+    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit. It may be wrong by
+    a few bytes per record.
     """
 
     events: tuple[Event, ...]
@@ -143,17 +142,17 @@ _UP_TO_NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*')
 _NUMBER: Final = re.compile(rb'"SequenceNumber"\s*:\s*"(\d{1,%d})"' % _MOST_DIGITS)
 
 _ABOUT_AN_EVENT: Final = 128
-"""Bytes of an event without its records: names, continuation and lag."""
+"""Approximate bytes of an event's JSON without its records: names, continuation and lag."""
 
 _ABOUT_A_RECORD: Final = 185
-"""Bytes of a record without its data: names, sequence number, time, and a key of 12 characters."""
+"""Approximate bytes of a record's JSON without its data: names, sequence number, time, and a key of 12 characters."""
 
 
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
-    """Return an event's last record, or the last one up to sequence number `through`; None without such a record.
+    """Return an event's last record, or its last record up to sequence number `through`; None if there is no such record.
 
-    Searches the text: keys and data cannot be mistaken for names, since their quotes are escaped. Decodes the payload only if it seems to
-    contain an aggregate.
+    Searches the JSON text, in which keys and data cannot be mistaken for JSON names, because quotes in them are escaped. Decodes the payload
+    only if it seems to contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -175,14 +174,14 @@ def _last_index(payload: bytes, number: int) -> int:
         ]
         users = deaggregate(msgspec.json.decode(bodies[-1], type=bytes), None) if bodies else None
     except (msgspec.MsgspecError, RecursionError):
-        return 0  # decoding raises the error
+        return 0  # the task that decodes this event raises the error
     return len(users) - 1 if users else 0
 
 
 def sequence_number(name: str, text: str) -> int:
-    """Parse a sequence number. `name` is the name of its field, for messages.
+    """Parse a sequence number. `name` is the name of its JSON field, for messages.
 
-    Raises `SequenceNumberError` if the text has leading zeros, which would be lost in later requests, and `FrameError` if it is not a number.
+    Raises `SequenceNumberError` if it has leading zeros, which later requests would lack, and `FrameError` if it is not a number.
 
     >>> sequence_number("SequenceNumber", "42")
     42
@@ -199,7 +198,7 @@ def sequence_number(name: str, text: str) -> int:
 def read_head(payload: bytes) -> EventHead:
     """Read the head of an event. Raises `FrameError` if it is invalid, `SequenceNumberError` if a sequence number has leading zeros.
 
-    A valid event has either a continuation that is not before the last record, or children.
+    A valid event has either child shards, or a continuation that is not before its last record.
 
     >>> read_head(b'{"ContinuationSequenceNumber":"42","MillisBehindLatest":7,"Records":[{"SequenceNumber":"41"}]}')
     EventHead(continuation=42, millis_behind=7, records=1, children=(), still=False, last=41, stuck=False)
@@ -226,9 +225,9 @@ def read_head(payload: bytes) -> EventHead:
 
 
 def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
-    """Read the arrival times of an event's records, in groups that span at most `step` milliseconds each, in the order of the records.
+    """Read the arrival times of an event's records. Consecutive records that arrived within `step` milliseconds form one group.
 
-    Returns an empty tuple if a record is unreadable or lacks an arrival time. (The event's decoder raises the error.)
+    Returns an empty tuple if a record is unreadable or has no arrival time. (The task that decodes the event raises the error.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))
@@ -261,7 +260,7 @@ def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
 
 
 def last_arrival(payload: bytes) -> float | None:
-    """Return the arrival time of an event's last record, epoch milliseconds; None if it is missing.
+    """Return the arrival time of an event's last record in epoch milliseconds; None if it is missing.
 
     >>> last_arrival(b'{"Records":[{"ApproximateArrivalTimestamp":1.7E9,"Data":""}]}')
     1700000000000.0
@@ -271,8 +270,9 @@ def last_arrival(payload: bytes) -> float | None:
 
 
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
-    """Read a GetRecords response. Raises the errors of `read_head`. `asked` is the request's iterator, to set `EventHead.stuck`; None for
-    the first request of a subscription.
+    """Read a GetRecords response. Raises the same errors as `read_head`.
+
+    `asked` is the request's iterator, or None for the first request of a subscription; it determines `EventHead.stuck`.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -306,17 +306,17 @@ def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
 
 
 def first_number(payload: bytes) -> int | None:
-    """Return the sequence number of an event's first record; None without records."""
+    """Return the sequence number of an event's first record; None if it has no records."""
     found = _NUMBER.search(payload)
     return int(found[1]) if found else None
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with sequence number `number`. Searches the text, in which quotes in keys and data are escaped."""
-    # Do not build a regular expression with the number: compiling it would cost more than the search.
+    """Whether an event has the record with sequence number `number`. Searches the JSON text, in which quotes in keys and data are escaped."""
+    # Do not use a regular expression with the number in it: compiling that would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:
-        # If no name precedes the number, rfind returns -1, which fullmatch treats as the event's first byte: there is no match.
+        # If the name does not occur before the number, rfind returns -1, which fullmatch treats as 0: there is no match.
         if _UP_TO_NUMBER.fullmatch(payload, payload.rfind(_NUMBER_NAME, behind, at), at):
             return True
         behind = at + 1
@@ -324,17 +324,17 @@ def has_record(payload: bytes, number: int) -> bool:
 
 
 def position_after(payload: bytes) -> Position:
-    """Return the position after an event, or after a GetRecords response with records. Raises the errors of `read_head` and `read_answer`."""
-    # Search for the name with its colon, since the name alone may also be a record's partition key.
+    """Return the position after an event, or after a GetRecords response with records. Raises the same errors as `read_head`."""
+    # Search for the JSON name with its colon: the name alone could also be a record's partition key.
     if _CONTINUATION.search(payload):
         return Event(payload, read_head(payload)).through
     return read_answer(payload).events[0].through
 
 
 def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
-    """Estimate the bytes of data in `arrived` bytes of events, given the number of records and of events (or each per second).
+    """Estimate how many of `arrived` bytes of events are record data, given the number of records and events (or all three per second).
 
-    The other bytes are JSON, base64 and keys. The number of events matters only if events have few records.
+    The other bytes are JSON, base64 and keys. The number of events only matters if events have few records.
 
     >>> data_in(1_525_000.0, 1000.0), data_in(100.0, 5.0), data_in(7.0, None)
     (1005000.0, 0.0, None)
@@ -355,7 +355,7 @@ def _still(behind: int, *, stuck: bool) -> Event:
 
 
 def _given(text: str | None) -> str | None:
-    """Convert an empty string to None: at a shard's end, some servers send an empty position instead of omitting it."""
+    """Convert an empty string to None: at a shard's end, some servers send an empty continuation or iterator instead of omitting it."""
     return text or None
 
 

@@ -3,7 +3,7 @@
 A frame consists of: total length, headers length, CRC of both lengths, headers, payload, and CRC of all preceding bytes. All numbers are
 big-endian (https://smithy.io/2.0/aws/amazon-eventstream.html).
 
-If the native core is installed, it reads valid frames of usual length. This module reads all other frames and raises the errors.
+If the native core is installed, it decodes valid frames of usual length. The Python code decodes all other frames and raises the errors.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from kinesis_efo_core import Frames
 
 try:
-    # Ten times as fast as zlib's `crc32`, with which checksums take a third of a fetcher's CPU time.
+    # This `crc32` is ten times as fast as zlib's, with which checksums take a third of a fetcher's CPU time.
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
 
 MAX_FRAME: Final = 24 << 20
-"""Longest frame in bytes. The largest event is one record of 10 MiB, 13.4 MiB as base64; the format allows 24 MiB."""
+"""Maximum size of a frame in bytes. The format allows 24 MiB; the largest event has one record of 10 MiB, or 13.4 MiB as base64."""
 
 _PRELUDE: Final = struct.Struct(">III")
 _CHECKSUM: Final = struct.Struct(">I")
@@ -38,7 +38,7 @@ HeaderValue = str | bytes | bool
 class Frame(NamedTuple):
     """One frame with correct checksums. The payload of a SubscribeToShard stream is JSON.
 
-    `headers` contains, for example, `:event-type`. Numbers, times and UUIDs stay raw bytes; this library does not read such headers.
+    `headers` contains, for example, `:event-type`. Headers that are numbers, times or UUIDs, which this library does not use, stay raw bytes.
     """
 
     headers: dict[str, HeaderValue]
@@ -46,7 +46,7 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Decodes chunks of a response body, cut anywhere, into frames.
+    """Decodes the chunks of a response body into frames. A chunk may begin and end anywhere in a frame.
 
     >>> decoder = FrameDecoder()
     >>> wire = encode_frame({":event-type": "initial-response"}, b"{}")
@@ -63,10 +63,10 @@ class FrameDecoder:
         self._core: Frames | None = core.CHOSEN.core and core.CHOSEN.core.Frames()
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Return the frames that the next bytes complete, in order. Raises `FrameError` for an impossible length or a wrong checksum.
+        """Return the frames that `chunk` completes, in order. Raises `FrameError` for an impossible length or a wrong checksum.
 
-        If the chunk completes frames before the error, this call returns them, and the next call raises the error. After an error, the
-        start of the next frame is unknown, so each further call raises the error again.
+        If the chunk completes frames before the error, this call returns these frames, and the next call raises the error. After an error,
+        the start of the next frame is unknown, so each further call raises the error again.
         """
         if self._core is None or self._begun:
             return self._feed(chunk)
@@ -81,7 +81,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding the current frame, because the core has declined this frame or an earlier frame of the chunk."""
+        """Whether Python is decoding the current frame, because the native core has declined it or an earlier frame of the chunk."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
@@ -97,7 +97,7 @@ class FrameDecoder:
                 if self._prelude is None:
                     self._prelude = _check_prelude(self._buffer[at : at + _PRELUDE.size])
                 else:
-                    # Clear the prelude first, so that `awaited` and `missing` are 0 if the frame is invalid.
+                    # Clear `_prelude` first, so that `awaited` and `missing` are 0 if the frame is invalid.
                     prelude, self._prelude = self._prelude, None
                     frames.append(_frame(self._buffer, at, *prelude))
                     at += prelude[0]
@@ -111,28 +111,25 @@ class FrameDecoder:
 
     @property
     def awaited(self) -> int:
-        """Length of the incomplete frame, bytes; 0 if its first bytes have not arrived."""
+        """Length of the incomplete frame in bytes; 0 if its first bytes, which contain the length, have not arrived."""
         if self._core is not None and not self._begun:
             return self._core.awaited
         return self._prelude[0] if self._prelude else 0
 
     @property
     def missing(self) -> int:
-        """Bytes of the incomplete frame that have not arrived."""
+        """Number of bytes of the incomplete frame that have not arrived; 0 if the frame's length is unknown."""
         if self._core is not None and not self._begun:
             return self._core.missing
         return self._prelude[0] - self._have if self._prelude else 0
 
     def collect(self) -> None:
-        """Allocate all the memory that the incomplete frame needs.
-
-        Otherwise, the buffer would be copied when it grows, which takes twice the memory during the copy.
-        """
+        """Allocate memory for the whole incomplete frame, so that the buffer is not copied later, which would need twice the memory."""
         if self._prelude:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
 
     def finish(self) -> None:
-        """Check that the bytes ended with a whole frame. Raises `FrameError` if the last frame is incomplete or wrong."""
+        """Check that all frames were complete, at the end of the response. Raises `FrameError` if the last frame is incomplete or invalid."""
         if self._core is not None:
             self._feed(self._core.rest())
         if self._fault:
@@ -153,7 +150,7 @@ def _frame(buffer: bytearray, at: int, total: int, headers_length: int, running:
 
 
 def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
-    """Return the total length, the length of the headers, and the checksum of the frame so far."""
+    """Check a frame's first 12 bytes. Return the frame's length, the length of its headers, and the checksum of these bytes."""
     total, headers_length, checksum = _PRELUDE.unpack(prelude)
     running = crc32(prelude[:8])
     if running != checksum:
@@ -162,7 +159,7 @@ def _check_prelude(prelude: bytearray) -> tuple[int, int, int]:
         raise FrameError(f"a frame claims to have {total} bytes; between {_LEAST} and {MAX_FRAME} are possible")
     if headers_length > total - _LEAST:
         raise FrameError(f"a frame of {total} bytes claims to have {headers_length} bytes of headers")
-    # The frame's checksum also covers the prelude's checksum, so include these bytes.
+    # The frame's checksum covers the whole prelude, including the prelude's checksum.
     return total, headers_length, crc32(prelude[8:], running)
 
 
@@ -194,7 +191,7 @@ def _headers(raw: bytes) -> dict[str, HeaderValue]:
 
 
 def encode_frame(headers: dict[str, str], payload: bytes) -> bytes:
-    """Encode a frame with text headers."""
+    """Encode a frame. All header values are strings."""
     block = b"".join(
         bytes([len(name.encode())])
         + name.encode()

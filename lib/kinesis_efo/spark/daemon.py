@@ -1,10 +1,10 @@
 """Replaces Spark's daemon for Python workers (`--conf spark.python.daemon.module=kinesis_efo.spark.daemon`).
 
-It imports the modules that tasks need before it runs Spark's daemon. Workers are forks of the daemon, so they share the memory of these
+This daemon imports the modules that tasks need, and then runs Spark's daemon. Workers are forks of it, so they share the memory of these
 modules, and start without importing them again. It also makes workers retain freed memory (see latency.py).
 
-Forking is safe only if the process has a single thread, so the threads of Arrow's allocator and of numpy's linear algebra are turned off.
-If there are still several threads, the process runs Spark's own daemon without preloaded modules.
+Forking is only safe in a process with a single thread. Therefore, the threads of Arrow's allocator and of numpy's linear algebra are turned
+off. If there are still several threads, Spark's daemon is started in a new interpreter, without preloaded modules.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRELOADED: Final = (
     "kinesis_efo.records.decoder",
     "encodings.ascii",
 )
-"""The modules that a worker's first task imports. Modules that are missing in the installed Spark are skipped."""
+"""The modules that a worker would otherwise import for its first task. Modules that the installed Spark lacks are skipped."""
 _SPARKS_OWN: Final = "pyspark.daemon"
 _NO_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
 _THREADS: Final = Path("/proc/self/task")
 
 
 def preload() -> bool:
-    """Import the modules that workers need. Returns whether this process can still be forked safely: it has a single thread."""
+    """Import the modules that workers need. Returns whether this process can be forked safely, because it has a single thread."""
     for name, value in _NO_THREADS.items():
         os.environ.setdefault(name, value)
     for name in PRELOADED:
@@ -45,7 +45,7 @@ def main() -> None:
     if not preload():
         os.execv(sys.executable, [sys.executable, "-m", _SPARKS_OWN, *sys.argv[1:]])
     import_module("kinesis_efo.tasks.latency").keep_freed_memory()
-    # Exclude all objects from garbage collection: a collection in a worker would write to memory shared with the daemon, and copy it.
+    # Exclude all objects from garbage collection: a collection in a worker would modify, and thus copy, memory shared with the daemon.
     gc.collect()
     gc.freeze()
     import_module(_SPARKS_OWN).manager()

@@ -1,7 +1,7 @@
-"""Passes the lag of each shard, and the size of the micro-batch, from the planner to the listener in the driver.
+"""Passes the lag of each shard, and the size of each micro-batch, from the planner to the query listener in the driver.
 
 With Spark 4.2+, the query's progress includes the result of `reportLatestOffset`. In earlier versions, the progress only has offsets, so
-the planner writes a small file, named after the end offset, for the driver on the same host.
+the planner writes a small file for the driver, which is on the same host. The file's name is derived from the micro-batch's end offset.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kinesis_efo.positions import Offset, ShardKey
 from kinesis_efo.processes import PrivateDirectory
 
 _KEPT: Final = 4
-"""Maximum number of files. Several are needed: Spark reports a micro-batch's progress after it has planned the next one."""
+"""Maximum number of report files. Several are needed, because Spark reports a micro-batch's progress after planning the next one."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The planner's report of a micro-batch. The query's progress has it as JSON, in `latestOffset`."""
+    """The planner's report of a micro-batch. With Spark 4.2+, the query's progress contains it as JSON, in `latestOffset`."""
 
     # The known lags in milliseconds, by stream and shard
     lags: dict[str, dict[str, int]] = msgspec.field(name="millisBehindLatest", default_factory=dict)
@@ -35,7 +35,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str | builtins.bytes | None) -> Report:
-        """Parse the JSON of a report. Returns an empty report for any other text."""
+        """Parse a report from JSON. Returns an empty report if the text is not the JSON of a report."""
         try:
             return msgspec.json.decode(text or b"{}", type=cls)
         except msgspec.MsgspecError:
@@ -74,11 +74,11 @@ class Lag:
         return Report(streams, *self.size)
 
     def as_data(self) -> dict[str, Any] | None:
-        """The report as a dictionary; None before the first lag is known."""
+        """The report as a dictionary, for Spark; None before the run has reported lags."""
         return msgspec.to_builtins(self.report) if self._millis else None
 
     def update(self, changes: Iterable[tuple[ShardKey, int | None]], present: Container[object] | None = None) -> None:
-        """Update the lags that have changed, in milliseconds. Drop shards that are not in `present`, if given."""
+        """Apply changed lags, in milliseconds. If `present` is given, drop all shards that are not in it."""
         self._millis.update(changes)
         if present is not None:
             self._millis = {key: millis for key, millis in self._millis.items() if key in present}
@@ -110,6 +110,6 @@ def read_note(directory: Path, end: Offset) -> Report:
 
 
 def _name(end: Offset) -> str:
-    # Only use fields that are the same in the planner and in Spark's log, where the end of micro-batch 0 has more fields.
+    # Only use the fields that planner and listener both have: in Spark's log, the end of micro-batch 0 has additional fields.
     known = {name: value for name, value in end.to_dict().items() if name in ("streams", "mark")}
     return f"{hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:32]}.json"

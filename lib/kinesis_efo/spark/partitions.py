@@ -1,6 +1,6 @@
-"""Groups the ranges of a micro-batch into Spark partitions: a few tasks of several megabytes instead of one task per shard.
+"""Groups the ranges of a micro-batch into Spark partitions: a few tasks of several megabytes each, instead of one task per shard.
 
-This reduces the time that Spark needs for scheduling: 160 ms for sixteen tasks, 20 ms for two tasks.
+This reduces Spark's scheduling time, which is 160 ms for sixteen tasks but 20 ms for two tasks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TASK_BYTES: Final = 8 << 20
 """Bytes of events that one task should read."""
 
 UNKNOWN_BYTES: Final = 4 << 20
-"""The assumed size of a range if its size is unknown, as after a restart: Spark's offset log does not contain sizes."""
+"""The assumed size of a range whose size is unknown, for example after a restart: Spark's offset log does not contain sizes."""
 
 
 @dataclass(repr=False)
 class KinesisPartition(InputPartition):
     """The ranges that one task reads, one after the other. There is at most one range per shard."""
 
-    address: FetcherAddress | None  # The fetcher of all the ranges; None: request it from `planner`
+    address: FetcherAddress | None  # The fetcher of all ranges; None: the task requests fetchers from `planner`
     secret: str  # The run's secret, which must not be logged
     ranges: tuple[ShardRange, ...]
     _: KW_ONLY
@@ -42,9 +42,9 @@ class KinesisPartition(InputPartition):
 
 
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
-    """Return the streams in which a micro-batch reads both a shard and its children, which must be read in order.
+    """Return the streams in which a micro-batch reads both a shard and its child shards, which must be read in this order.
 
-    This is only the case if a single micro-batch reads everything up to the tips (as with `catchUp`). Otherwise, children start later.
+    This only happens if a single micro-batch reads everything up to the tips (as with `catchUp`). Otherwise, child shards start in a later one.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -52,7 +52,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. If there are several fetchers, streams in `together` (read by one task each) are grouped under None."""
+    """Group ranges by fetcher. If there are several fetchers, ranges of streams in `together` go to None: one task reads such a stream."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):
@@ -63,10 +63,10 @@ def by_fetcher(
 def coalesce(
     ranges: Sequence[ShardRange], sizes: Mapping[ShardKey, int], *, together: Collection[str] = ()
 ) -> list[list[ShardRange]]:
-    """Group ranges into tasks of about `TASK_BYTES` each. `sizes` are the bytes of ranges, where known.
+    """Group ranges into tasks of about `TASK_BYTES` each. `sizes`: the known sizes of ranges, in bytes.
 
-    Ranges are not split, which preserves the order of a shard's records. Each stream in `together` gets a single task, which reads in the
-    order of shard ids, so that parents are read before their children.
+    Ranges are not split, which preserves the order of a shard's records. Each stream in `together` gets a single task, which reads its
+    ranges in the order of shard ids, so that parents are read before their children.
     """
     groups = [sorted(wanted for wanted in ranges if wanted.key.stream == stream) for stream in sorted(together)]
     free = [wanted for wanted in ranges if wanted.key.stream not in together]

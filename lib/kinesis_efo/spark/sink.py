@@ -70,7 +70,7 @@ class SinkOptions:
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
-# `retryTimeout` rejects numbers up to 999 without a unit. They would be milliseconds, so the first throttled request would fail the task.
+# `retryTimeout` rejects numbers up to 999 without a unit: as milliseconds, they are so short that one throttled request fails the task.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's stream, if it has only one",
@@ -118,7 +118,7 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Return the targets given by the options and the manifest, if any. `named_by_rows`: rows have a column `stream`."""
+        """Return the target streams that the options or the manifest define. `named_by_rows`: whether rows have a column `stream`."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -140,7 +140,7 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
-        """Return the name or ARN of the stream for rows with `name` in column `stream`. If `name` is None or empty, this is the default.
+        """Return the name or ARN of the stream for rows with `name` in column `stream`; of the default stream if `name` is None or empty.
 
         Raises RecordRefusedError if there is no such stream. Callers prepend the row to the error's message, as in "row 7 ...".
         """
@@ -159,7 +159,7 @@ class Targets:
 
 @dataclass
 class WriteCounts(WriterCommitMessage):
-    """How many records and bytes of a task Kinesis has acknowledged, and how many records were refused."""
+    """How many records and bytes of a task Kinesis has acknowledged, and how many records the task skipped (`refused`)."""
 
     records: int
     bytes: int
@@ -184,7 +184,7 @@ def check_columns(schema: StructType) -> None:
 
 
 class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """The writer of a batch or a streaming query. Spark 4.0 only passes Arrow batches to a subclass of `DataSourceArrowWriter`."""
+    """Writes a batch DataFrame or a streaming query. Spark 4.0 only passes Arrow batches to a subclass of `DataSourceArrowWriter`."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self.options = options
@@ -192,7 +192,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, overwrite: bool) -> Self:
-        """Validate the mode, columns and options, and create a writer. Called on the driver before the tasks start."""
+        """Validate the save mode (`overwrite`), columns and options, and create a writer. Called on the driver before the tasks start."""
         if overwrite:
             raise ConfigurationError("kinesis-efo can only append: use mode('append') or outputMode('append')")
         check_columns(schema)
@@ -208,7 +208,7 @@ class KinesisWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             return producers.finish()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Log what all tasks have written."""
+        """Log how many records and bytes the tasks have written, and how many records they have skipped."""
         done, what = _counts(messages), _name(batchId)
         records, size, refused = (sum(getattr(each, name) for each in done) for name in ("records", "bytes", "refused"))
         logger.info("%s: wrote %d records (%d bytes) to Kinesis", what, records, size)
@@ -237,9 +237,9 @@ def _name(batch: int | None) -> str:
 
 @dataclass
 class OpenProducer:
-    """An open producer, which successive tasks of a Python worker use."""
+    """An open producer, which successive tasks of a Python worker reuse."""
 
-    key: Hashable  # The producer's key in the pool
+    key: Hashable  # Identifies the producer in the pool: its target stream and options
     producer: Producer
     opened: float  # When the producer was opened, in monotonic seconds
     before: ProducerMetrics  # The producer's metrics before the current task
@@ -250,9 +250,9 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 
 @dataclass
 class ProducerPool:
-    """Keeps up to `most` open producers for later tasks of a Python worker, since opening one needs calls that AWS limits per account.
+    """Keeps up to `most` open producers for later tasks of a Python worker: opening one needs calls whose rate AWS limits per account.
 
-    A producer is not reused after `seconds`, because its stream's limits may have changed.
+    A producer is not reused after `seconds`, because the properties of its stream may have changed.
     """
 
     seconds: float = 300.0
@@ -263,7 +263,7 @@ class ProducerPool:
     _kept: dict[Hashable, OpenProducer] = field(default_factory=dict)
 
     def acquire(self, target: str, options: SinkOptions) -> OpenProducer:
-        """Take a producer for `target` from the pool, or open one."""
+        """Remove a producer for `target` from the pool and return it, or open a new one."""
         kept = self._kept.pop((target, options), None)
         if kept is not None and self.clock() - kept.opened < self.seconds:
             kept.before = kept.producer.metrics
@@ -274,7 +274,7 @@ class ProducerPool:
         return OpenProducer((target, options), made, self.clock(), made.metrics)
 
     def _open(self, target: str, options: SinkOptions) -> Producer:
-        """Open a producer. With `failOnError=false`, which skips rows of missing streams, retry before a stream counts as missing."""
+        """Open a producer. With `failOnError=false`, rows of missing streams are skipped, so retry before a stream counts as missing."""
         again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
         while True:
             try:
@@ -288,13 +288,13 @@ class ProducerPool:
                 self.sleep(pause)
 
     def release(self, used: OpenProducer) -> None:
-        """Return a producer, which must not have outstanding records, to the pool."""
+        """Return a producer to the pool. It must not have outstanding records."""
         while len(self._kept) >= self.most:
             self._kept.pop(next(iter(self._kept))).producer.abort()
         self._kept[used.key] = used
 
     def forget(self) -> None:
-        """Drop the producers without closing them. Called in a forked process, where their threads do not exist."""
+        """Drop the producers without closing them. Called in a forked process, in which their threads do not exist."""
         self._kept.clear()
 
 
@@ -303,7 +303,7 @@ os.register_at_fork(after_in_child=_pool.forget)
 
 
 class Producers:
-    """The producers of one task, one per stream. A producer is taken from the pool at the first row of its stream."""
+    """The producers of one task, one per stream. A producer is acquired from the pool at the first row for its stream."""
 
     def __init__(self, options: SinkOptions, targets: Targets) -> None:
         self._options = options
@@ -321,14 +321,14 @@ class Producers:
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # Group rows by producer, not by stream name, to preserve the order of rows with null and rows that name the default stream.
+        # Group rows by producer, not by name: rows with null and rows with the default stream's name must stay in order.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
-        # Each row's number in the task, for messages: a producer only receives the rows of one stream, so it cannot count them all.
+        # The row numbers within the task, for messages. A producer could not count them, because it only receives the rows of one stream.
         positions: dict[Producer, list[int]] = defaultdict(list)
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # Write a row with an empty key as one without a key. The source returns such rows, but Kinesis rejects empty keys.
+                # Treat an empty key as null: the source may return empty keys (as in aggregates), but Kinesis rejects them.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1
@@ -353,7 +353,7 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # If the task has failed before `finish`, do not wait for its records: Spark retries the whole task.
+        # Producers are only left here if the task failed before `finish`: do not wait for their records, as Spark retries the whole task.
         for used in self._in_use.values():
             used.producer.abort()
 

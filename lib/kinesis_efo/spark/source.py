@@ -1,10 +1,10 @@
 """The data source `kinesis-efo`, which Spark discovers or a program registers.
 
-`schema()` validates the options and the manifest: Spark calls it at `load()`, and the user sees its errors unchanged. Spark imports
-this module in four processes before a query reads its first record, so each part is imported only where it is needed.
+`schema()` validates the options and the manifest, because Spark calls it at `load()` and shows its errors to the user unchanged. Spark
+imports this module in four processes before a query reads its first record, so other modules are imported only where they are needed.
 
-Spark 4.0 plans a batch read for each action on a DataFrame, later versions only once. So that all actions read the same records, the end of
-a read is fixed at `load()`.
+Spark 4.0 plans a batch read for each action on a DataFrame, later versions only once. The end of a read is fixed at `load()`, so that all
+actions read the same records.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kinesis_efo.spark.stream_reader import KinesisStreamReader
 
 NAME = "kinesis-efo"
-"""The name for `spark.readStream.format(...)`."""
+"""The data source's name, for `spark.readStream.format(...)`."""
 
 SCHEMA = StructType(
     [
@@ -46,7 +46,7 @@ SCHEMA = StructType(
         StructField("shardId", StringType()),
     ]
 )
-"""The columns of every stream. `partitionKey` may be null."""
+"""The columns of the source, the same for every stream. `partitionKey` may be null."""
 
 
 class KinesisEfoSource(DataSource):
@@ -59,7 +59,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark creates this object at `load()`. Store the time: the reads of all actions on the DataFrame end at this time.
+        # Spark creates this object at `load()`. Record this time, because the reads of all actions on the DataFrame end at it.
         self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod
@@ -88,14 +88,14 @@ class KinesisEfoSource(DataSource):
         return KinesisBatchReader(options, manifest, told / 1000, here=False)
 
     def kinesis_time(self) -> int:
-        """Return a time in epoch milliseconds that is at or after Kinesis' current time."""
+        """Return Kinesis' current time in epoch milliseconds, or a slightly later time."""
         import asyncio
 
         from kinesis_efo.batch.planning import kinesis_time
         from kinesis_efo.clock import in_thread
 
         options = BatchOptions.parse(self.options)
-        # Use another thread, because a notebook's thread already runs an event loop.
+        # Use another thread: in a notebook, this thread already runs an event loop.
         return in_thread(asyncio.run, kinesis_time(_manifest(options.source), options)).result()
 
     def streamReader(self, schema: StructType) -> KinesisStreamReader:
@@ -123,7 +123,7 @@ class KinesisEfoSource(DataSource):
 
 @dataclass(frozen=True)
 class BatchPartition(InputPartition):
-    """The ranges of different shards that one task reads."""
+    """The ranges that one task of a batch read reads, each from another shard."""
 
     parts: tuple[BatchRange, ...]
 
@@ -145,7 +145,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Spark's worker unpickles the reader right before it receives the task's partition, which `install` speeds up; see latency.py.
+        # A Spark worker unpickles the reader right before it receives the task's partition. `install` speeds this up; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()
@@ -158,11 +158,11 @@ class KinesisBatchReader(DataSourceReader):
 
         log_to_stderr()
         planned = asyncio.run(plan(self._manifest, self._options, tip_at(self._loaded), here=self._here))
-        # Create at least one task: for an empty list, Spark would create a task with a partition of its own type.
+        # Create at least one task: for an empty list, Spark would create a task whose partition is not a `BatchPartition`.
         cores, shards = self._options.source.cores or os.cpu_count() or 1, len(planned)
         each = min(16, math.ceil(shards / cores)) or 1
         tasks = max(1, math.ceil(shards / each))
-        # Distribute the ranges in turn, so that each task gets some ranges of closed shards, which come first in `planned`.
+        # Distribute the ranges round-robin, so that each task gets some ranges of closed shards, which come first in `planned`.
         return [BatchPartition(tuple(planned[task::tasks])) for task in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -183,7 +183,7 @@ class KinesisBatchReader(DataSourceReader):
 
 
 class KinesisTimeReader(DataSourceReader):
-    """Reads one row with Kinesis' time, in the integer column `subSequenceNumber`, for Spark Connect clients, which cannot call Kinesis."""
+    """Reads one row with Kinesis' time in column `subSequenceNumber`. Spark Connect clients use it, because they cannot call Kinesis."""
 
     def __init__(self, source: KinesisEfoSource) -> None:
         self._source = source
@@ -196,12 +196,12 @@ class KinesisTimeReader(DataSourceReader):
 
 
 def _clock_offset() -> float:
-    """Return the difference in seconds between this machine's wall clock, which may be set, and a monotonic clock."""
+    """Return this machine's wall-clock time minus its monotonic time, in seconds. It changes when the wall clock is set."""
     return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _check_columns(schema: StructType) -> None:
-    # Reject any other schema, which Spark would accept: Spark 4.0 maps its columns by position.
+    # Reject any other schema passed to `.schema(...)`. Spark would accept it, and Spark 4.0 would map its columns by position.
     if [(field.name, field.dataType) for field in schema] != [(field.name, field.dataType) for field in SCHEMA]:
         raise ConfigurationError(
             f"kinesis-efo has the columns {SCHEMA.simpleString()}; got {schema.simpleString()}. "
@@ -220,7 +220,7 @@ def _manifest(options: SourceOptions) -> Manifest:
 
 
 def _client(options: SourceOptions, service: str) -> Any:
-    """Create an AWS client to read a manifest in SSM or S3. Imports the AWS SDK, which no other manifest needs."""
+    """Create an AWS client, to read a manifest from SSM or S3. Imports the AWS SDK only here, because other manifests do not need it."""
     from kinesis_efo.aws import SyncClients, patient_config
 
     return SyncClients(options.aws, config=patient_config(options.retry.timeout)).client(service)

@@ -1,6 +1,6 @@
 """Plans the micro-batches of a query, in the query's Python process on the driver.
 
-Spark versions differ in the order of their calls. Spark 4.0 requests the latest offset before the initial one. After a crash, Spark 4.0
+The order of calls depends on the Spark version. Spark 4.0 requests the latest offset before the initial offset. After a crash, Spark 4.0
 first calls `tasks(end, end)` with the end of the uncommitted micro-batch.
 """
 
@@ -35,19 +35,19 @@ from kinesis_efo.tasks.compat import SPARK_VERSION
 logger = logging.getLogger(__name__)
 
 START: Final[dict[str, Any]] = {"streams": {}, "version": 1}
-"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0, which then contains
-the start, too. Spark does not log the placeholder, and requests it again to repeat micro-batch 0."""
+"""Placeholder for the start of a new query. The actual start is chosen when Spark requests the end of micro-batch 0. This end offset then
+also contains the start, because Spark does not log the placeholder and passes it again when it repeats micro-batch 0."""
 
 _REPORT_SECONDS = 2.0
-"""Maximum seconds for which a stopping query waits for the driver's report of its last micro-batch. The report arrives within milliseconds,
-or within half a second for the first micro-batch of a session."""
+"""Maximum seconds for which a stopping query waits for the driver to report its last micro-batch as finished. The report usually arrives
+within milliseconds; for the first micro-batch of a session, within half a second."""
 
 _STOP_SECONDS: Final = 3.0
 _STALL_SECONDS: Final = 60.0
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0 ends before it would begin, after an upgrade from a version that only logged the end."""
+    """Raise ConfigurationError if micro-batch 0, planned by an old version that did not log its begin, would now begin after its end."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -62,7 +62,7 @@ def _check_first(begin: Offset, end: Offset) -> None:
 class StreamPlanner:
     """Plans the micro-batches of one query, which reads all streams of `manifest`.
 
-    `join` creates the query's `SharedRun`, which is started later.
+    `join` creates the query's `SharedRun`; it is called and started when the run is first needed.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
@@ -72,15 +72,15 @@ class StreamPlanner:
         self._options = options
         self._offsets = StreamSet(manifest, drop=options.drop_removed_streams)
         self._run = QueryRun(options, join, self.warn_of_unread)
-        self._asked = 0  # The number of triggers
-        self._had_nothing = False  # Whether the last trigger found nothing to read
-        self._others_have_rows = False  # Whether the last micro-batch had only rows of other sources
+        self._asked = 0  # Number of calls of `latest`, which Spark makes once per trigger
+        self._had_nothing = False  # Whether the last trigger found nothing to read in this source
+        self._others_have_rows = False  # Whether the last micro-batch only had rows of the query's other sources
         self._ends_known = False  # Whether the query has an end, and its end positions are known
         self._last: dict[str, Any] | None = None
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
         if options.max_bytes_per_trigger is not None:
-            # For one minor version, announce the changed meaning of the option in the log; see docs/versioning.md.
+            # For one minor version, warn that the meaning of this option has changed; see docs/versioning.md.
             logger.warning(
                 "kinesis-efo option 'maxBytesPerTrigger' counts the data of records since 0.3, no longer their JSON with base64: with the "
                 "same limit, micro-batches are 1.4 (10 KB records) to 11 times (20-byte records) as large; divide the limit by this "
@@ -88,18 +88,18 @@ class StreamPlanner:
             )
 
     def latest(self, start: dict[str, Any] | None, *, once: bool) -> dict[str, Any]:
-        """Return the end of the next micro-batch; `start` itself if there is nothing to read. With Spark 4.0, `start` is None.
+        """Return the end offset of the next micro-batch; `start` if there is nothing to read. With Spark 4.0, `start` is None.
 
-        Spark calls this only after it has written the commit log of the previous micro-batch, which is therefore finished.
+        Spark only calls this after it has written the previous micro-batch to its commit log, so that micro-batch is finished.
         """
         self._check_end(once=once)
         self._asked += 1
-        # Do not wait if the last trigger had only rows of other sources.
+        # Do not wait for records if the last micro-batch only had rows of the query's other sources.
         hurry, self._others_have_rows, self._had_nothing = self._others_have_rows, False, False
         position = self._begin(start or self._last or START)
         self._run.begin(position)
         begin = position if position.mark is not None and not position.mark.moved else None
-        # Each call takes at most `poll_timeout`, so that the loop ends soon after `ending` is set.
+        # Each call to the run lasts at most `poll_timeout`, so that the loop ends soon after `ending` is set.
         while not self._run.ending.is_set():
             step = self._run.shared.ask(Next(position, self._options.poll_timeout, hurry, once, self.available_now))
             self._record(position, step)
@@ -118,7 +118,7 @@ class StreamPlanner:
         if start == end:
             return []
         planned = self._offsets.read(end, finished=False)
-        # The end of micro-batch 0 also contains where it begins, since Spark's log only has the ends of micro-batches.
+        # The end offset of micro-batch 0 also contains its begin, because Spark only logs the ends of micro-batches.
         begin = self._offsets.read_begin(end)
         if begin is None:
             begin = self._begin(start)
@@ -131,13 +131,13 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Reuse the plan that the run returned with this end, if any, because each scan of the micro-batch calls this method.
+        # Spark calls this method for each scan of the micro-batch. Reuse the plan that the run returned with this end, if available.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
                 run.record_logged(planned.mark)
         plan = plan or run.ask(Plan(begin, planned, self._options.poll_timeout, first))
-        # Wait until all shards are assigned to fetchers. Tasks that start earlier could occupy the cores that fetchers need.
+        # Wait until a fetcher serves each shard: tasks that start earlier could occupy the cores that fetchers need.
         while not plan.all_served and not self._run.ending.is_set():
             plan = run.ask(Plan(begin, planned, self._options.poll_timeout))
         served = plan.served(begin.ranges_to(planned))
@@ -152,7 +152,7 @@ class StreamPlanner:
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks:
-            # Plan an empty task: Spark ends Python workers after a minute without a task, and starting one would delay the next records.
+            # Plan an empty task to keep a Python worker alive: Spark ends workers after a minute without a task, and starting one takes time.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -168,13 +168,13 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange, begin: Offset) -> ShardRange:
-        """Return the range. If the query accepts the loss of its records, remove `last`, since that record may never be received."""
+        """Return the range; without its `last` record if the query accepts a loss there, because that record may be lost."""
         accepted, horizon = self._options.accepted_losses.get(wanted.key), begin.horizons.get(wanted.key.stream)
         facts = Facts(accepted=accepted, horizon=horizon)
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned a micro-batch. If it has no records of this source, it must have rows of another one."""
+        """Record that Spark has planned a micro-batch. If this source has no records for it, another source of the query has rows."""
         self._others_have_rows = self._had_nothing
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class StreamPlanner:
             )
 
     def _record(self, position: Offset, step: Step) -> None:
-        """Store what the run has returned with a micro-batch's end: plan, sizes, lags, and whether the query's end positions are known."""
+        """Store what the run returned with a micro-batch's end: plan, sizes, lags, and whether the end positions of the query are known."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
@@ -201,9 +201,9 @@ class StreamPlanner:
             self._ends_known = not step.ending.wanted
 
     def warn_of_unread(self, at_most: float = _REPORT_SECONDS) -> None:
-        """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and this may have left records unread.
+        """Warn if Spark ended the query after one trigger, as with `Trigger.Once`, and may have left records unread.
 
-        Waits `at_most` seconds for the driver's last report.
+        Waits up to `at_most` seconds for the driver to report the last micro-batch as finished.
         """
         options, finished = self._options, self._run.finishes_last(at_most)
         asked, self._asked = self._asked, 2  # a second call does not warn again
@@ -225,17 +225,17 @@ class StreamPlanner:
 
 
 class QueryRun:
-    """Joins the query's run on first use, and leaves it at the end of the query."""
+    """A query's access to its run: joins the run on first use, and leaves it at the end of the query."""
 
     def __init__(
         self, options: SourceOptions, join: Callable[[], SharedRun], before_leaving: Callable[[], None]
     ) -> None:
-        self.ending = threading.Event()  # Set when this process has to end, so that waiting calls return
+        self.ending = threading.Event()  # Set when this process receives a signal to end, so that waiting calls return
         self._start: Offset | None = None  # The start of a new query; None until the run has chosen it
         self._options = options
         self._join = join
         self._before_leaving = before_leaving
-        # The mark to use if the checkpoint has none. It is chosen once, as Spark compares offsets as text.
+        # The mark to use if the checkpoint has none. It must not change between calls, because Spark compares offsets as text.
         self._mark = Mark(secrets.token_hex(4))
         self._begun = False
         self._signaled_at = inf
@@ -246,7 +246,7 @@ class QueryRun:
         """The query's run. The first access joins the run."""
         if self._shared is None:
             try:
-                # Install the signal handlers before `start`, which may wait for AWS for a long time.
+                # Install the signal handlers before calling `start`, which may wait for AWS for a long time.
                 self._shared = self._join()
                 end_with_spark(self.ending, self.leave_when_quiet)
                 self._shared.start()
@@ -258,7 +258,7 @@ class QueryRun:
         return self._shared
 
     def initial(self) -> Offset:
-        """Return the start of a new query. The first call makes the run choose it."""
+        """Return the start offset of a new query. The first call makes the run choose it."""
         while self._start is None:
             self._start = self.shared.ask(Begin(new=True, mark=self._mark, wait=self._options.poll_timeout))
             if self._start is None and self.ending.is_set():
@@ -267,13 +267,13 @@ class QueryRun:
         return self._start
 
     def begin(self, planned: Offset) -> None:
-        """Report `planned`, the last offset in Spark's log, to the run. Does nothing once the query has begun."""
+        """Report the last offset in Spark's log (`planned`) to the run, for a query that continues. No effect once the query has begun."""
         if not self._begun:
             self.shared.ask(Begin(mark=self._mark, resumed=planned))
         self._begun = True
 
     def finishes_last(self, at_most: float) -> bool:
-        """Return whether the driver reports within `at_most` seconds that the last micro-batch in Spark's log is finished."""
+        """Wait up to `at_most` seconds for the driver's report that the last micro-batch in Spark's log is finished. Return whether it arrived."""
         if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
                 return shared.ask(Logged(mark, at_most))
@@ -289,8 +289,8 @@ class QueryRun:
     def leave_when_quiet(self) -> None:
         """After a signal, leave the run once no task has read for `leaseTimeout`.
 
-        The run must not be left at once: if all processes received the signal, the driver may still finish its micro-batch, and tasks may
-        read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader before then.
+        Leaving at once could fail tasks: if all processes received the signal, the driver may still finish its micro-batch, and tasks may
+        read again after a pause, for example in a second action of `foreachBatch`. Usually, Spark stops the reader earlier.
         """
         self._signaled_at = read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
@@ -303,9 +303,12 @@ class QueryRun:
             run.stop()
 
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
-        """After a signal, raise `FetcherUnreachableError` if Spark continues the query: without records, a query that `ends` would seem complete."""
+        """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
+
+        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Another query fails after `stall` seconds.
+        """
         if ends:
-            time.sleep(wait)  # Spark usually stops the query, and with it this call
+            time.sleep(wait)  # usually, Spark stops the query (and this process) before this ends
         if ends or time.monotonic() - self._signaled_at > stall:
             raise FetcherUnreachableError(
                 "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"

@@ -42,7 +42,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Only workers need the decoder. They unpickle the reader, and import the decoder, before the partition arrives; see latency.py.
+        # Only workers unpickle the reader. They import the decoder now, while they wait for the task's partition; see latency.py.
         import kinesis_efo.records.decoder  # noqa: F401
 
         latency.install()
@@ -58,7 +58,7 @@ class KinesisStreamReader(StreamReaderBase):
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
     def _choose_streams(self, offset: dict[str, Any] | None) -> None:
-        """Without the option `streams`, select the streams of the checkpoint. A new query needs the option if there are several streams.
+        """If the option `streams` is not set, select the streams of the checkpoint; a new query then fails if the manifest has several.
 
         Called with each offset that Spark passes. Only the first call has an effect.
         """
@@ -76,7 +76,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._manifest.check_choice()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of a new query."""
+        """Return a placeholder for the start of a new query (see `START`)."""
         from kinesis_efo.spark.stream_planner import START
 
         return dict(START)
@@ -93,22 +93,22 @@ class KinesisStreamReader(StreamReaderBase):
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
-        """Record that Spark has planned the next micro-batch, having processed everything up to `end`."""
+        """Record that Spark has planned another micro-batch. Spark calls this with the end of the one before, which is processed."""
         self._planner.commit()
 
     def stop(self) -> None:
         self._planner.stop()
 
     def getDefaultReadLimit(self) -> Any:
-        """Return the limits of a trigger, from the options (Spark 4.2+)."""
+        """Return the read limit of each trigger, from the options (Spark 4.2+)."""
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the query end at `endingPosition`, or else at the tips as of the first call of `latestOffset`."""
+        """Make the query end: at `endingPosition` or, without this option, at the tips as of the first call of `latestOffset`."""
         self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return each shard's lag in milliseconds, and the micro-batch's sizes, for the query's progress (Spark 4.2+)."""
+        """Return each shard's lag in milliseconds, and the size of the micro-batch, for the query's progress (Spark 4.2+)."""
         return self._planner.lag.as_data()
 
     # -- in tasks
@@ -118,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # A call may last as long as the reader's patience: if it ended earlier, the next call would restart the wait.
+        # Let a call to a fetcher last as long as the reader waits in total: if the call ended earlier, the next one would wait anew.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

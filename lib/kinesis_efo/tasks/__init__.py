@@ -1,1 +1,1 @@
-"""Reads ranges in a Spark task: finds and calls the fetchers that serve them, and counts dropped aggregates."""
+"""Reads ranges in a Spark task: finds and calls the fetchers that serve the ranges, and counts dropped aggregates."""

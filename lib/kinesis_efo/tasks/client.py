@@ -20,21 +20,21 @@ from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Maximum seconds without a message from a fetcher. A fetcher without data sends a heartbeat every few seconds."""
+"""Maximum seconds to wait for a message from a fetcher, which sends a heartbeat every few seconds if it has no data."""
 
 CALL_SECONDS: Final = 300.0
-"""Maximum seconds for one call. The fetcher then releases the resources of a frozen task; a live task calls again."""
+"""Maximum seconds for one call, so that the fetcher can release the resources of a frozen task. A live task calls again."""
 
 
 class RangePayloads(NamedTuple):
-    """The raw payloads of the events that contain one range, in order."""
+    """The raw payloads of the events that contain the range `wanted`, in order."""
 
     wanted: ShardRange
     payloads: Iterator[memoryview]
 
 
 class FetcherClient(Connection):
-    """A connection to one fetcher, for tasks of the query that has the name `query` in its run.
+    """A task's connection to one fetcher. `query` is the name of the task's query in its run.
 
     It waits at most `silent_seconds` for a message from the fetcher, and at most `call_seconds` for the end of a call. For the other
     arguments, see `Connection`.
@@ -51,17 +51,17 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Arrow does not clear the memory that it allocates, so this is cheaper than a `bytearray`.
+        # Receive into memory from Arrow, which is not zeroed, so allocating it is cheaper than a `bytearray`.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
         self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
-        """Yield the raw event payloads that contain some ranges, range by range, in order. Ranges without payloads may be missing.
+        """Yield the raw event payloads that contain the given ranges, range by range, in order. Ranges without payloads may be missing.
 
         Read all payloads of a range before the next range: unread payloads are dropped. Raises the fetcher's error, or
-        FetcherUnreachableError if the fetcher is unreachable or sends nothing, or if the call takes too long: then call again for the rest.
+        FetcherUnreachableError if the fetcher is unreachable, sends nothing, or needs too long; then call again for the remaining ranges.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))
@@ -71,12 +71,12 @@ class FetcherClient(Connection):
                     payloads = chain.from_iterable(payloads for _, payloads in parts)
                     yield RangePayloads(ranges[index], self._limiting(payloads, give_up_at))
             except BaseException:
-                # Close the connection: if it were reused, the rest of this reply would arrive first.
+                # Do not reuse the connection: the next call would receive the rest of this reply.
                 self.drop()
                 raise
 
     def _parts(self, wire: Wire, frame: Frame, give_up_at: float) -> Iterator[tuple[int, list[memoryview]]]:
-        """Receive the frames of a reply. Yield payloads, with the index of their range."""
+        """Receive the frames of a reply. Yields the index of a range, with payloads of this range."""
         while frame.kind is Kind.EVENTS:
             at = 0
             for index, sizes in _HEADS.decode(frame.head):
@@ -97,7 +97,7 @@ class FetcherClient(Connection):
 
     @contextmanager
     def _limited(self, give_up_at: float | None = None) -> Iterator[float]:
-        """Translate errors of a call, including timeouts. Yields the time at which the call must end, in monotonic seconds."""
+        """Convert errors during a call, including timeouts, to this library's errors. Yields the call's deadline, in monotonic seconds."""
         give_up_at = time.monotonic() + self._call_seconds if give_up_at is None else give_up_at
         with self.translated():
             try:

@@ -1,6 +1,6 @@
-"""Hides the differences between Spark 4.0 and 4.3.
+"""Hides the differences between the supported Spark versions, 4.0 to 4.3.
 
-Python sources support read limits and `Trigger.AvailableNow` since Spark 4.2 (`pyspark.sql.streaming.datasource`).
+Python data sources support read limits and `Trigger.AvailableNow` since Spark 4.2 (`pyspark.sql.streaming.datasource`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING or SPARK_VERSION < (4, 2):
     StreamReaderBase = DataSourceStreamReader
 
     class ReadAllAvailable:
-        """Replaces the class of this name in Spark versions that do not have it."""
+        """A placeholder for PySpark's class `ReadAllAvailable`, in Spark versions that do not have it."""
 
 else:
     from pyspark.sql.streaming.datasource import ReadAllAvailable as ReadAllAvailable
@@ -32,7 +32,7 @@ else:
 def read_limit(max_bytes: int, max_records: int | None) -> Any:
     """Return the read limit that Spark 4.2+ passes to `latestOffset`: `max_records` if given, else `max_bytes`. Spark allows only one.
 
-    `ReadAllAvailable` is not used here, because Spark passes it with `Trigger.Once`.
+    Never returns `ReadAllAvailable`, because this is how the reader recognizes `Trigger.Once`.
     """
     from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
@@ -42,9 +42,9 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 def in_pipeline() -> bool:
     """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code must not register data sources.
 
-    A function that registers a data source fails; if an import registers one, the pipeline fails after its rows are written.
+    If a function of a pipeline registers a data source, it fails. If an import does, the pipeline fails after its rows are written.
     """
-    # A process that runs a pipeline has imported this PySpark module.
+    # Only a process that runs a pipeline has imported this PySpark module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
     if (active := getattr(registry, "get_active_graph_element_registry", None)) is None:
         return False

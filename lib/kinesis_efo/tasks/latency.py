@@ -1,4 +1,4 @@
-"""Removes delays and unnecessary work in Spark's Python workers, in four ways, where the system supports them:
+"""Removes delays and unnecessary work in Spark's Python workers, with four measures, where the system supports them:
 
 1. The JVM sends a task's command and then its partition. Nagle's algorithm delays the partition until the worker's kernel acknowledges the
    command, which takes 40 ms. On Linux, `TCP_QUICKACK`, set between the two, makes the kernel acknowledge immediately.
@@ -8,8 +8,8 @@
 4. glibc returns memory to the system after each batch, and each page of the next batch causes a page fault: a tenth of a worker's CPU time
    under full load. With `mallopt`, glibc retains up to 32 MiB (https://man7.org/linux/man-pages/man3/mallopt.3.html).
 
-1 to 3 are applied in every worker, when it unpickles a reader (`__setstate__`) between the command and the partition. 4 affects all code
-in a worker, so it is only applied in workers of `kinesis_efo.spark.daemon`.
+Measures 1 to 3 are applied in every worker, when it unpickles a reader (`__setstate__`) between the command and the partition. Measure 4
+affects all code in a worker, so it is only applied in workers of `kinesis_efo.spark.daemon`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _KEPT_BYTES: Final = 32 << 20
 """The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
 _SWITCH: Final = "KINESIS_EFO_TUNING"
 _frozen_in = 0
-"""The process in which `leave_imports_alone` was called. `gc.get_freeze_count` would cost more than a small task."""
+"""Id of the process in which `leave_imports_alone` was called. Calling `gc.get_freeze_count` would cost more than a small task."""
 
 
 def install() -> None:
-    """Prepare this worker for the task that is about to start, with measures 1 to 3 of the module's docstring."""
+    """Prepare this worker for the task that is about to start, with measures 1 to 3 of latency.py's docstring."""
     acknowledge_quickly()
     if os.environ.get(_SWITCH, "").lower() != "off":
         leave_imports_alone()
@@ -74,7 +74,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 def leave_imports_alone() -> None:
     """Exclude all existing objects of this process from garbage collection. Only the first call in a process has an effect.
 
-    Existing garbage is never freed, but there is little: Spark has just collected it, or the process is new.
+    Garbage that exists now is never freed, but there is little: Spark has just collected it, or the process is new.
     """
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
@@ -84,7 +84,7 @@ def leave_imports_alone() -> None:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Turn the garbage collector off while modules are imported, which saves a tenth of the time."""
+    """Turn the garbage collector off in a `with` block that imports modules, which saves a tenth of the time."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -96,16 +96,16 @@ def without_collections() -> Iterator[None]:
 
 @cache
 def keep_freed_memory(libc: Any = None) -> bool:
-    """Retain up to 32 MiB of this process's freed memory for the next batch."""
+    """Make glibc retain up to 32 MiB of this process's freed memory for the next batch. Returns whether that is supported."""
     set_option = getattr(libc or ctypes.CDLL(None), "mallopt", None)
     if set_option is None:
         return False
-    # Set both thresholds, since setting one of them stops glibc from adjusting the other.
+    # Set both thresholds, because glibc stops adjusting both automatically once one is set.
     return bool(set_option(_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(set_option(_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 def keep_zip_directories() -> None:
-    """Make `zipimport` cache the directory of a zip file until the file changes."""
+    """Make `zipimport` cache the directory of each zip file until the file changes (measure 2)."""
     importer: Any = zipimport.zipimporter
     original = importer.invalidate_caches
     if getattr(original, "keeps_directory", False):

@@ -1,6 +1,6 @@
 """Reports the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-Like the KCL, tasks drop aggregates with records whose keys belong to other shards. The KPL resends such records; other producers may not.
+With `deaggregate=strict`, tasks drop aggregates that have records of other shards, as the KCL does. Only the KPL sends these records again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WARN_SECONDS: Final = 60.0
 
 
 class LeftOut:
-    """Counts dropped aggregates by stream."""
+    """Counts dropped KPL aggregates by stream, logs warnings, and provides the counts as a metric."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class LeftOut:
         self._warned_at: dict[str, float] = {}
 
     def add(self, key: ShardKey, aggregates: int, settings: MetricsSettings) -> None:
-        """Count aggregates of a shard that a task has dropped. The first call starts reporting the metric, with `settings`."""
+        """Count the aggregates of a shard that a task has dropped. The first call starts reporting the metric, with `settings`."""
         stream, now = key.stream, self._now()
         with self._lock:
             first = not self._counts
@@ -61,7 +61,7 @@ class LeftOut:
             )
 
     def __call__(self) -> Iterator[Sample]:
-        """Yield the current counts as metrics."""
+        """Yield the current counts as samples of the metric."""
         with self._lock:
             counts = dict(self._counts)
         for stream, count in counts.items():
@@ -69,4 +69,4 @@ class LeftOut:
 
 
 LEFT_OUT: Final = LeftOut()
-"""The counts of this process."""
+"""The counts of this process, shared by its tasks."""

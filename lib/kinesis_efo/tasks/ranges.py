@@ -1,4 +1,4 @@
-"""Reads ranges in a task from the fetchers of their shards, even if a shard moves to another fetcher meanwhile."""
+"""Reads ranges in a task from the fetchers of their shards, even if a shard moves to another fetcher in the meantime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kinesis_efo.tasks.client import FetcherClient, RangePayloads
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task fails if the run has been without any fetcher for this many seconds: a fetcher may need the task's core."""
+"""A task fails if no fetcher of the run has existed for this many seconds, because a fetcher may need the task's core."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
@@ -30,8 +30,8 @@ class RangeReader:
     """Reads the ranges of one task. Fails after `patience` seconds without progress.
 
     Args:
-        planner: The address of the service that returns the current fetcher of a shard.
-        query: The name of the query in its run.
+        planner: The address of the planner, which returns the current fetcher of each shard.
+        query: The name of the task's query in its run.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class RangeReader:
         self._doubts = False
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
-        """Yield the raw event payloads that contain some ranges, in order. A range may be yielded in several parts, as smaller ranges.
+        """Yield the raw event payloads that contain the given ranges, in order. A range may be yielded in several parts, as smaller ranges.
 
-        `fetcher` is the fetcher of all the ranges when they were planned. If it is None or fails, the planner returns another fetcher.
+        `fetcher` served all ranges when they were planned. If it is None or fails, the planner is asked for the current fetchers.
         Raises FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
@@ -89,7 +89,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Ask the planner for fetchers. If the first range has one, yield the fetcher, the leading ranges that it serves, and the rest."""
+        """Request current fetchers from the planner. Yield the first range's fetcher, if any, its leading ranges, and the other ranges."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers
@@ -121,12 +121,12 @@ class RangeReader:
                     del self._left[0]  # the caller has read the whole range
             self._left = list(rest)
         except (FetcherUnreachableError, FetcherRefusedError) as error:
-            # If all ranges are read, the call has failed after the last record: ignore the error.
+            # If no ranges are left, the call failed after the last record: ignore the error.
             if self._left:
                 self._record(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield payloads. An error is recorded instead of raised, and the range then begins after the last payload."""
+        """Yield payloads. On an error, record it instead of raising it, and make the remaining range begin after the last payload."""
         last: memoryview | None = None
         try:
             for payload in payloads:

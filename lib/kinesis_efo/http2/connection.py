@@ -40,7 +40,7 @@ MOST_STREAMS: Final = 32
 """Maximum concurrent requests on one connection, even if the service allows more: if the connection is lost, all of them fail."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the receive buffer in bytes. All connections of an event loop can share a buffer: each copies what it has received at once."""
+"""Size of the receive buffer in bytes. Connections of one event loop can share it: each copies its bytes before another one receives."""
 
 PING_SECONDS: Final = 5.0
 """A PING is sent after this many seconds without a received byte. The other side has the same time to reply."""
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hanging_up: asyncio.TimerHandle | None = None
         self.gone = asyncio.Event()  # Set when the socket is closed
 
-    # -- for requests
+    # -- methods for requests
 
     @property
     def places(self) -> int:
@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
 
-    # -- for asyncio
+    # -- callbacks from asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -222,10 +222,10 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(ConnectionLost(why))
         self._changed(self)
 
-    # -- frames
+    # -- received frames
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream. `piece` is valid only during the call. `padding` bytes also count against the window."""
+        """Process the next bytes of a stream. `piece` is valid only during the call. The `padding` bytes also use up the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -242,11 +242,11 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # End the stream in `h2`, too, which counts open streams. After trailers, even empty ones, it skips its content-length check.
+            # End the stream in `h2`, too, which counts open streams. For an end by trailers, `h2` does not compare the content-length.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
-        """Process a complete non-DATA frame, header included."""
+        """Process a complete frame that is not a DATA frame, including its header."""
         if kind == GOAWAY:
             self._go_away(frame)
         else:
@@ -405,7 +405,7 @@ class _Outbox:
     """The sending side of one connection: collects bytes from `h2` and window updates, and writes them together.
 
     Attributes:
-        room: Set when a request that waits for its flow-control window must check again whether it can be sent, or has ended.
+        room: Set when waiting requests must check again: the flow-control window may allow more bytes, or a request may have ended.
         holding: True while received frames are processed, so that all replies are sent together.
 
     Calls `abort` if the service does not read what is sent to it.

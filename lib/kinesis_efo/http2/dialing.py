@@ -109,7 +109,7 @@ async def _connected(host: str, port: int) -> socket.socket:
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)
     except RuntimeError as error:
-        # uvloop raises RuntimeError if a closed socket's file descriptor is reused too soon. Convert it: the caller then retries.
+        # uvloop raises RuntimeError if a closed socket's file descriptor is reused too soon. Callers retry a ConnectionError.
         raise ConnectionError(f"{host}:{port}: {error}") from error
 
 
@@ -140,7 +140,7 @@ async def _through(proxy: Proxy, origin: Origin) -> asyncio.Transport:
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """Return the status line and headers of a response, or their first bytes if they are too long."""
+    """Return the status line and headers of a proxy's response, or their first bytes if they are too long."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -91,7 +91,7 @@ class Response:
     def facts(self) -> HttpFacts:
         return self._connection.facts
 
-    # -- for the reader
+    # -- methods for the reader
 
     async def opened(self) -> None:
         """Wait for the headers.
@@ -142,7 +142,7 @@ class Response:
         self.chunks.clear()
         self._unread = 0
 
-    # -- for the connection
+    # -- methods for the connection
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         self.status, self.headers = status, headers
@@ -157,7 +157,7 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not bound the overhead of chunks.
+            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not limit the overhead per chunk.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -212,7 +212,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # Time out only if no bytes have arrived: after this process was suspended, asyncio reads them before it calls this timer.
+        # Time out only if nothing has arrived: after this process was suspended, asyncio reads waiting bytes before it calls this timer.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

@@ -28,7 +28,7 @@ _END_SECONDS: Final = 2.0
 """Maximum seconds for which `close` waits for a write in progress, because a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
-"""Attributes that break a metric down: CloudWatch receives such a metric twice, with the attribute's dimension and as a total without it."""
+"""Attributes that break a metric down: CloudWatch receives such a metric twice, with the attribute as dimension and as a total."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:

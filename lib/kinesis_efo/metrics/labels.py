@@ -1,4 +1,4 @@
-"""Limits how many values of an attribute, such as the shard, have a separate label: the first ones. All later values share `other`.
+"""Limits how many values of a metric attribute, such as the shard, have separate labels: the first values. Later values share `other`.
 
 A value with the label `other` keeps it. A value with a separate label never changes to `other`, where its total would look like a sudden
 increase. Not thread-safe.

@@ -26,7 +26,7 @@ _PLACES: Final = {kind.value for kind in PositionKind} - {PositionKind.AT_TIMEST
 
 
 class UnsupportedValue(ValueError):
-    """A value that is well formed but not supported. The error shows this message instead of the description of allowed values."""
+    """A value that is well formed but not supported. Raised with a message, which replaces the usual description of allowed values."""
 
 
 class NoUnit(ValueError):
@@ -35,7 +35,7 @@ class NoUnit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Typed(Generic[Value_co]):
-    """A parser with a type hint for the option as a keyword argument, such as `int | str`. For parsers without a hint, the type is `str`."""
+    """A parser with a type hint for the option as a keyword argument, such as `int | str`. Without a hint, the type is `str`."""
 
     parse: Callable[[str], Value_co]
     hint: str

@@ -89,12 +89,12 @@ class SourceOptions:
 
     @property
     def arrival_step(self) -> int | None:
-        """Resolution of the arrival times that fetchers record, in milliseconds: a tenth of `max_shard_skew`; None if that is None."""
+        """Resolution of the arrival times that fetchers record, in milliseconds: a tenth of `max_shard_skew`; None if that is not set."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property
     def patience(self) -> float:
-        """Seconds for which a task waits for a lease or a fetcher: AWS calls may be retried, and a crashed run's lease must expire first."""
+        """Seconds for which a task waits for a lease or a fetcher: AWS calls may be retried, and a crashed run's lease has to expire."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod
@@ -284,7 +284,7 @@ def _arn_faults(streams: Sequence[str], consumers: Sequence[str], needed: Sequen
 
 
 def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error for each option that requires a lease table. Called for queries without one."""
+    """Yield an error for each option that requires a lease table. Called for queries without a lease table."""
     for name in ("startingPosition", "newStreamPosition"):
         if (start := values.get(name)) is not None and start.from_leases:
             yield f"kinesis-efo option '{name}' is LEASES, which needs 'leaseTable' or a manifest: its rows have the positions"
@@ -300,7 +300,7 @@ def _needs_table(values: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-# Replaces the streaming option of the same name: the last option with a name in a table applies.
+# Replaces the streaming option of the same name: if a table has several options with one name, the last of them applies.
 _BATCH_START: Final = Option("startingPosition", lambda text: Start(bounds=read.starts(text)),
     "EARLIEST (TRIM_HORIZON), a time in ISO 8601 or epoch ms, or JSON with one for each stream or shard",
     "-", "where a batch read starts", "start", also=("startingTimestamp",))  # fmt: skip
@@ -317,7 +317,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """Return how error messages name a start or end position: `argument` (`since` or `until`) if the user passed it, else the option."""
+        """Return how messages name a start or end position: `argument` (`since` or `until`) if the user passed it, else the option."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -334,7 +334,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether some options occur only in batch reads. Used at `load()`, when Spark does not yet say whether a read is streaming or batch."""
+    """Whether some of the options only exist for batch reads. At `load()`, Spark does not pass whether a read is streaming or batch."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 

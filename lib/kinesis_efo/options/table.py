@@ -27,7 +27,7 @@ class Option:
     name: str  # The documented name; users may write it in any case
     read: Callable[[str], Any]  # Parses a value; raises ValueError if the value is invalid
     rule: str  # The allowed values, as the rest of the error message "must be ..."
-    default: str  # For the documentation, in backticks if it is a valid value
+    default: str  # The default as the documentation shows it; in backticks if it is a valid value
     meaning: str
     field: str = ""  # The settings field for the value, such as `aws.region`; empty if the value is only validated
     needs: str = ""  # Another option that must also be set
@@ -102,7 +102,7 @@ class OptionTable(Generic[Settings]):
         return self._filled(values)
 
     def _current(self, name: str) -> Option | None:
-        """Return the option with this name or alias; None if unknown or removed. Logs a warning, once per process, if the name is obsolete."""
+        """Return the option with this name or alias; None if unknown or removed. Logs one warning per process if the name is obsolete."""
         if not (old := self._old.get(name.lower())):
             return self._by_lower_name.get(name.lower())
         spelling, option, what = old

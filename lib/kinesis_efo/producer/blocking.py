@@ -177,7 +177,7 @@ class Producer:
         raise TypeError(_NOT_ASYNC)
 
     async def __aexit__(self, *_: object) -> None:
-        """Not called, but `async with` requires it before it calls `__aenter__`, which raises an error with advice."""
+        """Never called. `async with` requires it before calling `__aenter__`, which raises an error that names `AsyncProducer`."""
 
     def __await__(self) -> NoReturn:
         raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`
@@ -215,7 +215,7 @@ class Producer:
             if self._thread.is_alive():
                 atexit.unregister(self._close_at_exit)
                 try:
-                    # If this call interrupts another one (in a signal handler), only wait for `end`: the loop may already be stopping.
+                    # If a signal handler has interrupted another call of this method, only wait: the loop may already be stopping.
                     if self._ending is not None:
                         wait([self._ending])
                     else:

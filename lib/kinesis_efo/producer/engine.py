@@ -40,7 +40,7 @@ REFRESH_SECONDS = 1.0
 MOST_REFRESH_SECONDS = 60.0
 """Maximum seconds between two loads of the shard map. The pause doubles after each load that has not changed the map."""
 REPLACED_SECONDS = 10.0
-"""Seconds, less than re-creating a stream takes. If the shard map was confirmed longer ago, aggregates need another ListShards call."""
+"""Re-creating a stream takes longer than this many seconds. If the shard map is older, aggregates require another ListShards call."""
 RECHECK_SECONDS = 300.0
 """Seconds between two checks of whether Kinesis still distributes a stream's records itself, which PutRecords responses do not show."""
 _BATCH_BYTES = 1 << 20
@@ -616,7 +616,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process, whose parent has them."""
+    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process: its parent has them."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

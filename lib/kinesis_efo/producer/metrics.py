@@ -22,7 +22,7 @@ _BOUNDS = [math.sqrt(1 << power) / 1000 for power in range(39)]
 
 
 class Latency:
-    """A histogram of the times from `put` to acknowledgement. The upper bounds of the buckets grow by a factor of the square root of two."""
+    """A histogram of the times from `put` to acknowledgement. The buckets' upper bounds grow by a factor of the square root of two."""
 
     __slots__ = ("_counts", "count", "longest", "total")
 
@@ -100,7 +100,7 @@ class Counts:
         self.latency = Latency()
 
     def snapshot(self, records: int, size: int, seconds_waiting: float) -> ProducerMetrics:
-        """Return a snapshot. `records` and `size` (in bytes) are outstanding; `seconds_waiting` is the wait of all current puts so far."""
+        """Return a snapshot, given the number of outstanding records, their bytes, and the total seconds that current puts have waited."""
         latency = self.latency
         return ProducerMetrics(
             records,

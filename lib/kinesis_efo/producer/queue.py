@@ -1,7 +1,7 @@
 """Queues a producer's records, decides which records to send when, and processes responses. No I/O and no clock: times are passed in.
 
 Each shard has a lane, in which its records wait. A request has records from several lanes; records that Kinesis rejects return to the front
-of their lane. A record leaves the queue when it is acknowledged or can never be written, never because of its age. After a failure, only the
+of their lane. A record leaves the queue when it is acknowledged or can never be written, never because of its age. After a failure, only
 affected lanes back off: without lanes, each request would fill up with rejected records of a throttled shard.
 """
 
@@ -54,7 +54,7 @@ class Backoff:
         self.until = 0.0
 
     def extend(self, sent_at: float, now: float, *, progress: bool = False) -> None:
-        """Begin or extend the backoff after a request failed. If part of the request succeeded (`progress`), start again from the first bound.
+        """Begin or extend the backoff after a request failed. If part of the request succeeded (`progress`), restart from the first bound.
 
         Failures of requests that were in flight at the same time count as one failure. Times are in monotonic seconds.
         """
@@ -90,7 +90,7 @@ class Lane:
         self.backoff = backoff
         self.records: deque[Record] = deque()
         self.most = MAX_REQUEST_RECORDS  # Maximum parcels of this lane in a request; lowered while the shard throttles or `is_suspect`
-        self.is_suspect = False  # Kinesis refused a whole request, maybe because of this lane: send it separately
+        self.is_suspect = False  # Kinesis refused a whole request, maybe due to this lane: send the lane alone
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -102,7 +102,7 @@ class PutRecordsRequest:
     sent_at: float  # Monotonic seconds
     map: ShardMap
     parcels: list[Parcel] = field(default_factory=list)
-    shards: list[str] = field(default_factory=list)  # The predicted shard of each parcel, whose lane it is from
+    shards: list[str] = field(default_factory=list)  # The predicted shard of each parcel, in the order of `parcels`
 
     @property
     def keyed(self) -> bool:
@@ -414,7 +414,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, limit requests to twice what the shard accepted. Else raise the limit: at 1, a bad record would block the others.
+        # After throttling, limit requests to twice what the shard accepted. Otherwise raise the limit: at 1, a bad record blocks others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

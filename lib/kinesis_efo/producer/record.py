@@ -24,7 +24,7 @@ MAX_KEY_CHARACTERS = 256
 
 
 class Epoch:
-    """The number of outstanding records that were put between two flushes. The second flush waits until it is 0."""
+    """Counts the outstanding records that were put between two flushes. The second of these flushes waits until the count is 0."""
 
     __slots__ = ("count",)
 

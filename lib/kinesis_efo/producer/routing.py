@@ -42,7 +42,7 @@ class HashRange:
 
     Attributes:
         open: Whether the shard still accepts records.
-        first: The shard's first sequence number, by which a re-created stream differs from the deleted one.
+        first: The shard's first sequence number. It changes if the stream is deleted and re-created.
     """
 
     id: str

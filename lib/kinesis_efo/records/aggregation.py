@@ -36,8 +36,8 @@ def deaggregate(data: bytes, hash_range: tuple[int, int] | None) -> list[UserRec
     Returns None if the data is not a valid aggregate. A corrupt aggregate thus counts as an ordinary record.
 
     After a reshard, an aggregate may contain a record with a hash key of another shard. The KPL sends the records of such an aggregate again,
-    and the KCL (AggregatorUtil.deaggregate) drops the whole aggregate. If the shard's `hash_range` is given, this function drops it, too: it
-    returns []. Other producers do not send the records again: pass None if no record may be lost.
+    and the KCL (AggregatorUtil.deaggregate) drops the whole aggregate. If the shard's `hash_range` is given, this function drops it, too,
+    and returns []. Other producers do not send the records again: pass None if no record may be lost.
     """
     if len(data) <= len(MAGIC) + _DIGEST or not data.startswith(MAGIC):
         return None

@@ -88,7 +88,7 @@ def even_parts(rows: int) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Collects records until they fill a batch, splits aggregates (counting corrupt and dropped ones for `report`), and builds the columns."""
+    """Collects records until they fill a batch, splits aggregates (counting corrupt and dropped ones for `report`), and builds columns."""
 
     def __init__(self, *, deaggregate: bool) -> None:
         self._deaggregate = deaggregate
@@ -186,7 +186,7 @@ class BatchBuilder:
 
 
 def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Iterator[pa.RecordBatch]:
-    """Build batches from the rows of one or more shards. `data` and `subs` are the rows' data and sub-sequence numbers (None: all are 0)."""
+    """Build batches from the rows of one or more shards. `data` and `subs` are the rows' data and sub-sequence numbers (None: all 0)."""
     records = _joined_lists([run.records for run in runs])
     streams, shards = _shards(runs)
     for start, stop in even_parts(len(data)):

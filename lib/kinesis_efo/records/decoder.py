@@ -56,8 +56,8 @@ def decode(
 class Decoder:
     """Decodes the rows of ranges, one range after another. Ranges with few rows share batches.
 
-    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. The rows of a shard are ordered by sequence number. A record appears only once,
-    even if its event was delivered twice.
+    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. The rows of a shard are ordered by sequence number. A record appears once, even
+    if its event was delivered twice.
 
     Args:
         deaggregate: Whether to split KPL aggregates.
@@ -128,7 +128,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and selects the records of a range, each once: sequence numbers from `floor` (exclusive) to `ceiling` (None: no limit)."""
+    """Decodes events and selects the records of a range, each once: sequence numbers in (`floor`, `ceiling`]; None: no limit."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False

@@ -22,7 +22,7 @@ class Distribution(Enum):
 
 
 def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
-    """Return how new records are distributed, from a DescribeStreamSummary response. Older records may have been distributed differently."""
+    """Return how new records are distributed, from a DescribeStreamSummary response. Older records may be distributed differently."""
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)

@@ -41,7 +41,7 @@ class EventHead(NamedTuple):
     children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
     still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    # Whether `still`, and the response has the same iterator as the request, or the request was the subscription's first one
+    # Whether an empty response (`still`) has the same iterator as the request, or the request was the subscription's first one
     stuck: bool = False
 
     @property
@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """A group of consecutive records: their arrival times in epoch milliseconds, the last sequence number (`through`), and their number."""
+    """A group of consecutive records: first and last arrival in epoch milliseconds, last sequence number (`through`), and record count."""
 
     earliest: int
     latest: int
@@ -118,8 +118,8 @@ class _ArrivedRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two events if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit. It may be wrong by
-    a few bytes per record.
+    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit. It may be off by a
+    few bytes per record.
     """
 
     events: tuple[Event, ...]
@@ -151,8 +151,8 @@ _ABOUT_A_RECORD: Final = 185
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
     """Return an event's last record, or its last record up to sequence number `through`; None if there is no such record.
 
-    Searches the JSON text, in which keys and data cannot be mistaken for JSON names, because quotes in them are escaped. Decodes the payload
-    only if it seems to contain an aggregate.
+    Searches the JSON text, in which keys and data cannot be mistaken for JSON names, because quotes in them are escaped. Only decodes the
+    payload if it seems to contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -312,7 +312,7 @@ def first_number(payload: bytes) -> int | None:
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with sequence number `number`. Searches the JSON text, in which quotes in keys and data are escaped."""
+    """Whether an event has the record with sequence number `number`. Searches the JSON text, in which quotes in values are escaped."""
     # Do not use a regular expression with the number in it: compiling that would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:

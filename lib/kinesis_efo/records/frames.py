@@ -38,7 +38,7 @@ HeaderValue = str | bytes | bool
 class Frame(NamedTuple):
     """One frame with correct checksums. The payload of a SubscribeToShard stream is JSON.
 
-    `headers` contains, for example, `:event-type`. Headers that are numbers, times or UUIDs, which this library does not use, stay raw bytes.
+    `headers` contains, for example, `:event-type`. Numbers, times and UUIDs, which this library does not use, are left as raw bytes.
     """
 
     headers: dict[str, HeaderValue]
@@ -129,7 +129,7 @@ class FrameDecoder:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
 
     def finish(self) -> None:
-        """Check that all frames were complete, at the end of the response. Raises `FrameError` if the last frame is incomplete or invalid."""
+        """Check, at the end of the response, that all frames were complete. Raises `FrameError` if the last one is incomplete or invalid."""
         if self._core is not None:
             self._feed(self._core.rest())
         if self._fault:

@@ -33,7 +33,7 @@ class KinesisPartition(InputPartition):
     _: KW_ONLY
     planner: FetcherAddress
     deaggregate: bool  # Whether the task unpacks KPL aggregates
-    # First and last hash key of each shard in which tasks drop records of KPL aggregates whose keys belong to other shards
+    # First and last hash key of each shard in which the task drops KPL aggregates that have records of other shards
     hash_ranges: Mapping[ShardKey, tuple[int, int]] = field(default_factory=dict)
     query: str = ""  # The name of the query in its run
 
@@ -44,7 +44,7 @@ class KinesisPartition(InputPartition):
 def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set[str]:
     """Return the streams in which a micro-batch reads both a shard and its child shards, which must be read in this order.
 
-    This only happens if a single micro-batch reads everything up to the tips (as with `catchUp`). Otherwise, child shards start in a later one.
+    This only happens if one micro-batch reads everything up to the tips (as with `catchUp`). Otherwise, child shards are read later.
     """
     return {wanted.key.stream for wanted in ranges if wanted.key not in begin}
 
@@ -52,7 +52,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. If there are several fetchers, ranges of streams in `together` go to None: one task reads such a stream."""
+    """Group ranges by fetcher. With several fetchers, streams in `together` are grouped under None, because one task reads each stream."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):

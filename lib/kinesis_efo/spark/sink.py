@@ -328,7 +328,7 @@ class Producers:
         for data, key, hash_key, stream in zip(columns["data"], keys, hash_keys, streams, strict=True):
             producer = self._by_name.get(stream) or self._producer(stream)
             if producer is not None:
-                # Treat an empty key as null: the source may return empty keys (as in aggregates), but Kinesis rejects them.
+                # Treat an empty key as null: rows of the source may have empty keys, but Kinesis rejects them.
                 rows[producer].append((data, key or None, hash_key or None))
                 positions[producer].append(self._rows)
             self._rows += 1

@@ -151,7 +151,7 @@ class KinesisBatchReader(DataSourceReader):
         latency.install()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the tasks of the read, each with one or more ranges."""
+        """Plan the ranges of the read, and distribute them over tasks."""
         import asyncio
 
         from kinesis_efo.batch.planning import plan, tip_at

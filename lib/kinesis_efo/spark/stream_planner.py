@@ -62,7 +62,7 @@ def _check_first(begin: Offset, end: Offset) -> None:
 class StreamPlanner:
     """Plans the micro-batches of one query, which reads all streams of `manifest`.
 
-    `join` creates the query's `SharedRun`; it is called and started when the run is first needed.
+    `join` returns the query's `SharedRun`, which is created and started when it is first needed.
     """
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
@@ -152,7 +152,7 @@ class StreamPlanner:
             for group in coalesce(theirs, sizes, together=together)
         ]
         if not tasks:
-            # Plan an empty task to keep a Python worker alive: Spark ends workers after a minute without a task, and starting one takes time.
+            # Plan an empty task to keep a Python worker alive: Spark ends workers after an idle minute, and starting one takes time.
             tasks = [(None, [])]
         return [
             KinesisPartition(
@@ -273,7 +273,7 @@ class QueryRun:
         self._begun = True
 
     def finishes_last(self, at_most: float) -> bool:
-        """Wait up to `at_most` seconds for the driver's report that the last micro-batch in Spark's log is finished. Return whether it arrived."""
+        """Wait up to `at_most` seconds for the driver's report that the last micro-batch in Spark's log is finished. False without a report."""
         if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
                 return shared.ask(Logged(mark, at_most))
@@ -305,10 +305,10 @@ class QueryRun:
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
         """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
 
-        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Another query fails after `stall` seconds.
+        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Other queries fail after `stall` seconds.
         """
         if ends:
-            time.sleep(wait)  # usually, Spark stops the query (and this process) before this ends
+            time.sleep(wait)  # usually, Spark stops the query, and with it this process, during this time
         if ends or time.monotonic() - self._signaled_at > stall:
             raise FetcherUnreachableError(
                 "the Python process that Spark started for this query received SIGTERM, but Spark did not stop the query; start it again"

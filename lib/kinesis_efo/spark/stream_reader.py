@@ -58,7 +58,7 @@ class KinesisStreamReader(StreamReaderBase):
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
     def _choose_streams(self, offset: dict[str, Any] | None) -> None:
-        """If the option `streams` is not set, select the streams of the checkpoint; a new query then fails if the manifest has several.
+        """If the option `streams` is not set, select the streams of the checkpoint; a new query fails if the manifest has several streams.
 
         Called with each offset that Spark passes. Only the first call has an effect.
         """
@@ -93,7 +93,7 @@ class KinesisStreamReader(StreamReaderBase):
         return self._planner.tasks(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
-        """Record that Spark has planned another micro-batch. Spark calls this with the end of the one before, which is processed."""
+        """Record that Spark has planned another micro-batch. Spark passes the end of the previous micro-batch, which is complete."""
         self._planner.commit()
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """Reports the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-With `deaggregate=strict`, tasks drop aggregates that have records of other shards, as the KCL does. Only the KPL sends these records again.
+With `deaggregate=strict`, tasks drop aggregates that have records of other shards, as the KCL does. The KPL (maybe only it) resends these.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class RangeReader:
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
         """Yield the raw event payloads that contain the given ranges, in order. A range may be yielded in several parts, as smaller ranges.
 
-        `fetcher` served all ranges when they were planned. If it is None or fails, the planner is asked for the current fetchers.
+        `fetcher` served all ranges when they were planned. If it is None or fails, the planner returns the current fetchers.
         Raises FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
         """
         self._left = list(ranges)
@@ -89,7 +89,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Request current fetchers from the planner. Yield the first range's fetcher, if any, its leading ranges, and the other ranges."""
+        """Request fetchers from the planner. If the first range has one, yield it, the leading ranges that it serves, and the others."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers

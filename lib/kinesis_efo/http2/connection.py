@@ -43,7 +43,7 @@ RECEIVE_BYTES: Final = 256 << 10
 """Size of the receive buffer in bytes. Connections of one event loop can share it: each copies its bytes before another one receives."""
 
 PING_SECONDS: Final = 5.0
-"""A PING is sent after this many seconds without a received byte. The other side has the same time to reply."""
+"""A PING is sent after this many seconds without a received byte. The service must reply within the same time."""
 IDLE_SECONDS: Final = 15.0
 """Seconds after which a connection without requests is closed."""
 _MOST_UNSENT: Final = 1 << 20

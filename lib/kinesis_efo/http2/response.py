@@ -52,8 +52,8 @@ class HttpFacts:
     tls: str | None = None  # For example `TLSv1.3`; None without TLS
     most_streams: int | None = None  # SETTINGS_MAX_CONCURRENT_STREAMS
     initial_window: int | None = None  # Bytes that a client may send on a new stream without a window update
-    largest_frame: int | None = None  # Maximum size of a frame that the service accepts, bytes
-    header_list: int | None = None  # Maximum size of all headers that the service accepts, bytes
+    largest_frame: int | None = None  # Maximum size in bytes of a frame that the service accepts
+    header_list: int | None = None  # Maximum size in bytes of all headers that the service accepts in one request
 
 
 def tls_version(security: ssl.SSLObject | None) -> str | None:

@@ -42,7 +42,7 @@ MOST_REFRESH_SECONDS = 60.0
 REPLACED_SECONDS = 10.0
 """Re-creating a stream takes longer than this many seconds. If the shard map is older, aggregates require another ListShards call."""
 RECHECK_SECONDS = 300.0
-"""Seconds between two checks of whether Kinesis still distributes a stream's records itself, which PutRecords responses do not show."""
+"""Seconds between two checks of whether Kinesis still distributes records regardless of keys, which PutRecords responses do not show."""
 _BATCH_BYTES = 1 << 20
 """A batch of `make_records` ends once its records have at least this many bytes."""
 

@@ -56,8 +56,8 @@ def decode(
 class Decoder:
     """Decodes the rows of ranges, one range after another. Ranges with few rows share batches.
 
-    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. The rows of a shard are ordered by sequence number. A record appears once, even
-    if its event was delivered twice.
+    Batches have the schema `SCHEMA` and 1 to `MAX_ROWS` rows. The rows of a shard are in the order of their sequence numbers. A record
+    appears once, even if its event was delivered twice.
 
     Args:
         deaggregate: Whether to split KPL aggregates.

@@ -129,7 +129,7 @@ class FrameDecoder:
             self._buffer.extend(bytes(max(0, self._prelude[0] - len(self._buffer))))
 
     def finish(self) -> None:
-        """Check, at the end of the response, that all frames were complete. Raises `FrameError` if the last one is incomplete or invalid."""
+        """Check, at the end of the response, that its last frame was complete. Raises `FrameError` if it is incomplete or invalid."""
         if self._core is not None:
             self._feed(self._core.rest())
         if self._fault:

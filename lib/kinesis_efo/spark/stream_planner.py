@@ -273,7 +273,7 @@ class QueryRun:
         self._begun = True
 
     def finishes_last(self, at_most: float) -> bool:
-        """Wait up to `at_most` seconds for the driver's report that the last micro-batch in Spark's log is finished. False without a report."""
+        """Wait up to `at_most` seconds for the driver's report that the last micro-batch is finished. Return whether it has arrived."""
         if self._options.listens and (shared := self._shared) is not None and (mark := shared.unfinished) is not None:
             with contextlib.suppress(KinesisEfoError):
                 return shared.ask(Logged(mark, at_most))
@@ -305,7 +305,7 @@ class QueryRun:
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
         """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
 
-        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Other queries fail after `stall` seconds.
+        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Others fail after `stall` seconds.
         """
         if ends:
             time.sleep(wait)  # usually, Spark stops the query, and with it this process, during this time

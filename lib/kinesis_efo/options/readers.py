@@ -210,7 +210,7 @@ class Bounds:
         return self.streams.get(stream, self.everywhere)
 
     def named(self, stream: str) -> dict[str, Position | None]:
-        """Return the positions of a stream's shards with separate positions, by shard id."""
+        """Return the positions of those shards of a stream that have separate positions, by shard id."""
         return {key.shard: position for key, position in self.shards.items() if key.stream == stream}
 
     @property

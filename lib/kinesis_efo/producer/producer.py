@@ -150,7 +150,7 @@ class AsyncProducer:
     async def put(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
     ) -> None:
-        """Queue a record like `Producer.put`; wait while too much is outstanding. The record may be queued even if the call is cancelled."""
+        """Queue a record like `Producer.put`; wait while too much is outstanding. The record may be queued even if this is cancelled."""
         record = self._engine_here().make_record(data, partition_key, explicit_hash_key)
         if record is not None:
             await self._queue((record,))

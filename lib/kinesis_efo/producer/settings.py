@@ -43,7 +43,7 @@ class ProducerSettings:
         aggregate_bytes: Maximum size of an aggregate. The KPL's default is also 50 KiB.
         fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and
             skipped. Errors of the whole stream always fail the producer.
-        backoff_base: First backoff in seconds. The wait is random between 0 and the backoff (full jitter), which doubles.
+        backoff_base: First backoff in seconds. It doubles with each failure; the wait is random from 0 to it (full jitter).
         backoff_max: Maximum backoff in seconds.
         retry_timeout: Seconds for which every attempt for a shard may fail before the producer fails, whatever `fail_on_error` is.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.

@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-    """A group of consecutive records: first and last arrival in epoch milliseconds, last sequence number (`through`), and record count."""
+    """A group of consecutive records: arrival times (epoch milliseconds), last sequence number (`through`), and number of records."""
 
     earliest: int
     latest: int
@@ -118,8 +118,8 @@ class _ArrivedRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two events if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit, give or take a few
-    bytes per record.
+    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit; it may be a few
+    bytes per record too large or too small.
     """
 
     events: tuple[Event, ...]

@@ -1,4 +1,4 @@
-"""Spark scans the modules named `pyspark_*` for a `DefaultSource`; this is ours, and nothing else is in here."""
+"""Registers the data source: Spark looks for a class `DefaultSource` in all modules whose names begin with `pyspark_`."""
 
 from kinesis_efo.spark.source import KinesisEfoSource as DefaultSource
 

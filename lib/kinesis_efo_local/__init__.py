@@ -1,6 +1,6 @@
 """A local AWS for demos and tests: Kinesis with Enhanced Fan-Out in memory, moto for every other service.
 
-Needs the extra `local`.
+Requires the extra `local`.
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ __all__ = [
     "declare_stream",
 ]
 
-# pytest finds the package's plugin in every project of an environment: nothing may be imported for those that do not use it.
+# pytest loads the package's plugin in every project of the environment, so modules are imported only when their names are used.
 _HOMES: Final = {
     "AwsError": "errors",
     "Call": "state",

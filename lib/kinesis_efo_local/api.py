@@ -1,4 +1,4 @@
-"""The operations on streams, shards and consumers. Each takes and returns a dictionary, and raises `AwsError`."""
+"""The Kinesis operations on streams, shards, consumers and queues. Each takes the parameters of a request and raises `AwsError`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ON_DEMAND_SHARDS = 4
 
 
 def create_stream(kinesis: Kinesis, params: Params) -> Params:
-    """CreateStream. An on-demand stream begins with 4 shards."""
+    """CreateStream. An on-demand stream starts with 4 shards."""
     mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
     count = params.get("ShardCount")
     if mode == "ON_DEMAND":
@@ -84,7 +84,7 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
             "QueueCount": len(stream.queues),
             "MaxRecordSizeInKiB": stream.traits.max_record_bytes // 1024,
         }
-        # Only streams on demand have one.
+        # Only on-demand streams have a record distribution strategy.
         | ({"RecordDistributionStrategy": stream.traits.distribution} if stream.traits.mode == "ON_DEMAND" else {})
         | stream.traits.warm_throughput
     }
@@ -117,7 +117,7 @@ def _describe(stream: Stream) -> Params:
 
 
 def _hours(seconds: float) -> float:
-    # A fraction only if a test has set a retention that the real service does not have.
+    # Whole hours, as in the real service, unless a test has set a retention period of a fraction of an hour.
     hours = seconds / HOUR
     return int(hours) if hours.is_integer() else hours
 
@@ -126,7 +126,7 @@ def _hours(seconds: float) -> float:
 
 
 def list_shards(kinesis: Kinesis, params: Params) -> Params:
-    """ListShards, with every filter and paging."""
+    """ListShards, with all shard filters and pagination."""
     if "NextToken" in params:
         clash = [
             name
@@ -183,7 +183,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # Not bounded by the stream's creation: after the clock has jumped back, shards may have closed before it.
+        # Not bounded by the stream's creation time: if the clock was set back, shards may have closed before that time.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed
@@ -289,7 +289,7 @@ def _token(params: Params, kind: str) -> Params:
 
 
 def create_queue(kinesis: Kinesis, params: Params) -> Params:
-    """CreateQueue. botocore checks its parameters from 1.44 on."""
+    """CreateQueue. Its parameters are checked here, because botocore's service model has the operation only since 1.44."""
     configured = params.get("StreamConfigurationList") or []
     if len(configured) != 1 or not params.get("QueueName"):
         raise invalid("QueueName, and one StreamConfiguration, must be provided.")

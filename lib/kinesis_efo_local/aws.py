@@ -36,7 +36,7 @@ _making = threading.Lock()
 
 @cache
 def _session() -> Any:
-    # One for all servers of the process: each new one spends a third of a second on reading the SDK's models and endpoints.
+    # All servers of the process share one session, because creating one takes a third of a second to read the SDK's models and endpoints.
     import boto3
 
     return boto3.session.Session(aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY)
@@ -45,19 +45,19 @@ def _session() -> Any:
 class LocalAws:
     """An AWS endpoint on this machine: Kinesis in memory, moto for every other service.
 
-    Speaks HTTP/1.1 and HTTP/2 (with prior knowledge or by upgrade) on its port, and both over TLS on another one if asked.
-    A context manager; `start` and `stop` do the same by hand. It leaves no thread, socket, task or file behind when it stops.
-    Two at once in one process have a Kinesis each, but share moto's state: moto has one per process.
+    Serves HTTP/1.1 and HTTP/2 (with prior knowledge or by upgrade) on its port, and both over TLS on a second port if `tls_port` is set.
+    Use it as a context manager, or call `start` and `stop`. After it stops, no thread, socket, task or temporary file is left.
+    Two instances in one process have separate Kinesis states, but share the state of moto, which has only one per process.
 
     Args:
-        settings: Behaviour; by default like the real service's.
-        host: Address to bind. There is no authentication: with another address than loopback, anybody on the network has access.
+        settings: Settings of the server; the defaults are close to the real service.
+        host: Address to bind. There is no authentication: unless this is a loopback address, everyone on the network has access.
         port: Port to bind; 0 picks a free one.
         faults: Faults to inject, for tests.
-        clock: Source of Kinesis' times, for tests; any object with `time()` and `monotonic()`.
-        tls_port: Port to bind for TLS; 0 picks a free one, None offers no TLS.
-        data_dir: Directory that keeps Kinesis, and the tables of DynamoDB in `settings.region`, from `stop` to the next `start`;
-            None keeps nothing.
+        clock: Clock of the local Kinesis, for tests; any object with `time()` and `monotonic()`.
+        tls_port: Port to bind for TLS; 0 picks a free one, None disables TLS.
+        data_dir: Directory that keeps the data of Kinesis, and the DynamoDB tables in `settings.region`, from `stop` to the next
+            `start`; None keeps nothing.
 
     Example:
         >>> with LocalAws(settings=Settings(subscription_seconds=2)) as aws:
@@ -95,7 +95,7 @@ class LocalAws:
         self._writer: Any = None
 
     def start(self) -> LocalAws:
-        """Start the server; return once it answers requests.
+        """Start the server, and return once it answers requests.
 
         Raises:
             OSError: An address cannot be bound.
@@ -115,10 +115,10 @@ class LocalAws:
         return self
 
     def stop(self) -> None:
-        """End all subscriptions and free the ports. Does nothing if it is not running.
+        """Stop the server: end all subscriptions and free the ports. Does nothing if the server is not running.
 
         Raises:
-            DataError: It has stopped, but the data could not be written to `data_dir`.
+            DataError: The server has stopped, but the data could not be written to `data_dir`.
         """
         if self._thread is None or self._loop is None or self._stopping is None:
             return
@@ -147,7 +147,7 @@ class LocalAws:
         """The URL of the TLS port, for clients that verify with `ca_path`.
 
         Raises:
-            RuntimeError: It was not asked for with `tls_port`, or the server has not been started.
+            RuntimeError: `tls_port` was not set, or the server has not been started.
         """
         if not self._tls_port:
             raise RuntimeError("the local AWS offers no TLS: pass tls_port=0, and start it")
@@ -155,10 +155,10 @@ class LocalAws:
 
     @property
     def ca_path(self) -> str:
-        """The PEM file with the certificate that clients of the TLS port verify with, for example as boto3's `verify`.
+        """Path of the PEM file with the CA certificate that clients of the TLS port need, for example as boto3's `verify`.
 
         Raises:
-            RuntimeError: TLS was not asked for with `tls_port`, or the server is not running.
+            RuntimeError: `tls_port` was not set, or the server is not running.
         """
         if self._ca_path is None:
             raise RuntimeError("the local AWS offers no TLS: pass tls_port=0, and start it")
@@ -170,7 +170,7 @@ class LocalAws:
         return self.kinesis_in(self.settings.region)
 
     def kinesis_in(self, region: str) -> Kinesis:
-        """The state of Kinesis in any region."""
+        """The state of Kinesis in the given region."""
         if self._server is None:
             raise RuntimeError("the local AWS is not running: enter its context or call start()")
         return self._server.kinesis(region)
@@ -180,16 +180,16 @@ class LocalAws:
 
         Args:
             stream: Name of the stream in Kinesis.
-            rows: Each is data, or a pair of partition key and data. Data is bytes, text, or an object that is encoded as JSON. Without
-                a key, a row's number is its key.
+            rows: Each row is data, or a tuple of partition key and data. Data is bytes, text, or an object, which is encoded as JSON.
+                The default partition key is the row's number.
             seconds: How long to retry records that Kinesis throttles.
 
         Returns:
-            Their number.
+            The number of rows.
 
         Raises:
             ClientError: There is no such stream, or a record is too large.
-            TimeoutError: Kinesis does not accept all of them in time.
+            TimeoutError: Kinesis does not accept all records in time.
 
         Example:
             >>> with LocalAws() as aws:
@@ -202,14 +202,14 @@ class LocalAws:
         return put_rows(self._writer, stream, rows, seconds)
 
     def backdate(self, stream: str, seconds: float) -> None:
-        """Give records that are put from now on an earlier arrival time, which creates a backlog of hours in a moment.
+        """Give all records that are put from now on an earlier arrival time, for example to create a backlog of several hours at once.
 
-        Sequence numbers and the ages of shards stay as they are, and reads by time may leave out a shard that is younger than its
-        records: a `clock` that is set back makes old shards, too.
+        Sequence numbers and the creation times of shards do not change, so a read by time may skip a shard that is younger than its
+        records. To create older shards as well, use a `clock` that is set back.
 
         Args:
             stream: Name of the stream.
-            seconds: How much earlier; 0 ends it.
+            seconds: How much earlier than the real arrival time; 0 ends the backdating.
 
         Raises:
             RuntimeError: The server is not running.
@@ -226,18 +226,18 @@ class LocalAws:
         self.kinesis.stream({"StreamName": stream}).traits.backdated_seconds = seconds
 
     def register_consumer(self, stream_arn: str, name: str, created: int) -> None:
-        """Register a consumer with another creation time in its ARN, such as that of the consumer that a manifest names.
+        """Register a consumer with a given creation time in its ARN, for example to get the consumer ARN of an existing manifest.
 
-        It becomes ACTIVE like a consumer that was registered by a request.
+        The consumer becomes ACTIVE after `Settings.consumer_creating_seconds`, like any other.
 
         Args:
             stream_arn: ARN of the stream.
             name: Name of the consumer.
-            created: The time in its ARN, epoch seconds.
+            created: Creation time in the consumer's ARN, epoch seconds.
 
         Raises:
             RuntimeError: The server is not running.
-            AwsError: There is no such stream, or it has such a consumer.
+            AwsError: The stream does not exist, or already has a consumer of this name.
 
         Example:
             >>> with LocalAws() as aws:
@@ -264,14 +264,14 @@ class LocalAws:
             "AWS_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # For clients of the TLS port; the endpoint above does not need it.
+        # For clients of the TLS port; `AWS_ENDPOINT_URL` does not need it.
         return variables if self._ca_path is None else {**variables, "AWS_CA_BUNDLE": self.ca_path}
 
     def client(self, service: str, **options: Any) -> Any:
         """Create a boto3 client for this endpoint; `stop` closes its connections.
 
         Args:
-            service: For example `"kinesis"` or `"dynamodb"`.
+            service: Name of the service, for example `"kinesis"` or `"dynamodb"`.
             options: Passed to `Session.client`; `region_name` is `settings.region` by default.
         """
         region = options.pop("region_name", self.settings.region)
@@ -344,7 +344,7 @@ class LocalAws:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Record errors for `stop` instead of raising them: they must not prevent the other parts from stopping."""
+        """Record errors, which `stop` raises later: they must not prevent the rest of the server from stopping."""
         try:
             yield
         except (OSError, BotoCoreError, ClientError) as error:
@@ -362,7 +362,7 @@ class LocalAws:
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listening = socket.create_server((self._host, port), family=family, backlog=1024)
-        # asyncio does this only for sockets that name their protocol. Without it, an event may be delayed by up to 40 ms.
+        # asyncio sets TCP_NODELAY only for sockets created with a protocol number. Without it, an event may be delayed by up to 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await listener.listen(listening, tls)
         bound: int = listening.getsockname()[1]

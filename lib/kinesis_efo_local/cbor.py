@@ -1,6 +1,6 @@
-"""CBOR, which the Java SDK speaks to Kinesis: the values of JSON, with blobs as bytes and times as milliseconds.
+"""Converts between JSON and CBOR, which the Java SDK uses for Kinesis: blobs are bytes, and timestamps are in milliseconds.
 
-Requests are converted to JSON before the server reads them, responses and events to CBOR after the server has written them.
+Requests are converted to JSON before they are handled; responses and events are converted to CBOR before they are sent.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .validation import model
 
 CBOR = "application/x-amz-cbor-1.1"
 _TIME = 1
-"""The tag of a time. Its unit is the second in RFC 8949, and the millisecond for AWS."""
+"""CBOR tag of a timestamp. Its unit is seconds in RFC 8949, but milliseconds in this AWS format."""
 
 
 def to_json(body: bytes) -> bytes:
-    """A request in CBOR as JSON, with blobs in base64 and times in seconds.
+    """Convert a CBOR request to JSON, with blobs in base64 and timestamps in seconds.
 
-    Raises AwsError `SerializationException` if it is not CBOR.
+    Raises AwsError `SerializationException` if `body` is not valid CBOR.
     """
-    # Not at the top: the command line must load without the extra `local`, which installs cbor2.
+    # Imported here, so that the command line loads without the extra `local`, which installs cbor2.
     import cbor2
 
     try:
@@ -35,15 +35,15 @@ def to_json(body: bytes) -> bytes:
 
 
 def from_json(operation: str, content: bytes) -> bytes:
-    """The JSON of an operation's response as CBOR. `content` may be empty."""
+    """Convert an operation's response from JSON to CBOR. `content` may be empty."""
     output = model()["operations"].get(operation, {}).get("output")
     return encode(msgspec.json.decode(content), output and output["shape"]) if content else b""
 
 
 def encode(value: Any, shape: str | None = None) -> bytes:
-    """Values of JSON as CBOR.
+    """Encode a JSON value as CBOR.
 
-    `shape` is the name of their shape in botocore's service model; None for texts and numbers alone.
+    `shape` is the name of its shape in botocore's service model; without it, blobs and timestamps are not converted.
     """
     import cbor2
 

@@ -1,4 +1,4 @@
-"""The certificate of the TLS port: made at each start, signed by an authority that signs nothing else."""
+"""Creates the certificate of the TLS port at each start, signed by a new certificate authority (CA) that signs nothing else."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ _AFTER: Final = timedelta(days=365)
 
 
 def make_tls(host: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """Create a certificate for this machine and what serves with it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
+    """Create a certificate for this machine and a TLS context that uses it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
 
-    Returns the context, and the path of the authority's certificate, for clients to verify with. `host` is a name or an
-    address that clients may use besides those of loopback. `folder` keeps that certificate, and the key for a moment,
-    readable for this user only.
+    Returns the context, and the path of the CA certificate, with which clients verify the server. `host` is a name or address that clients
+    may use in addition to the loopback ones. `folder` receives the CA certificate and, until it is loaded, the private key.
     """
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("kinesis-efo local authority"), _name("kinesis-efo local")

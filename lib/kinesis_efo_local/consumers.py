@@ -1,4 +1,4 @@
-"""Stream consumers and their open subscriptions. State without I/O; the caller passes the time."""
+"""Stream consumers and their open subscriptions. No I/O; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ READ_RATE = 2 * 1024 * 1024
 
 
 class Subscription:
-    """The state of one open SubscribeToShard response. The push loop writes it, tests read it.
+    """The state of one open SubscribeToShard response. The push loop updates it; tests read it.
 
-    `cursor` is that of the next record to send; `starting_position` is the position in the request.
+    `cursor` points to the next record to send; `starting_position` is the starting position in the request.
     """
 
     def __init__(self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any]) -> None:
@@ -68,13 +68,13 @@ class Consumer:
         self._rates: dict[str, Bucket] = {}
 
     def keep(self) -> KeptConsumer:
-        """The consumer's part of a data directory."""
+        """Return the consumer as it is stored in a data directory."""
         return KeptConsumer(self.stream.name, self.name, self.arn, self.created_at, self.tags, self.policy)
 
     def admit(self, shard: Shard, now: float, resubscribe_seconds: float, interval_seconds: float) -> None:
         """Check whether SubscribeToShard for a shard is allowed at `now` (monotonic seconds).
 
-        Raises AwsError: `ResourceInUseException` within `resubscribe_seconds` after a success, or while the consumer is
+        Raises AwsError: `ResourceInUseException` within `resubscribe_seconds` after a successful call, or while the consumer is
         not ACTIVE; `LimitExceededException` for a second call within `interval_seconds`.
         """
         account, name = self.stream.arn.split(":")[4], f"{self.stream.name}:{shard.id}:{self.name}"
@@ -89,7 +89,7 @@ class Consumer:
             raise limit_exceeded(f"Rate exceeded for consumer {self.arn} and shard {shard.id}")
 
     def open(self, subscription: Subscription, now: float) -> None:
-        """Make this the shard's subscription; a subscription that is already open ends with `ResourceInUseException`."""
+        """Open a subscription; an earlier one that is still open for the same shard ends with `ResourceInUseException`."""
         shard_id = subscription.shard.id
         self._succeeded[shard_id] = now
         before = self.subscriptions.pop(shard_id, None)
@@ -109,13 +109,13 @@ class Consumer:
             subscription.fail(error)
 
     def rate(self, shard_id: str, now: float) -> Bucket:
-        """The limit of 2 MiB/s for this consumer and shard, which all their subscriptions share."""
+        """The 2 MiB/s rate limit of this consumer for a shard, shared by successive subscriptions."""
         if shard_id not in self._rates:
             self._rates[shard_id] = Bucket(READ_RATE, now)
         return self._rates[shard_id]
 
     def describe(self, *, with_stream: bool) -> dict[str, Any]:
-        """The consumer as in API responses."""
+        """Return the description of the consumer in API responses."""
         shown: dict[str, Any] = {
             "ConsumerARN": self.arn,
             "ConsumerCreationTimestamp": self.created_at,

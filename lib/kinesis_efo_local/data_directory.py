@@ -1,4 +1,4 @@
-"""Keeps streams, consumers and DynamoDB's tables in a directory, from the end of one local AWS to the start of the next."""
+"""Stores streams, consumers and DynamoDB tables in a directory when a local AWS stops, and loads them at the next start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINESIS, _TABLES = "kinesis.msgpack", "tables.msgpack"
 
 
 class KeptAccount(msgspec.Struct):
-    """The Kinesis data of an account, by region."""
+    """The Kinesis data of an account by region, as stored in a data directory."""
 
     account_id: str
     last_tick: int
@@ -32,14 +32,14 @@ class DataError(Exception):
 
 
 class DataDirectory:
-    """The directory that keeps data from one start to the next. Only one local AWS may use it at a time. Created if missing."""
+    """A directory that keeps the data of a local AWS between runs. Only one local AWS may use it at a time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock: Any = None
 
     def open(self) -> None:
-        """Lock the directory. Raises DataError if another local AWS uses it, or it cannot be written."""
+        """Create the directory if it is missing, and lock it. Raises DataError if another local AWS uses it, or if it is not usable."""
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             for path in (
@@ -79,7 +79,7 @@ class DataDirectory:
         return kept
 
     def tables(self) -> list[Table]:
-        """Read the stored tables, which `read_tables` returned. Raises DataError if they cannot be read."""
+        """Read the stored DynamoDB tables, in the form that `read_tables` returns. Raises DataError if they cannot be read."""
         return self._read(_TABLES, list[Table]) or []
 
     def keep_account(self, kept: KeptAccount) -> None:
@@ -87,7 +87,7 @@ class DataDirectory:
         self._write(_KINESIS, kept)
 
     def keep_tables(self, tables: Sequence[Table]) -> None:
-        """Write the tables."""
+        """Write the DynamoDB tables."""
         self._write(_TABLES, tables)
 
     def _read(self, name: str, kind: type[T]) -> T | None:
@@ -103,7 +103,7 @@ class DataDirectory:
             ) from None
 
     def _write(self, name: str, content: Any) -> None:
-        # In one step: who kills the process while it writes loses this time only.
+        # The file is replaced in one step: if the process is killed while writing, the previous data remains.
         partial = self._path / f".{name}"
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as file:
             file.write(msgspec.msgpack.encode(content))
@@ -111,7 +111,7 @@ class DataDirectory:
 
 
 def read_tables(dynamodb: Any) -> list[Table]:
-    """Every table with its keys, indexes and items."""
+    """Read every DynamoDB table, with its keys, indexes and items."""
     return [
         {"declared": _declaration(dynamodb.describe_table(TableName=name)["Table"]), "items": _items(dynamodb, name)}
         for page in dynamodb.get_paginator("list_tables").paginate()
@@ -120,7 +120,7 @@ def read_tables(dynamodb: Any) -> list[Table]:
 
 
 def write_tables(dynamodb: Any, tables: Sequence[Table]) -> None:
-    """Create tables with their items."""
+    """Create DynamoDB tables with their items, in the form that `read_tables` returns."""
     for table in tables:
         dynamodb.create_table(BillingMode="PAY_PER_REQUEST", **table["declared"])
         for item in table["items"]:

@@ -1,4 +1,4 @@
-"""Declares in the local AWS what one application needs: streams, its consumer on each of them, the lease table, the manifest."""
+"""Creates in the local AWS what one application needs: streams, a consumer of each stream, the lease table and the manifest."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class LocalStream:
     """A stream to declare.
 
     Attributes:
-        name: Its name in the manifest.
-        stream_name: Its name in Kinesis.
-        shards: Number of shards; None for a stream on demand.
-        consumer_arn: The ARN that the consumer should have, including its creation time; None for a new one.
-        polled: Whether it is read without a consumer.
-        retention_hours: For how long it keeps records.
-        max_record_kib: Most KiB of a record.
+        name: Name in the manifest.
+        stream_name: Name in Kinesis.
+        shards: Number of shards; None for an on-demand stream.
+        consumer_arn: ARN that the consumer should have, including its creation time; None for a new consumer.
+        polled: Whether the application polls the stream with GetRecords, and so needs no consumer.
+        retention_hours: Retention period in hours.
+        max_record_kib: Maximum size of a record in KiB.
     """
 
     name: str
@@ -45,10 +45,10 @@ class LocalApplication:
     """An application to declare.
 
     Attributes:
-        name: Its name, and that of its consumers.
+        name: Name of the application and of its consumers.
         streams: The streams that it reads.
-        environment: The environment that the manifest names.
-        lease_table: Name of the lease table; None for the one that `infra` would give it.
+        environment: Name of the environment in the manifest.
+        lease_table: Name of the lease table; None for the name that `infra` would choose.
     """
 
     name: str
@@ -58,9 +58,9 @@ class LocalApplication:
 
 
 def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Create what is missing, wait until everything is ACTIVE, and return the manifest.
+    """Create missing streams, consumers and the lease table, wait until they can be used, and return the manifest.
 
-    Data from a data directory is not changed: a stream keeps its shards, a consumer its ARN.
+    Existing streams (from a data directory) keep their shards, and existing consumers keep their ARNs.
 
     Args:
         aws: The local AWS, running.
@@ -68,8 +68,8 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
         seconds: How long to wait for each stream and consumer.
 
     Raises:
-        ClientError: The local AWS refuses something.
-        TimeoutError: Something does not become ACTIVE in time.
+        ClientError: The local AWS rejects a request.
+        TimeoutError: A stream or consumer does not become ACTIVE in time.
     """
     kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
     entries: dict[str, dict[str, str]] = {}
@@ -93,7 +93,7 @@ def declare(aws: LocalAws, application: LocalApplication, *, seconds: float = 60
 
 
 def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0) -> str:
-    """Create a stream if it is not there yet, wait until it is ACTIVE, and return its ARN. `declare` does it for what it reads.
+    """Create a stream if it does not exist, wait until it is ACTIVE, and return its ARN. `declare` calls this for each stream.
 
     Args:
         aws: The local AWS, running.
@@ -101,14 +101,14 @@ def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0)
         seconds: How long to wait.
 
     Raises:
-        ClientError: The local AWS refuses something.
+        ClientError: The local AWS rejects a request.
         TimeoutError: The stream does not become ACTIVE in time.
     """
     kinesis, name = aws.client("kinesis"), stream.stream_name
     capacity: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
     if stream.shards is not None:
         capacity = {"ShardCount": stream.shards}
-    # An older botocore does not know the size of records.
+    # Older versions of botocore do not know this parameter.
     size = {"MaxRecordSizeInKiB": stream.max_record_kib} if stream.max_record_kib > 1024 else {}
     with _already_there():
         kinesis.create_stream(StreamName=name, **capacity, **size)
@@ -120,7 +120,7 @@ def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0)
 
 
 def _register(aws: LocalAws, kinesis: Any, application: str, stream_arn: str, wanted: str | None) -> str:
-    """The ARN of the consumer: the wanted one, unless that belongs to another account or partition than the local stream."""
+    """Register a missing consumer, and return its ARN: `wanted` if that belongs to `stream_arn`, otherwise a new ARN."""
     given, _, name_and_time = (wanted or "").partition("/consumer/")
     name, _, created = name_and_time.rpartition(":")
     name = name or application

@@ -10,8 +10,8 @@ class AwsError(Exception):
 
     Args:
         code: Name of the error shape, for example `ResourceNotFoundException`.
-        message: Text for the client.
-        status: HTTP status; 400 for every fault of the caller.
+        message: Error message for the client.
+        status: HTTP status; 400 for most client errors.
     """
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:
@@ -22,7 +22,7 @@ class AwsError(Exception):
 
 
 def invalid(message: str) -> AwsError:
-    """The error for an argument that Kinesis refuses."""
+    """The error for an argument that Kinesis rejects."""
     return AwsError("InvalidArgumentException", message)
 
 
@@ -42,14 +42,14 @@ def limit_exceeded(message: str) -> AwsError:
 
 
 def throughput_exceeded(message: str) -> AwsError:
-    """The error for exceeded bytes, records or calls per second of a shard."""
+    """The error for exceeding a shard's limit of bytes, records or calls per second."""
     return AwsError("ProvisionedThroughputExceededException", message)
 
 
 @cache
 def partition_of(region: str) -> str:
     """The AWS partition of a region. Raises AwsError if there is no such region."""
-    # Not at the top: it takes a moment, and most of the local AWS needs no SDK.
+    # Imported here, because the import takes a moment and most of the local AWS does not need the SDK.
     from botocore.exceptions import UnknownRegionError
     from botocore.session import Session
 

@@ -1,6 +1,6 @@
 """Fault injection: lets tests delay, refuse and corrupt responses of the local AWS.
 
-Pass an object with the methods of `FaultInjection` as `LocalAws(faults=...)`. They run on the server's event loop and must not block.
+Pass an implementation of `FaultInjection` as `LocalAws(faults=...)`. Its methods run on the server's event loop and must not block.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from .consumers import Subscription
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call to any service, before it is carried out.
+    """A request to any service, before it is handled.
 
     Attributes:
         service: Name of the service.
         operation: Name of the operation; empty for services whose requests do not name it (S3).
-        params: Decoded parameters for Kinesis and other JSON services; empty for the rest.
+        params: Decoded parameters for Kinesis (without record data) and other JSON services; empty for the rest.
     """
 
     service: str
@@ -38,7 +38,7 @@ class Pause:
 class Freeze:
     """Neither read from the connection nor write to it for this many seconds, so that not even a PING is answered.
 
-    Strikes all streams of an HTTP/2 connection. On HTTP/1.1 the same as `Pause`.
+    Affects all streams of an HTTP/2 connection. On HTTP/1.1, it has the same effect as `Pause`.
     """
 
     seconds: float
@@ -46,20 +46,20 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Cut the connection with a TCP RST, and with it all streams of an HTTP/2 connection."""
+    """Close the connection with a TCP RST. On HTTP/2, this ends all of its streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection with a FIN and without the end of the response, nor of others on an HTTP/2 connection."""
+    """Close the connection with a TCP FIN before the response is complete. On HTTP/2, this ends all of its streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResetStream:
-    """End the stream with RST_STREAM; others on its connection go on. On HTTP/1.1, which has no streams, the same as `Reset`.
+    """End the stream with RST_STREAM; other streams of the connection continue. On HTTP/1.1, it has the same effect as `Reset`.
 
     Attributes:
-        error_code: One of HTTP/2; INTERNAL_ERROR by default.
+        error_code: HTTP/2 error code; INTERNAL_ERROR by default.
     """
 
     error_code: int = 2
@@ -67,13 +67,12 @@ class ResetStream:
 
 @dataclass(frozen=True, slots=True)
 class GoAway:
-    """Announce with GOAWAY that the connection takes no more streams. It closes when the last stream has ended.
+    """Send GOAWAY: the connection accepts no more streams, and closes when the last stream has ended.
 
     Attributes:
-        error_code: One of HTTP/2; NO_ERROR by default.
-        grace: Whether all open streams go on. If not, GOAWAY names a stream below this one as the last that was processed:
-            this one and those above end without an answer. On HTTP/1.1 nothing happens with grace; the same as `Close`
-            without.
+        error_code: HTTP/2 error code; NO_ERROR by default.
+        grace: Whether all open streams continue. If not, GOAWAY declares this stream and all later ones unprocessed, and they end
+            without a response. On HTTP/1.1, it has no effect if True, and the effect of `Close` if False.
     """
 
     error_code: int = 0
@@ -82,15 +81,15 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the response cleanly, as after five minutes."""
+    """End the response cleanly, as Kinesis does after five minutes."""
 
 
 Step = bytes | Pause | Freeze | Reset | Close | ResetStream | GoAway | Finish
-"""An action in place of writing a frame; bytes are written as they are and flushed one by one."""
+"""An action to take instead of writing a frame. Bytes are written unchanged and flushed at once."""
 
 
 class FaultInjection(Protocol):
-    """The faults to inject. Inherit from `NoFaults` to override only one method.
+    """Interface for injecting faults. Inherit from `NoFaults` to override only one method.
 
     Example:
         >>> class ResetsFifthFrame(NoFaults):
@@ -105,7 +104,7 @@ class FaultInjection(Protocol):
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:
         """Called with each frame of a subscription, including the initial response and exceptions inside the event stream.
 
-        Returns the actions in place of writing the frame; `[frame]` injects no fault. To inject an exception, return
+        Returns the actions to take instead of writing the frame; `[frame]` injects no fault. To inject an exception, return
         `[exception_frame(AwsError(code, message)), Finish()]` (see `kinesis_efo_local.wire`).
         `subscription.events` is the number of events written before this frame.
         """
@@ -116,8 +115,8 @@ class NoFaults:
     """Injects no faults."""
 
     async def before(self, request: Request) -> None:
-        """Let the operation pass."""
+        """Let the operation proceed."""
 
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:  # noqa: ARG002
-        """Write the frame as it is."""
+        """Return the frame unchanged."""
         return (frame,)

@@ -1,4 +1,4 @@
-"""Requests and answers in the server, independent of the version of HTTP."""
+"""Requests and responses of the server, independent of the HTTP version."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request, read to its end.
+    """A complete request.
 
-    `path` is the path and query as sent, still escaped. `headers` lack the pseudo-headers of HTTP/2; the host is always `Host`. `body` is
-    still encoded if it was sent so.
+    `path` is the path and query as sent, still escaped. `headers` does not contain HTTP/2 pseudo-headers; the host is always in `Host`.
+    `body` is not decoded, for example if the client has compressed it.
     """
 
     method: str
@@ -33,8 +33,8 @@ class Incoming:
 class Answer:
     """A response.
 
-    `headers` lack those that concern one connection, and have `Content-Length` only for HEAD, whose body is empty.
-    `body` may be the push that writes it.
+    `headers` contains no hop-by-hop headers, and `Content-Length` only in response to HEAD, whose body is empty.
+    `body` is a `Push` if the response is an event stream.
     """
 
     status: int
@@ -46,7 +46,7 @@ Answerer = Callable[[Incoming], Awaitable[Answer]]
 
 
 def cut(transport: asyncio.BaseTransport, *, reset: bool) -> None:
-    """Cut a connection with a RST, or with a FIN behind what was written."""
+    """Close a connection: immediately with a RST if `reset`, else with a FIN after all data written so far."""
     assert isinstance(transport, asyncio.Transport)
     raw = transport.get_extra_info("socket")
     if reset and raw is not None:

@@ -1,4 +1,4 @@
-"""HTTP/1.1, by aiohttp, including the upgrade to HTTP/2."""
+"""HTTP/1.1 connections, served by aiohttp, including the upgrade to HTTP/2."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrad
 
 
 class Http1:
-    """Serves the connections that speak HTTP/1.1.
+    """Serves HTTP/1.1 connections.
 
-    `http2` makes the protocol of a connection that is upgraded to HTTP/2. A request with a body of more than `max_body`
-    bytes is refused.
+    `http2` creates the protocol of a connection that is upgraded to HTTP/2. Bodies of more than `max_body` bytes are rejected.
     """
 
     def __init__(self, answer: Answerer, http2: Callable[[], Http2], max_body: int) -> None:
@@ -36,17 +35,17 @@ class Http1:
         )
 
     async def start(self) -> None:
-        """Make ready for connections."""
+        """Set up the HTTP server. Must be called before `protocol`."""
         await self._runner.setup()
 
     def protocol(self) -> asyncio.Protocol:
-        """The protocol of one connection."""
+        """Create the protocol of a new connection."""
         assert self._runner.server is not None
         return self._runner.server()
 
     async def end_pushes(self) -> None:
-        """End the event streams that are being sent."""
-        # aiohttp forgets connections that are left open because their client does not read what was sent.
+        """End all open event streams."""
+        # For `close`: aiohttp loses track of connections that stay open because their client does not read.
         if self._runner.server is not None:
             self._last = [connection.transport for connection in self._runner.server.connections]
         pushing = tuple(self._pushing)
@@ -55,7 +54,7 @@ class Http1:
         await asyncio.gather(*pushing, return_exceptions=True)
 
     async def close(self) -> None:
-        """Close the connections that were open at `end_pushes`; running requests get half a second to finish."""
+        """Close the connections that were open when `end_pushes` was called; running requests get half a second to finish."""
         await self._runner.cleanup()
         for transport in self._last:
             if transport is not None:
@@ -91,7 +90,7 @@ class Http1:
         return response
 
     async def _upgrade(self, request: web.Request, incoming: Incoming) -> web.StreamResponse:
-        """Go on in HTTP/2 on this connection, and answer the request there."""
+        """Switch the connection to HTTP/2, and answer the request there."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
@@ -101,7 +100,7 @@ class Http1:
         except ValueError as wrong:
             connection.connection_lost(wrong)
             raise web.HTTPBadRequest(text=f"HTTP2-Settings: {wrong}") from None
-        # aiohttp still has the connection on its list, and must hear of its end; it cancels this task then.
+        # aiohttp still tracks the connection and must be told when it is lost; aiohttp then cancels this task.
         connection.when_lost.append(request.protocol.connection_lost)
         transport.write(_SWITCHING)
         transport.set_protocol(connection)
@@ -112,7 +111,7 @@ class Http1:
 
 def _wants_http2(request: web.Request) -> bool:
     wanted = request.headers.get("Upgrade", "").lower() == "h2c" and "HTTP2-Settings" in request.headers
-    # Over TLS, ALPN has decided.
+    # Over TLS, ALPN has already selected the HTTP version.
     return wanted and not request.secure
 
 
@@ -130,9 +129,9 @@ class _Response(Wire):
 
 
 def _origin_form(target: str) -> str:
-    """Path and query of a request, also of one that was sent as to a proxy: `GET http://bucket.host/path`.
+    """Return a request's path and query, even if the client sends a full URL as to a proxy: `GET http://bucket.host/path`.
 
-    S3 Control puts the account before the host. Where such a name cannot be resolved, a client names this server as its proxy.
+    S3 Control clients put the account ID before the host name. If such a name cannot be resolved, they can use this server as a proxy.
     """
     if target.startswith("/"):
         return target

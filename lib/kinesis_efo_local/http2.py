@@ -1,6 +1,6 @@
-"""HTTP/2 on one connection: `h2` knows the protocol; this reads and writes the socket, and answers the requests.
+"""HTTP/2 on one connection: `h2` implements the protocol; this module reads and writes the socket and answers the requests.
 
-No server library is used, because none can inject faults or make a push wait for its client.
+No HTTP server library is used, because none supports fault injection or back-pressure from clients that read slowly.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .subscribe import Push, Wire
 logger = logging.getLogger(__name__)
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What every client sends first, unless it has upgraded."""
+"""The first bytes of an HTTP/2 connection that was not upgraded from HTTP/1.1."""
 
 _STREAM_WINDOW: Final = 1 << 20
-"""What a client may send ahead in a request, as the real service has it."""
+"""Flow-control window of each request in bytes, the same as in the real service."""
 _CONNECTION_WINDOW: Final = 16 << 20
 _SLICE: Final = 256 << 10
 """Maximum bytes of one response that are sent before another response gets its turn."""
@@ -43,10 +43,10 @@ _NO_CONTENT: Final = frozenset({204, 304})
 
 
 class Http2(asyncio.Protocol):
-    """Serves one connection.
+    """Serves one HTTP/2 connection.
 
-    One more open request than `max_concurrent_streams`, and a body of more than `max_body` bytes, is refused.
-    `when_lost` is called at the connection's end, with the error that ended it.
+    Rejects more than `max_concurrent_streams` open requests, and bodies of more than `max_body` bytes.
+    The callbacks in `when_lost` are called when the connection ends, with the error that ended it, if any.
     """
 
     def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
@@ -59,32 +59,32 @@ class Http2(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._senders: deque[_Stream] = deque()
-        """Streams with something to send, in the order of their turns."""
+        """Streams with unsent data, in the order in which they may send."""
         self._next_pump: asyncio.Handle | None = None
         self._paused = False
         self._frozen = 0
         self._last_stream: int | None = None
-        """The last stream that is processed, once either side has sent GOAWAY: the connection closes when it has none."""
+        """The last stream to be processed; set once either side has sent GOAWAY. The connection then closes when no stream is open."""
         self._initiated = False
         self._frame_head = b""
         self._frame_rest = len(PREFACE)
 
-    # -- the connection
+    # -- connection
 
     def upgrade(self, settings: str, request: Incoming) -> None:
-        """Take over a connection of HTTP/1.1, before `connection_made`; its request becomes the first stream.
+        """Take over an HTTP/1.1 connection, before `connection_made`; its request becomes the first stream.
 
-        `settings` is the client's header `HTTP2-Settings`; raises ValueError if it is wrong.
+        `settings` is the client's `HTTP2-Settings` header; raises ValueError if it is invalid.
         """
         try:
-            # The header is sent without padding, which h2 needs.
+            # Clients send the header without base64 padding, but decoding requires padding.
             self._initiate(base64.b64decode(settings + "=" * (-len(settings) % 4), altchars=b"-_", validate=True))
         except (HyperframeError, ProtocolError) as wrong:
             raise ValueError(str(wrong)) from None
         self._streams[1] = _Stream(self, 1, request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the client. Called by asyncio, as the other methods of a protocol are."""
+        """Send the server's settings, and serve an upgraded request. asyncio calls this and the following methods of a protocol."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if not self._initiated:
@@ -94,15 +94,15 @@ class Http2(asyncio.Protocol):
             self._serve(stream)
 
     def data_received(self, data: bytes) -> None:
-        """Act on what the client sent."""
+        """Process data from the client."""
         try:
             for event in self._h2.receive_data(data):
                 self._handle(event)
         except ProtocolError:
-            # h2 has prepared the GOAWAY that says what is wrong.
+            # h2 has queued a GOAWAY frame with the error; `_end` sends it.
             self._end()
             return
-        # h2 looks at the length of a frame only when it has all of it, and garbage may announce much and never end.
+        # h2 checks the length of a frame only once the frame is complete, and garbage may announce a huge frame that never completes.
         if self._announces_too_much(data):
             self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
             self._end()
@@ -132,18 +132,18 @@ class Http2(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue writing: the socket's buffer has space again."""
         self._paused = False
-        # Not at once: asyncio trips over a write that fails within this call.
+        # Later, because asyncio cannot handle a write that fails within this callback.
         self._pump_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End all requests."""
+        """End all requests, and call `when_lost`."""
         self._transport = None
         self._give_up()
         for call in self.when_lost:
             call(exc)
 
     def close(self) -> None:
-        """Give up all requests, and close the connection behind what was written."""
+        """Abandon all requests, and close the connection after all data written so far."""
         self._give_up()
         if self._transport is not None:
             self._transport.close()
@@ -171,7 +171,7 @@ class Http2(asyncio.Protocol):
             connection.initiate_connection()
         else:
             connection.initiate_upgrade_connection(base64.urlsafe_b64encode(upgraded))
-        # h2 would end the connection over a stream too many; `_open` refuses that stream alone.
+        # If h2 knew the limit, it would end the connection when a client exceeds it; `_open` rejects only the excess stream.
         connection.local_settings = Settings(client=False, initial_values=window)
         connection.increment_flow_control_window(_CONNECTION_WINDOW - connection.inbound_flow_control_window)
 
@@ -196,13 +196,13 @@ class Http2(asyncio.Protocol):
             case ConnectionTerminated():
                 self.close()
 
-    # -- its streams
+    # -- streams
 
     def _open(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         if self._last_stream is not None and stream_id > self._last_stream:
             return
         if len(self._streams) >= self._max_concurrent_streams:
-            # The client may have reset it at the same time.
+            # The client may have reset the stream in the meantime.
             with suppress(StreamClosedError):
                 self._h2.reset_stream(stream_id, ErrorCodes.REFUSED_STREAM)
             return
@@ -278,10 +278,10 @@ class Http2(asyncio.Protocol):
             if stream.id > above and stream is not but:
                 self._forget(stream)
 
-    # -- what is sent
+    # -- sending
 
     def queue(self, stream: _Stream) -> None:
-        """Send what a stream has to send, now or in its turn."""
+        """Queue a stream with unsent data; it sends now or when its turn comes."""
         self._senders.append(stream)
         self._pump()
 
@@ -291,7 +291,7 @@ class Http2(asyncio.Protocol):
             self._senders.remove(stream)
 
     def _pump(self) -> None:
-        """Send what the windows and the socket allow: a slice of each stream, and the next ones in a turn of the loop's own."""
+        """Send a slice of each stream, as far as flow control and the socket allow; the next slices follow in a later loop iteration."""
         sent = False
         for _ in range(len(self._senders)):
             if not self._may_write():
@@ -343,25 +343,25 @@ class Http2(asyncio.Protocol):
         self._flush()
 
     def go_away(self, stream: _Stream, error_code: int, *, grace: bool) -> None:
-        """Send GOAWAY; without grace, this stream and those above are given up."""
+        """Send GOAWAY; without `grace`, this stream and all later ones end without a response."""
         last = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
-        # A later one must not take back what an earlier one said.
+        # A second GOAWAY must not name a higher last stream than the first.
         self._last_stream = last if self._last_stream is None else min(last, self._last_stream)
         self._flush()
-        # h2 would end the connection with it.
+        # Not sent through h2, which would then end the connection.
         frame = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=error_code)
         if self._transport is not None:
             self._transport.write(frame.serialize())
         self._give_up(above=self._last_stream, but=stream)
 
     def cut(self, *, reset: bool) -> None:
-        """Cut the connection; ends the other streams, too."""
+        """Close the connection, which ends all of its streams."""
         if self._transport is not None:
             cut(self._transport, reset=reset)
         self._give_up()
 
     async def freeze(self, seconds: float) -> None:
-        """Neither read nor write for some time."""
+        """Stop reading and writing for some seconds."""
         self._frozen += 1
         if self._transport is not None:
             self._transport.pause_reading()
@@ -375,7 +375,7 @@ class Http2(asyncio.Protocol):
 
 
 class _Connection(H2Connection):
-    """A connection of h2 that continues after a client's GOAWAY. The SDK for JavaScript sends one while it still reads a subscription."""
+    """An h2 connection that stays open after a client's GOAWAY: the JavaScript SDK sends GOAWAY while it still reads a subscription."""
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
         event = ConnectionTerminated()
@@ -384,10 +384,10 @@ class _Connection(H2Connection):
 
 
 class _Stream(Wire):
-    """A request and the sending of its response.
+    """One HTTP/2 stream: a request and its response.
 
-    `request` lacks its body while that arrives in `body`. `unsent` is what is to be sent; `ends` says that the response
-    ends with it. `task` makes the response, once the request is complete.
+    `body` collects the body of the request. `unsent` is the data to send; `ends` is whether the response ends with it.
+    `task` answers the request once it is complete.
     """
 
     def __init__(self, connection: Http2, stream_id: int, request: Incoming) -> None:
@@ -401,7 +401,7 @@ class _Stream(Wire):
         self._sent: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes, *, end: bool = False) -> None:
-        """Send some bytes; waits for the windows of stream and connection, and for the socket."""
+        """Send some bytes; waits until flow control and the socket have accepted them."""
         if not data:
             return
         self.unsent, self.ends = memoryview(data), end
@@ -415,7 +415,7 @@ class _Stream(Wire):
                 self._connection.take_back(self)
 
     def all_sent(self) -> None:
-        """End the wait of `write`."""
+        """Wake the `write` call that waits for its data to be sent."""
         if self._sent is not None and not self._sent.done():
             self._sent.set_result(None)
 
@@ -428,7 +428,7 @@ class _Stream(Wire):
         self._connection.reset_stream(self, error_code)
 
     def go_away(self, error_code: int, *, grace: bool) -> None:
-        """Announce the end of the connection."""
+        """Send GOAWAY for the connection."""
         self._connection.go_away(self, error_code, grace=grace)
 
     async def freeze(self, seconds: float) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class Bucket:
-    """A token bucket of `rate` per second, with a burst of one second.
+    """A token bucket that gains `rate` tokens per second and holds the tokens of one second.
 
-    A full bucket lets a single cost above the burst pass and goes into debt, so that a 10 MiB record passes a 1 MiB/s shard.
+    A full bucket accepts a cost above its capacity and goes into debt, so that a 10 MiB record can be written to a 1 MiB/s shard.
     """
 
     __slots__ = ("_at", "_tokens", "rate")

@@ -1,4 +1,4 @@
-"""Accepts connections, and detects the version of HTTP of each connection."""
+"""Accepts connections, and detects the HTTP version of each connection."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from .http2 import PREFACE, Http2
 
 
 class Listener:
-    """The open ports and their connections.
+    """Serves the connections to one or more ports.
 
-    `max_concurrent_streams` limits the open requests of one HTTP/2 connection, `max_body` the bytes of a request's
-    body.
+    `max_concurrent_streams` limits the open requests of one HTTP/2 connection, `max_body` the bytes of a request body.
     """
 
     def __init__(self, answer: Answerer, max_concurrent_streams: int, max_body: int) -> None:
@@ -29,29 +28,29 @@ class Listener:
         self._http1 = Http1(answer, self.http2, max_body)
 
     async def start(self) -> None:
-        """Make ready to listen."""
+        """Set up the HTTP/1.1 server. Must be called before `listen`."""
         await self._http1.start()
 
     async def listen(self, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Serve the connections to a bound socket, which is closed at the end.
+        """Serve the connections to a bound socket; `end_pushes` closes the socket.
 
-        Without `tls`, connections are in the clear.
+        Without `tls`, connections are not encrypted.
         """
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(self._accept, sock=listening, ssl=tls, backlog=1024))
 
     def http2(self) -> Http2:
-        """The protocol of one connection that speaks HTTP/2."""
+        """Create the protocol of a new HTTP/2 connection."""
         connection = Http2(self._answer, self._max_concurrent_streams, self._max_body)
         self._http2.add(connection)
         connection.when_lost.append(lambda _: self._http2.discard(connection))
         return connection
 
     async def end_pushes(self) -> None:
-        """Take no more connections, and end those of HTTP/2 and the event streams of HTTP/1.1."""
+        """Stop accepting connections, abort HTTP/2 connections, and end the event streams over HTTP/1.1."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
-            # asyncio forgets connections that were accepted just before the server closes.
+            # Stop accepting first: asyncio loses track of connections that are accepted just before the server closes.
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
         for _ in range(3):
@@ -90,7 +89,7 @@ class _FirstBytes(asyncio.Protocol):
         self._transport = transport
         self._undecided.add(self)
         tls = transport.get_extra_info("ssl_object")
-        # The SDK for Java begins with HTTP/2 over TLS without ALPN, as it does in the clear.
+        # Without ALPN, the first bytes decide: the Java SDK does not negotiate HTTP/2, even over TLS.
         if tls is not None and (agreed := tls.selected_alpn_protocol()) is not None:
             self._become(self._http2() if agreed == "h2" else self._http1())
 

@@ -1,7 +1,7 @@
 """Forwards requests for services other than Kinesis to a moto server in this process, started at the first such request.
 
 moto keeps one state per process; the proxy resets it when it starts and closes. Operations that moto does not support return an error in
-AWS' form.
+AWS' format.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 ACCOUNT = "x-moto-account-id"
-"""The header by which moto is told for which account a request is."""
-# Headers that concern one connection and must not be forwarded; lengths are computed anew.
+"""The request header that tells moto which account a request is for."""
+# Hop-by-hop headers, which must not be forwarded; lengths are computed anew.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 _KEY = re.compile(r"Credential=([^/,\s]+)/")
 _WERKZEUG = "werkzeug"
-# moto's server returns a page where AWS returns an error.
+# moto's server returns an HTML page where AWS returns an error.
 _PAGE = b"<!doctype html"
 _JSON = "application/json"
 
@@ -41,7 +41,7 @@ def _is_no_traceback(record: logging.LogRecord) -> bool:
 
 
 def _refusal(request: Incoming, service: str, raised: Exception | None) -> AwsError:
-    """The error for a request that moto answers with a page."""
+    """The error for a request that moto answers with an HTML page."""
     operation = operation_of(request)
     if raised is None or isinstance(raised, NotImplementedError):
         logger.warning("the local AWS does not know the operation %r of %s", operation, service or "a service")
@@ -61,8 +61,8 @@ def _nothing(_url: str) -> None:
 class MotoProxy:
     """Forwards requests to moto.
 
-    `account_id` is the account of what is declared with credentials that moto has not issued. `began` is called with
-    moto's URL before its first request, `ending` after its last, both in a thread.
+    `account_id` is the account of requests whose credentials moto has not issued. `began` is called with moto's URL
+    before the first request is forwarded, `ending` after the last; both run in a thread.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class MotoProxy:
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
         self._starting = asyncio.Lock()
-        # DynamoDB's conditional writes are atomic, but moto checks and writes in two steps.
+        # Conditional writes of DynamoDB must be atomic, but moto checks and writes in two steps: forward one request at a time.
         self._one_at_a_time = asyncio.Lock()
         self._under_way: set[asyncio.Task[Answer]] = set()
         self._closing = False
         self._raised: Exception | None = None
 
     async def forward(self, request: Incoming, service: str = "") -> Answer:
-        """Forward a request, and return moto's response. It is carried out even if its client disconnects.
+        """Forward a request, and return moto's response. The request is carried out even if its client disconnects.
 
-        `service` is the one that it was signed for. Raises AwsError: `ServiceUnavailable` if the proxy is being closed;
-        also if moto does not know the operation, or fails in it.
+        `service` is the service that the request was signed for. Raises AwsError if moto does not support the operation or
+        fails; `ServiceUnavailable` if the proxy is closing.
         """
         task = asyncio.create_task(self._forward(request, service))
         self._under_way.add(task)
@@ -98,7 +98,7 @@ class MotoProxy:
     def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            # Where the client has disconnected, nobody else looks at it.
+            # If the client has disconnected, nothing else retrieves the exception, and asyncio would log it.
             task.exception()
 
     async def _forward(self, request: Incoming, service: str) -> Answer:
@@ -124,21 +124,21 @@ class MotoProxy:
                 content = await answer.read()
                 if content.startswith(_PAGE):
                     raise _refusal(request, service, self._raised)
-                # moto allows requests from pages of every origin.
+                # moto's CORS headers would allow requests from web pages of any origin.
                 kept = [
                     (name, value)
                     for name, value in answer.headers.items()
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # moto labels the JSON of some services as HTML, which a client may mistake for a proxy's page.
+                    # moto labels the JSON of some services as HTML, which a client may mistake for an error page of a proxy.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
                 return Answer(answer.status, kept, content)
 
     def _watch(self) -> None:
-        """Log what moto raises, which its answers do not include, as one line instead of a traceback."""
+        """Record the exceptions that moto raises, for `_refusal` to log as one line, and suppress their tracebacks in the log."""
         from flask import got_request_exception
 
         got_request_exception.connect(self._note)
@@ -149,7 +149,7 @@ class MotoProxy:
         self._raised = exception
 
     def _account(self, request: Incoming) -> str:
-        """The account that a request is for: that of the key's owner, such as a role that was assumed, or this one."""
+        """The account that owns a request's access key, such as that of an assumed role; `account_id` if moto has not issued the key."""
         from moto.core.models import DEFAULT_ACCOUNT_ID
         from moto.iam.models import get_account_id_from
 

@@ -1,4 +1,4 @@
-"""The protocols of AWS: which operation a request is for, and an error in the form that its client expects."""
+"""AWS protocols: finds the operation of a request, and encodes errors in the format that its client expects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RPC = re.compile(r"/service/[^/]+/operation/([^/?]+)")
 
 
 def operation_of(request: Incoming) -> str:
-    """The operation's name, or method and path if only these identify the operation."""
+    """Name of a request's operation, or its method and path if the request names no operation."""
     if target := request.headers.get("X-Amz-Target"):
         return target.rpartition(".")[2]
     if named := _RPC.search(request.path):
@@ -30,7 +30,7 @@ def operation_of(request: Incoming) -> str:
 
 
 def unknown(request: Incoming, service: str) -> AwsError:
-    """The error for an unsupported operation, with the code of its protocol."""
+    """The error for an unsupported operation, with the error code of the request's protocol."""
     message = f"The local AWS does not know the operation {operation_of(request)!r} of {service or 'this service'}."
     if service == "s3":
         return AwsError("NotImplemented", message, 501)
@@ -40,7 +40,7 @@ def unknown(request: Incoming, service: str) -> AwsError:
 
 
 def error_answer(request: Incoming, service: str, error: AwsError) -> Answer:
-    """An error in the form of the request's protocol. `service` is the one that the request was signed for."""
+    """Encode an error in the request's protocol. `service` is the service that the request was signed for."""
     request_id = str(uuid.uuid4())
     common = [("x-amzn-RequestId", request_id)]
     code, message = escape(error.code), escape(error.message)
@@ -64,7 +64,7 @@ def error_answer(request: Incoming, service: str, error: AwsError) -> Answer:
 
 
 def _action(request: Incoming) -> str:
-    """The operation of the query protocol, whose requests are forms."""
+    """Name of the operation in AWS' query protocol, whose requests are HTML forms; empty for other protocols."""
     if "form" not in request.headers.get("Content-Type", ""):
         return ""
     return parse_qs(request.body.decode(errors="replace")).get("Action", [""])[0]

@@ -1,6 +1,6 @@
-"""Fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest finds them by itself.
+"""pytest fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest discovers them by itself.
 
-Needs the extra `local`. Nothing is imported or started unless a test uses it.
+Requires the extra `local`. Nothing is imported or started unless a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class LocalKinesis:
-    """The streams and the manifest of one test, made by the fixture `kinesis_efo_streams`.
+    """The streams and the manifest of one test, created by the fixture `kinesis_efo_streams`.
 
     Attributes:
         aws: The local AWS.
         manifest: Path of the manifest file, for `kinesis_efo.read_stream(spark, manifest=kinesis_efo_streams.manifest)`.
-        streams: Names of the streams in Kinesis, by the names in the manifest.
+        streams: Names of the streams in Kinesis, by their names in the manifest.
     """
 
     aws: LocalAws
@@ -44,18 +44,18 @@ class LocalKinesis:
     streams: Mapping[str, str]
 
     def put(self, stream: str, rows: Iterable[Row]) -> int:
-        """Put rows into a stream, by its name in the manifest, like `LocalAws.put`. Returns the number of rows."""
+        """Put rows into a stream, given its name in the manifest; see `LocalAws.put`. Returns the number of rows."""
         return self.aws.put(self.streams[stream], rows)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the markers of the fixtures."""
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", "kinesis: the former name of `kinesis_efo`")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the local AWS before a fixture that starts Spark, because Spark's processes inherit the environment."""
+    """Start the local AWS before any other fixture: one of them may start Spark, whose processes inherit the environment."""
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
         if _FIRST in names:
@@ -74,7 +74,7 @@ def kinesis_efo_local_aws() -> Iterator[LocalAws]:
     with LocalAws(settings=settings) as aws, pytest.MonkeyPatch.context() as patch:
         for name, value in aws.environment.items():
             patch.setenv(name, value)
-        # Spark would start the first Python on the PATH, which may not be the one of the tests.
+        # By default, Spark starts the first Python on the PATH, which may not be the one that runs the tests.
         if "PYSPARK_PYTHON" not in os.environ:
             patch.setenv("PYSPARK_PYTHON", sys.executable)
         yield aws
@@ -98,7 +98,7 @@ def kinesis(kinesis_efo_streams: LocalKinesis) -> LocalKinesis:
 def kinesis_efo_streams(
     request: pytest.FixtureRequest, kinesis_efo_local_aws: LocalAws, tmp_path: Path
 ) -> Iterator[LocalKinesis]:
-    """Streams, consumers, lease table and manifest of one test, as `@pytest.mark.kinesis_efo` declares; by default one stream `orders`."""
+    """Streams, consumers, lease table and manifest of one test, declared by `@pytest.mark.kinesis_efo`; by default, one stream `orders`."""
     from kinesis_efo_local import LocalApplication, LocalStream, declare
 
     marker = request.node.get_closest_marker("kinesis_efo") or request.node.get_closest_marker("kinesis")

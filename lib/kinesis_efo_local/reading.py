@@ -103,7 +103,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
 
 
 def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int, reader: int) -> str:
-    """An iterator. Those that follow from one call of GetShardIterator have the same `reader`."""
+    """Create a shard iterator. All iterators that continue from one GetShardIterator call have the same `reader`."""
     return seal(
         {
             "stream": stream.name,

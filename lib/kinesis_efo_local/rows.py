@@ -1,4 +1,4 @@
-"""Puts rows into a stream as tests write them: text, bytes or objects that become JSON, with a partition key or without."""
+"""Puts rows of tests into a stream: text, bytes or objects (encoded as JSON), with or without a partition key."""
 
 from __future__ import annotations
 

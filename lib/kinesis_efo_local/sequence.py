@@ -1,9 +1,9 @@
-"""Sequence numbers: 56 digits that grow with every record of a shard, and from parents to children; those of other shards are in no order.
+"""Sequence numbers: 56 digits that increase with every record of a shard, and from parents to children. Unrelated shards have no order.
 
-The layout is the one that Kinesis uses today (version 2, as the KCL's SequenceNumberValidator and kinesalite read it). These are its
-186 bits from the highest: 2, the second of the shard's creation (36), the lowest bits of its index (4), a counter (64), a byte, the
-second of the record (36), the shard's index (32), 2. The counter is a unique tick in nanoseconds. The byte distinguishes a record from the continuation right
-after it, so that AT_ and AFTER_SEQUENCE_NUMBER of a continuation mean the same.
+The layout is the one that Kinesis uses today (version 2, as parsed by the KCL's SequenceNumberValidator and kinesalite). Its 186 bits are,
+highest first: version (2 bits), shard creation time in seconds (36), low bits of the shard's index (4), counter (64), marker (8), record
+time in seconds (36), shard index (32), version (4). The counter is a unique tick in nanoseconds. The marker is 0 for a record, and 1 for
+the continuation right after a record, for which AT_SEQUENCE_NUMBER and AFTER_SEQUENCE_NUMBER mean the same.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _PATTERN = re.compile(r"0|[1-9]\d{0,128}")
 
 
 class Ticks:
-    """Issues ticks: each is higher than the one before, and close to the wall clock in nanoseconds."""
+    """Issues ticks: unique, increasing numbers that are close to the wall clock in nanoseconds."""
 
     def __init__(self) -> None:
         self.last = 0
 
     def next(self, now: float) -> int:
-        """The next tick, for a wall clock of `now` seconds. Ticks grow even if the clock jumps back."""
+        """Return the next tick at wall-clock time `now` (epoch seconds). Ticks increase even if the clock jumps back."""
         self.last = max(self.last + 1, int(now * 1e9))
         return self.last
 
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Makes the sequence numbers of one shard.
+    """Creates the sequence numbers of one shard.
 
-    `index` is the shard's index in the stream, from 0; `created` is when it was created, whole epoch seconds, later than its parents.
+    `index` is the shard's index in the stream, from 0. `created` is its creation time in whole epoch seconds, later than its parents'.
     """
 
     index: int
@@ -46,16 +46,16 @@ class Numbering:
         return head | self.index << _SHARD | _VERSION
 
     def record(self, tick: int) -> str:
-        """The number of the record put at `tick`."""
+        """The sequence number of the record put at `tick`."""
         return str(self.base + counted(tick))
 
     def continuation(self, tick: int) -> str:
-        """The number right after the record at `tick`, before any later record."""
+        """The continuation right after the record at `tick`: a number higher than this record's and lower than any later record's."""
         return str(self.base + counted(tick) + (1 << _BYTE))
 
 
 def counted(tick: int) -> int:
-    """The part of a sequence number that comes from the tick, to be added to the base."""
+    """The bits of a sequence number that depend on the tick, to be added to `Numbering.base`."""
     return (tick << _COUNTER) + (tick // 1_000_000_000 << _SECOND)
 
 

@@ -1,4 +1,4 @@
-"""The endpoint: answers for Kinesis from memory, and forwards everything else to moto."""
+"""The server: answers Kinesis requests from memory, and forwards all other requests to moto."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
-# Buckets precede the name of the endpoint. Names of AWS are safe, since no other page has one: clients use them with this as their proxy.
+# A bucket may precede the host name. AWS host names, from clients that use this as a proxy, are safe: no other web page has such a name.
 LOOPBACK = re.compile(
     r"(.+\.)?(localhost(\.localdomain)?|local-aws|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
-"""Times as long as Kinesis and DynamoDB do, STS, S3 and others accept a signature."""
+"""STS, S3 and others accept a signature for this many times as long as Kinesis and DynamoDB do."""
 
 
 class Server:
     """Answers requests, on one event loop.
 
-    `moto` answers what is not for Kinesis; `clock` is the source of all times of Kinesis. Requests may name only a loopback
-    host, unless `any_host`.
+    `moto` answers requests for services other than Kinesis; `clock` provides all times of Kinesis. Unless `any_host` is set,
+    requests for a host name other than those in `LOOPBACK` are rejected.
     """
 
     def __init__(
@@ -75,25 +75,25 @@ class Server:
         return self._regions[region]
 
     def keep(self) -> KeptAccount:
-        """The Kinesis data for a data directory."""
+        """Return the Kinesis data to store in a data directory."""
         regions = {name: kinesis.keep() for name, kinesis in self._regions.items()}
         return KeptAccount(self._settings.account_id, self._ticks.last, regions)
 
     def restore(self, kept: KeptAccount) -> None:
-        """Restore the Kinesis data of a data directory."""
+        """Restore the Kinesis data from a data directory."""
         # Sequence numbers must keep growing even if the clock was set back in the meantime.
         self._ticks.last = kept.last_tick
         for name, region in kept.regions.items():
             self.kinesis(name).restore(region)
 
     async def close(self) -> None:
-        """End timers and moto."""
+        """Cancel all timers and stop moto."""
         for timer in self._timers.values():
             timer.cancel()
         await self._moto.close()
 
     async def answer(self, request: Incoming) -> Answer:
-        """Answer a request. If the answer has a push, the sender of the answer must close it."""
+        """Answer a request. If the answer's body is a `Push`, the caller must close it."""
         target = request.headers.get("X-Amz-Target", "")
         scope = _SCOPE.search(request.headers.get("Authorization", ""))
         region, service = scope.groups() if scope else (self._settings.region, "")
@@ -160,7 +160,7 @@ class Server:
         return Answer(200, self._headers(JSON, request_id), content)
 
     def _refuse_pages(self, request: Incoming) -> None:
-        """Refuse the request of a web page: nothing here is signed, so any page in a browser of this machine could send it."""
+        """Reject requests from web pages: signatures are not checked, so any page in a browser on this machine could send requests."""
         site = request.headers.get("Sec-Fetch-Site", "none")
         if "Origin" in request.headers or site != "none":
             raise AwsError("AccessDenied", "the local AWS does not answer web pages; call it from a program", 403)
@@ -174,9 +174,9 @@ class Server:
             )
 
     def _check_time(self, request: Incoming, service: str) -> None:
-        """Reject a request whose signature time differs too much, as AWS does: the clock of the client is wrong.
+        """Reject a request if its signature time differs too much from the server's clock, as AWS does.
 
-        The AwsError that it raises has AWS' code and wording.
+        Raises AwsError with the code and wording of AWS.
         """
         try:
             signed = timegm(strptime(request.headers.get("X-Amz-Date", ""), _FORM))
@@ -219,7 +219,7 @@ class Server:
         return Answer(error.status, headers, encode(shape) if cbor else msgspec.json.encode(shape))
 
     def _wake_later(self, kinesis: Kinesis) -> None:
-        """Carry out due actions, and set a timer for the next one."""
+        """Carry out all due actions, and set a timer for the next action."""
         due = kinesis.settle()
         before = self._timers.pop(kinesis.region, None)
         if before is not None:

@@ -1,4 +1,4 @@
-"""The settings of the local AWS. The defaults are like the real service, except for waits that only slow tests down."""
+"""The settings of the local AWS. The defaults match the real service, except for waits that would only slow tests down."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from .wrong_answers import parse_kinds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Behaviour of the local Kinesis. All durations are seconds, all sizes bytes.
+    """Settings of the local Kinesis. All durations are in seconds, all sizes in bytes.
 
     Args:
-        region: Region of clients made by `LocalAws.client`. Other regions work too, each with its own streams.
+        region: Default region of `LocalAws.client`. Other regions work, too; each region has its own streams.
         account_id: Account in every ARN.
         subscription_seconds: Time after which a subscription ends by itself (the real service: 5 minutes).
-        idle_event_seconds: Interval of the empty events in an idle subscription.
-        resubscribe_seconds: Time after a successful SubscribeToShard in which another one is refused; later it takes over.
-        subscribe_interval_seconds: Least time between two SubscribeToShard calls per consumer and shard, refused ones included.
+        idle_event_seconds: Interval between empty events in an idle subscription.
+        resubscribe_seconds: Time after a successful SubscribeToShard call in which another call is rejected; a later call takes over.
+        subscribe_interval_seconds: Minimum time between two SubscribeToShard calls per consumer and shard, rejected calls included.
         stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
             every 10 s, return at once.
-        reshard_seconds: How long a stream is UPDATING before a reshard, or a change of its encryption, takes effect.
+        reshard_seconds: How long a stream is UPDATING before a change of its shards, encryption or warm throughput takes effect.
         consumer_creating_seconds: How long a consumer is CREATING.
         consumer_deleting_seconds: How long a consumer is DELETING.
-        retention_seconds: Retention of new streams; None for 24 hours. A short one lets records expire in tests.
+        retention_seconds: Retention period of new streams; None for 24 hours. With a short period, records expire within a test.
         read_limit: Whether to enforce 2 MiB/s per consumer and shard, and GetRecords' 5 calls and 2 MiB per second and shard.
         write_limit: Whether to enforce 1 MiB/s and 1,000 records/s per shard.
-        max_event_bytes: Most bytes (data and keys) in an event; a larger record is sent alone.
-        max_event_records: Most records in an event.
-        signature_seconds: How far the time of a signature may be from the server's clock; `math.inf` where a clock is set for a test.
+        max_event_bytes: Maximum bytes (data and keys) in an event; a larger record is sent alone.
+        max_event_records: Maximum number of records in an event.
+        signature_seconds: Maximum difference between a signature's time and the server's clock; `math.inf` for tests that set the clock.
         iterator_seconds: Time after which shard iterators and paging tokens expire.
-        max_shards: Most open shards per account and region.
-        max_concurrent_streams: Most open requests of an HTTP/2 connection, as the real service has it; one more is refused.
-        max_request_bytes: Most bytes of a request, such as an archive that is put to S3; a larger one is refused.
+        max_shards: Maximum number of open shards per account and region.
+        max_concurrent_streams: Maximum number of open requests per HTTP/2 connection, as in the real service; further ones are rejected.
+        max_request_bytes: Maximum size of a request, such as an upload of an archive to S3; a larger request is rejected.
         trace_length: Number of calls that `kinesis.trace` keeps.
-        wrong_answers: Kinds of wrong answers that GetRecords, SubscribeToShard and ListShards give, comma-separated: quiet, behind,
+        wrong_answers: Comma-separated kinds of wrong answers from GetRecords, SubscribeToShard and ListShards: quiet, behind,
             last-number, empty, no-shards; or all. See `kinesis_efo_local.wrong_answers`.
-        wrong_answers_rate: The part of the answers that are wrong where they can be, from 0 to 1.
+        wrong_answers_rate: Probability that an answer that can be wrong is wrong, from 0 to 1.
         wrong_answers_in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader
             of a shard or one stream.
     """

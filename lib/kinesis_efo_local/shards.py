@@ -1,6 +1,6 @@
-"""A shard: records in order, a hash range, parents and children. State without I/O; the caller passes the time.
+"""A shard: records in order, a hash range, parents and children. No I/O; the caller passes the time.
 
-Records are stored as the JSON of events, so that an event only has to join them.
+Records are stored as JSON in the format of events, so that an event is built by joining them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeptShard(msgspec.Struct):
 
 
 class Page(NamedTuple):
-    """Some records from a cursor on: their JSON, their size, and the cursor and sequence number to continue from."""
+    """Consecutive records of a shard: their JSON, their size, and the cursor and sequence number to continue from."""
 
     records: list[bytes]
     size: int
@@ -57,12 +57,16 @@ class Page(NamedTuple):
 
 
 class Shard:
-    """One shard of a stream.
+    """One shard of a stream. A cursor is an index into all records that it ever received; trimming does not change cursors.
 
-    A cursor is an index into all records that the shard ever got; trimming does not move it. `index` is never reused.
-    Both ends of `hash_range` are included. `parents` has no, one (split) or two (merge) shard ids. `tick` and `at`,
-    epoch seconds, are of the creation; `now` is monotonic seconds, for the rate limits. `numbered` is the second of the
-    creation in sequence numbers, by default that of `tick`.
+    Args:
+        index: Index of the shard in the stream; never reused.
+        hash_range: First and last hash key, both included.
+        parents: IDs of the parent shards: none, one (split) or two (merge).
+        tick: Tick of the creation.
+        at: Time of the creation, epoch seconds.
+        now: Monotonic seconds, for the rate limits.
+        numbered: Creation time in sequence numbers, epoch seconds; None for the time of `tick`.
     """
 
     def __init__(
@@ -95,10 +99,10 @@ class Shard:
         self.read_bytes = Bucket(2 * 1024 * 1024, now)
         self.read_calls = Bucket(5, now)
 
-    # -- keeping
+    # -- data directory
 
     def keep(self) -> KeptShard:
-        """The shard's part of a data directory."""
+        """Return the shard as it is stored in a data directory."""
         first, last = self.hash_range
         return KeptShard(
             index=self.index,
@@ -116,7 +120,7 @@ class Shard:
 
     @classmethod
     def restored(cls, kept: KeptShard, now: float) -> Shard:
-        """The stored shard, without its children."""
+        """Restore a shard from a data directory, without its children."""
         first, last = kept.hash_range
         shard = cls(
             kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now, kept.numbered
@@ -133,9 +137,13 @@ class Shard:
     ) -> str:
         """Store a record and return its sequence number, without waking listeners.
 
-        `tick` is higher than any before; `arrival` is in epoch seconds, with whole milliseconds. `key_json` is the
-        partition key as a JSON string, None if the record has none; `size` is the bytes of data and key, and `data` is
-        in base64. `encryption` is NONE or KMS.
+        Args:
+            tick: Tick of the record, higher than any before.
+            arrival: Arrival time in epoch seconds, with whole milliseconds.
+            key_json: Partition key as a JSON string; None if the record has none.
+            size: Bytes of data and key.
+            data: Data in base64.
+            encryption: NONE or KMS.
         """
         number = str(self._base + counted(tick))
         if self._records and self._records[-1].arrival > arrival:
@@ -151,7 +159,7 @@ class Shard:
         return number
 
     def close(self, tick: int, at: float, children: tuple[Shard, ...]) -> None:
-        """Close the shard; these child shards take its records from now on."""
+        """Close the shard; new records go to `children` from now on."""
         self.closed_tick, self.closed_at, self.children = tick, at, children
         self.wake()
 
@@ -166,7 +174,7 @@ class Shard:
 
     @property
     def closed(self) -> bool:
-        """Whether the shard takes no more records."""
+        """Whether the shard has stopped accepting records."""
         return self.closed_tick is not None
 
     @property
@@ -180,7 +188,7 @@ class Shard:
         return self._trimmed + len(self._records)
 
     def cursor_at(self, number: Parsed, *, after: bool) -> int:
-        """Cursor of the first record at (or after) a sequence number; for a trimmed one, the oldest record's."""
+        """Cursor of the first record at (or after) a sequence number; of the oldest record if the number's record was trimmed."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
             at += after or number.continuation
@@ -197,7 +205,7 @@ class Shard:
         return next((index for index, record in enumerate(records) if record.arrival >= at), len(records))
 
     def page(self, cursor: int, max_records: int, max_bytes: int) -> Page | None:
-        """The records from `cursor` on, within the limits but at least one; None if there are none."""
+        """Return the records from `cursor` on, within the limits but at least one; None if there are no records."""
         records = self._records
         start = max(0, cursor - self._trimmed)
         if start >= len(records):
@@ -219,16 +227,16 @@ class Shard:
         )
 
     def number_before(self, cursor: int) -> str | None:
-        """The number of the record before a cursor; None where there is none, or it has expired."""
+        """Sequence number of the record before a cursor; None if there is no such record, or if it has expired."""
         at = cursor - self._trimmed - 1
         return self.numbering.record(self._records[at].tick) if 0 <= at < len(self._records) else None
 
     def standing(self, cursor: int) -> str:
-        """The position right before the record at a cursor, as a sequence number to continue from."""
+        """Sequence number to continue from in order to receive the record at a cursor next."""
         return self.numbering.continuation(self._records[max(0, cursor - self._trimmed)].tick - 1)
 
     def behind_millis(self, cursor: int, now: float) -> int:
-        """Milliseconds that a reader at `cursor` is behind: 0 at the tip, else the age of the next record, at least 1."""
+        """Milliseconds by which a reader at `cursor` is behind: 0 at the tip, otherwise the age of the next record, at least 1."""
         at = max(0, cursor - self._trimmed)
         if at >= len(self._records):
             return 0
@@ -252,7 +260,7 @@ class Shard:
     # -- descriptions
 
     def describe(self) -> dict[str, Any]:
-        """The shard as in the response of ListShards."""
+        """Return the description of the shard in ListShards responses."""
         sequence = {"StartingSequenceNumber": self.numbering.record(self.created_tick)}
         if self.closed_tick is not None:
             sequence["EndingSequenceNumber"] = self.numbering.record(self.closed_tick)
@@ -264,7 +272,7 @@ class Shard:
         return shown | dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
 
     def describe_children(self) -> list[dict[str, Any]]:
-        """The child shards as in the last event of the shard."""
+        """Return the descriptions of the child shards in the last event of the shard."""
         return [
             {"HashKeyRange": child._hash_key_range(), "ParentShards": list(child.parents), "ShardId": child.id}
             for child in self.children

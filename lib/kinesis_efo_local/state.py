@@ -1,4 +1,4 @@
-"""The state of Kinesis in one account and region: streams, actions due later, and a trace of every call.
+"""The state of Kinesis in one account and region: streams, scheduled actions, and a trace of all calls.
 
 Only the server's thread may change it; other threads (tests) may read it. Returned lists and dictionaries are copies.
 """
@@ -29,7 +29,7 @@ MAX_CREATING = 5
 
 
 class Clock(Protocol):
-    """The two clocks that the state needs. The module `time` is one."""
+    """The two clocks that the state needs. The module `time` implements this protocol."""
 
     def time(self) -> float:
         """Epoch seconds."""
@@ -68,14 +68,14 @@ class Kinesis:
     """Streams and consumers of one account and region.
 
     Args:
-        settings: Behaviour.
+        settings: Settings of the local AWS.
         region: The region, used in ARNs.
         clock: Source of all times.
-        ticks: Source of sequence numbers.
+        ticks: Source of the ticks in sequence numbers.
 
     Attributes:
-        wrong: Decides which answers are wrong.
-        readers: Assigns numbers to the readers that use GetRecords.
+        wrong: Decides which answers are wrong on purpose, for tests.
+        readers: Issues the numbers that identify readers (GetShardIterator calls).
     """
 
     def __init__(self, settings: Settings, region: str, clock: Clock, ticks: Ticks) -> None:
@@ -117,7 +117,7 @@ class Kinesis:
         return list(self._trace)
 
     def calls(self, operation: str, outcome: str | None = None) -> int:
-        """How often an operation was called, or called with that outcome (`"ok"` or an error code)."""
+        """Number of calls of an operation; only those with `outcome` (`"ok"` or an error code) if it is given."""
         return sum(
             count
             for (name, result), count in tuple(self._counts.items())
@@ -152,10 +152,10 @@ class Kinesis:
             heapq.heappop(self._agenda)[2](now)
         return None
 
-    # -- keeping
+    # -- data directory
 
     def keep(self) -> KeptKinesis:
-        """The state for a data directory. Carries out all pending actions first, such as a stream becoming ACTIVE."""
+        """Return the state to store in a data directory. First carries out all scheduled actions, such as a stream becoming ACTIVE."""
         while self._agenda:
             heapq.heappop(self._agenda)[2](self.now())
         streams = self._streams.values()
@@ -177,7 +177,7 @@ class Kinesis:
     # -- streams
 
     def stream(self, params: Mapping[str, Any]) -> Stream:
-        """The stream that a request names by `StreamName`, `StreamARN` or both, without expired records.
+        """Find the stream that a request names by `StreamName`, `StreamARN` or both, and remove its expired records.
 
         Raises:
             AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if neither is given or they disagree.
@@ -241,7 +241,7 @@ class Kinesis:
         self.later(self.settings.stream_creating_seconds, forget)
 
     def update(self, stream: Stream, change: Callable[[Moment], None]) -> None:
-        """Change the shards or the encryption of an ACTIVE stream after `reshard_seconds`, in which it is UPDATING."""
+        """Apply a change to an ACTIVE stream after `reshard_seconds`; until then, the stream is UPDATING."""
 
         def apply(now: Moment) -> None:
             change(now)
@@ -252,7 +252,7 @@ class Kinesis:
         self.later(self.settings.reshard_seconds, apply)
 
     def check_shard_limit(self, more: int) -> None:
-        """Raise `LimitExceededException` if `more` open shards would be too many."""
+        """Raise `LimitExceededException` if `more` additional open shards would exceed the limit."""
         taken = sum(len(stream.open_shards) for stream in self._streams.values())
         if taken + more > self.settings.max_shards:
             raise limit_exceeded(
@@ -263,10 +263,10 @@ class Kinesis:
     # -- consumers
 
     def consumer(self, arn: str) -> Consumer:
-        """The consumer with an ARN.
+        """Find a consumer by its ARN.
 
         Raises:
-            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if it is not the ARN of a consumer.
+            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if `arn` is not the ARN of a consumer.
         """
         parts = arn.split("/")
         if len(parts) != 4 or parts[2] != "consumer" or not parts[0].endswith(":stream"):
@@ -278,7 +278,7 @@ class Kinesis:
         raise not_found(f"Consumer {arn} not found.")
 
     def consumer_named(self, params: Mapping[str, Any]) -> Consumer:
-        """The consumer that a request names by `ConsumerARN`, or by `StreamARN` and `ConsumerName`."""
+        """Find the consumer that a request names by `ConsumerARN`, or by `StreamARN` and `ConsumerName`."""
         arn, stream_arn, name = (params.get(key) for key in ("ConsumerARN", "StreamARN", "ConsumerName"))
         if arn is not None:
             consumer = self.consumer(arn)
@@ -297,9 +297,9 @@ class Kinesis:
 
         Args:
             stream: The stream.
-            name: The consumer's name.
-            tags: Its tags.
-            stamp: The creation time in its ARN, epoch seconds; None for now.
+            name: Name of the consumer.
+            tags: Tags of the consumer.
+            stamp: Creation time in the consumer's ARN, epoch seconds; None for now.
         """
         if name in stream.consumers:
             raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {self.account_id}.")
@@ -323,7 +323,7 @@ class Kinesis:
         return consumer
 
     def create_queue(self, stream: Stream, name: str) -> float:
-        """Create a queue, which delivers nothing; it counts as a consumer. Returns the time."""
+        """Create a queue, which counts as a consumer but delivers nothing. Returns the creation time."""
         if stream.traits.mode != "ON_DEMAND":
             raise invalid(
                 f"Queues are only supported for streams with StreamMode ON_DEMAND; {stream.name} is PROVISIONED"
@@ -351,7 +351,7 @@ class Kinesis:
 
 
 def _check_room(stream: Stream) -> None:
-    """Check the limit of consumers and queues, which is that of an account with On-demand Advantage (DescribeAccountSettings)."""
+    """Check a stream's limit of consumers and queues, as for an account with On-demand Advantage (DescribeAccountSettings)."""
     most = MAX_CONSUMERS_ADVANTAGE if stream.traits.mode == "ON_DEMAND" else MAX_CONSUMERS
     if len(stream.consumers) + len(stream.queues) >= most:
         raise limit_exceeded(

@@ -1,4 +1,4 @@
-"""A stream: its shards, routing of records, resharding and retention. State without I/O; the caller passes the time."""
+"""A stream: its shards, routing of records, resharding and retention. No I/O; the caller passes the time."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def even_ranges(count: int) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Traits:
-    """The properties of a stream that can change without its shards.
+    """The properties of a stream that can change without a reshard.
 
     Attributes:
-        max_record_bytes: Most bytes of a record, with its partition key.
-        key_id: The key that encrypts it, as it was given; None if it is not encrypted.
-        backdated_seconds: By how much the arrival times of records are earlier than the real ones.
-        distribution: AUTO or USER_PARTITION_KEY: who decides on the shard of a record, Kinesis or its key.
-        warm_mib: The throughput in MiB/s that it is scaled to; None if it was never set.
-        warm_target_mib: The throughput that it is being scaled to.
+        max_record_bytes: Maximum bytes of a record, partition key included.
+        key_id: KMS key that encrypts the stream, as given in the request; None if the stream is not encrypted.
+        backdated_seconds: How much earlier arrival times are than the real ones (`LocalAws.backdate`).
+        distribution: AUTO if Kinesis chooses the shard of each record, USER_PARTITION_KEY if the record's key does.
+        warm_mib: Current warm throughput in MiB/s; None if it was never set.
+        warm_target_mib: Warm throughput in MiB/s to which the stream is being scaled; None if it was never set.
     """
 
     retention_seconds: float
@@ -64,19 +64,19 @@ class Traits:
 
     @property
     def warm_throughput(self) -> dict[str, dict[str, int | None]]:
-        """Its warm throughput, as in API responses; empty if it was never set."""
+        """The stream's warm throughput, as in API responses; empty if it was never set."""
         if self.warm_target_mib is None:
             return {}
         return {"WarmThroughput": {"TargetMiBps": self.warm_target_mib, "CurrentMiBps": self.warm_mib or 0}}
 
     @property
     def distributed(self) -> bool:
-        """Whether Kinesis decides on the shard of a record, whatever its keys are."""
+        """Whether Kinesis chooses the shard of each record, regardless of the record's keys."""
         return self.distribution == AUTO
 
     @property
     def encryption(self) -> str:
-        """How it is encrypted, as in API responses."""
+        """The stream's encryption type, as in API responses."""
         return "NONE" if self.key_id is None else "KMS"
 
 
@@ -96,8 +96,8 @@ class KeptStream(msgspec.Struct):
 class Stream:
     """One stream of an account and region.
 
-    With `shard_count` 0, it has no shards until the stored ones are restored. `ticks` is the account's source of ticks for sequence
-    numbers; `now` is the time of the creation.
+    With `shard_count` 0, the stream has no shards until `restored` adds the stored ones. `ticks` is the account's source of ticks for
+    sequence numbers; `now` is the creation time.
     """
 
     def __init__(self, name: str, arn: str, shard_count: int, traits: Traits, ticks: Ticks, now: Moment) -> None:
@@ -122,10 +122,10 @@ class Stream:
             self._open_shard(hash_range, (), now)
         self._index_open()
 
-    # -- keeping
+    # -- data directory
 
     def keep(self) -> KeptStream:
-        """The stream's part of a data directory."""
+        """Return the stream as it is stored in a data directory."""
         return KeptStream(
             name=self.name,
             traits=self.traits,
@@ -139,7 +139,7 @@ class Stream:
 
     @classmethod
     def restored(cls, kept: KeptStream, arn: str, ticks: Ticks, now: Moment) -> Stream:
-        """The stored stream, without its consumers."""
+        """Restore a stream from a data directory, without its consumers."""
         stream = cls(kept.name, arn, 0, kept.traits, ticks, now)
         stream.created_at, stream.status = kept.created_at, "ACTIVE"
         stream.last_consumer_stamp = kept.last_consumer_stamp
@@ -156,7 +156,7 @@ class Stream:
     # -- records
 
     def shard_for(self, partition_key: str | None, explicit_hash_key: str | None) -> Shard:
-        """The open shard for a record: that of its keys, or the next one in turn where Kinesis distributes records itself."""
+        """Return the open shard for a record: the shard of its keys, or the next one in turn if Kinesis distributes the records."""
         if self.traits.distributed or partition_key is None:
             return self._open[next(self._turns) % len(self._open)]
         if explicit_hash_key is None:
@@ -168,8 +168,8 @@ class Stream:
     def end_dry_run(self, now: Moment) -> NoReturn:
         """End a dry run whose request would succeed.
 
-        Raises AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run within a second, of
-        whichever call.
+        Raises AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run of any operation within
+        a second.
         """
         if self.dry_runs.delay(1, now.monotonic) > 0:
             raise AwsError(
@@ -180,7 +180,7 @@ class Stream:
         raise AwsError("DryRunOperationException", "Request would have succeeded, but DryRun flag is set.")
 
     def next_tick(self, now: float) -> int:
-        """A tick higher than any in this stream, for a record or a continuation."""
+        """Return a tick higher than any in this stream, for a record or a continuation."""
         self._issued_tick = self._ticks.next(now)
         return self._issued_tick
 
@@ -204,7 +204,7 @@ class Stream:
         return parsed
 
     def check_issued(self, text: str) -> None:
-        """Raise the error of PutRecord for a SequenceNumberForOrdering that no record of this stream has."""
+        """Raise PutRecord's error for a SequenceNumberForOrdering that this stream has not issued."""
         parsed = parse(text)
         if parsed is None or not self._created_tick <= parsed.tick <= self._issued_tick:
             raise invalid(
@@ -217,7 +217,7 @@ class Stream:
         return now - self.traits.retention_seconds
 
     def expire(self, now: float) -> None:
-        """Remove expired records, and closed shards that cannot hold any more."""
+        """Remove expired records, and closed shards whose records have all expired."""
         horizon = self.horizon(now)
         for shard in tuple(self.shards.values()):
             shard.trim(horizon)
@@ -233,7 +233,7 @@ class Stream:
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """The shard with an id. Raises AwsError `ResourceNotFoundException` if there is none (any more)."""
+        """Find a shard by its ID. Raises AwsError `ResourceNotFoundException` if the shard does not exist (any more)."""
         try:
             return self.shards[shard_id]
         except KeyError:
@@ -256,7 +256,7 @@ class Stream:
             )
 
     def check_split(self, shard_id: str, at: int) -> None:
-        """Raise the error of SplitShard if `at` cannot be the start of a new shard."""
+        """Raise SplitShard's error if `at` cannot be the start of a new shard."""
         shard = self._open_or_invalid(shard_id)
         start, end = shard.hash_range
         if not start + 1 < at < end:
@@ -266,13 +266,13 @@ class Stream:
             )
 
     def split(self, shard_id: str, at: int, now: Moment) -> None:
-        """Close a shard and open two in its place, the second of which begins at hash key `at`."""
+        """Close a shard and open two child shards, the second of which begins at hash key `at`."""
         parent = self.shards[shard_id]
         start, end = parent.hash_range
         self._replace((parent,), [(start, at - 1), (at, end)], now)
 
     def check_merge(self, shard_id: str, adjacent_id: str) -> None:
-        """Raise the error of MergeShards if the two shards are not adjacent."""
+        """Raise MergeShards' error if the two shards are not adjacent."""
         first, second = self._open_or_invalid(shard_id), self._open_or_invalid(adjacent_id)
         if first.hash_range[1] + 1 != second.hash_range[0] and second.hash_range[1] + 1 != first.hash_range[0]:
             raise invalid(
@@ -281,13 +281,13 @@ class Stream:
             )
 
     def merge(self, shard_id: str, adjacent_id: str, now: Moment) -> None:
-        """Close two adjacent shards and open one in their place."""
+        """Close two adjacent shards and open one child shard."""
         first, second = self.shards[shard_id], self.shards[adjacent_id]
         hash_range = (min(first.hash_range[0], second.hash_range[0]), max(first.hash_range[1], second.hash_range[1]))
         self._replace((first, second), [hash_range], now)
 
     def scale(self, target: int, now: Moment) -> None:
-        """Reshard to `target` even shards by splits and merges, as UpdateShardCount does."""
+        """Reshard to `target` shards of equal hash ranges by splits and merges, as UpdateShardCount does."""
         wanted = {start for start, _ in even_ranges(target)}
         for start in sorted(wanted):
             shard = self._open[bisect_right(self._open_starts, start) - 1]
@@ -321,7 +321,7 @@ class Stream:
 
     def _open_shard(self, hash_range: tuple[int, int], parents: tuple[str, ...], now: Moment) -> Shard:
         tick = self.next_tick(now.wall)
-        # Numbers of children are higher than those of their parents, also if several reshards happen within a second.
+        # Children's sequence numbers must be higher than their parents', even if several reshards happen within a second.
         numbered = max([tick // 1_000_000_000, *(self.shards[each].numbering.created + 1 for each in parents)])
         shard = Shard(self._next_index, hash_range, parents, tick, now.wall, now.monotonic, numbered)
         self._next_index += 1

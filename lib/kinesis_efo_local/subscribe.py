@@ -23,9 +23,9 @@ class _Finished(Exception):
 
 
 def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
-    """Check a SubscribeToShard request and open the subscription; it ends an older one of the same consumer and shard.
+    """Check a SubscribeToShard request and open the subscription, which ends an older subscription of the same consumer and shard.
 
-    The client gets an AwsError in place of an event stream.
+    Raises AwsError, which the client receives instead of an event stream.
     """
     settings, now = kinesis.settings, kinesis.now()
     consumer = kinesis.consumer(params["ConsumerARN"])
@@ -41,22 +41,22 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
 
 
 class Wire(ABC):
-    """Writes one response. It has a separate connection, as with HTTP/1.1, unless a subclass overrides this."""
+    """Writes one response. By default, the response has a separate connection, as with HTTP/1.1; HTTP/2 overrides some methods."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Send some bytes; waits while the client does not read."""
+        """Send some bytes; waits if the client reads too slowly."""
 
     @abstractmethod
     def cut(self, *, reset: bool) -> None:
-        """Cut the connection in the middle of the response: with a RST, or with a FIN."""
+        """Close the connection in the middle of the response: with a RST if `reset`, otherwise with a FIN."""
 
     def reset_stream(self, error_code: int) -> None:  # noqa: ARG002
         """End only this response, before it is complete."""
         self.cut(reset=True)
 
     def go_away(self, error_code: int, *, grace: bool) -> None:  # noqa: ARG002
-        """Accept no more requests; without `grace`, this request ends as well."""
+        """Stop accepting requests on the connection; without `grace`, end this response as well."""
         if not grace:
             self.cut(reset=False)
 
@@ -68,7 +68,7 @@ class Wire(ABC):
 class Push:
     """Sends one subscription's events until it ends.
 
-    `faults` is called with each frame. If `cbor`, events are in CBOR, not in JSON.
+    `faults.frame` is called with each frame. If `cbor`, events are encoded in CBOR, not in JSON.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Push:
         subscription.wake = self._woken.set
 
     def close(self) -> None:
-        """Close the subscription if it is open: its response has ended, or could not begin."""
+        """Close the subscription if it is still open. Called when its response has ended or could not begin."""
         self._subscription.consumer.closed(self._subscription)
 
     async def send(self, to: Wire) -> bool:
         """Send the events until the subscription ends.
 
         Returns whether to end the response cleanly; False if it was cut. Raises ConnectionError if the client has
-        disconnected, TimeoutError if it did not read when the subscription ended.
+        disconnected, TimeoutError if the client was not reading when the subscription ended.
         """
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)

@@ -1,4 +1,4 @@
-"""Opaque tokens for clients (shard iterators, paging): JSON in base64, with a checksum against mangled ones."""
+"""Opaque tokens for clients (shard iterators, pagination): JSON in base64, with a checksum to detect corrupted tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def seal(content: dict[str, Any]) -> str:
 
 
 def open_token(token: str) -> dict[str, Any] | None:
-    """Decode a token; None if `seal` did not make it."""
+    """Decode a token; None if `seal` did not create it."""
     try:
         raw = base64.urlsafe_b64decode(token)
     except (binascii.Error, ValueError):

@@ -1,6 +1,6 @@
 """The operations on a stream's retention, record size, mode, metrics, tags, encryption and resource policies, and DescribeLimits.
 
-Encryption and policies are kept and shown, and not enforced: the local AWS knows no identities, and its keys are moto's.
+Encryption and policies are stored and returned, but not enforced: the local AWS has no identities, and its KMS keys are moto's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARD_METRICS = (
     "ReadProvisionedThroughputExceeded",
     "WriteProvisionedThroughputExceeded",
 )
-"""The metrics that ALL stands for."""
+"""The shard-level metrics that `ALL` stands for."""
 
 
 def increase_retention(kinesis: Kinesis, params: Params) -> Params:
@@ -65,7 +65,7 @@ def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
 
 
 def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamMode. The shards stay as they are; a provisioned stream has no strategy but its keys'."""
+    """UpdateStreamMode. The shards do not change; a provisioned stream always distributes records by their keys."""
     stream = kinesis.stream(params)
     stream.check_active()
     mode = params["StreamModeDetails"]["StreamMode"]
@@ -80,7 +80,7 @@ def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
 
 
 def warm_throughput(mode: str, params: Params) -> int | None:
-    """The warm throughput that a request asks for, in MiB/s.
+    """Return the warm throughput that a request specifies, in MiB/s.
 
     Raises AwsError `InvalidArgumentException` if the stream is provisioned.
     """
@@ -91,7 +91,7 @@ def warm_throughput(mode: str, params: Params) -> int | None:
 
 
 def update_stream_warm_throughput(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamWarmThroughput. The number of shards stays as it is."""
+    """UpdateStreamWarmThroughput. The number of shards does not change."""
     stream = kinesis.stream(params)
     stream.check_active()
     traits, target = stream.traits, warm_throughput(stream.traits.mode, params)
@@ -105,7 +105,7 @@ def update_stream_warm_throughput(kinesis: Kinesis, params: Params) -> Params:
 
 
 def describe_account_settings(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
-    """DescribeAccountSettings. The account has the commitment that warm throughput needs."""
+    """DescribeAccountSettings. The account has the billing commitment that warm throughput requires."""
     return {"MinimumThroughputBillingCommitment": {"Status": "ENABLED"}}
 
 
@@ -193,7 +193,7 @@ def list_tags_for_resource(kinesis: Kinesis, params: Params) -> Params:
 
 
 def start_stream_encryption(kinesis: Kinesis, params: Params) -> Params:
-    """StartStreamEncryption. A stream that is encrypted takes the new key."""
+    """StartStreamEncryption. A stream that is already encrypted changes to the new key."""
     stream = _encryptable(kinesis, params)
     kinesis.update(stream, lambda _: _encrypt(stream, params["KeyId"]))
     return {}
@@ -221,7 +221,7 @@ def _encrypt(stream: Stream, key_id: str | None) -> None:
 
 
 def put_resource_policy(kinesis: Kinesis, params: Params) -> Params:
-    """PutResourcePolicy, for a stream or a consumer; it replaces the whole policy."""
+    """PutResourcePolicy, for a stream or a consumer; replaces the whole policy."""
     resource = _resource(kinesis, params["ResourceARN"])
     _check_policy(params["Policy"], params["ResourceARN"])
     resource.policy = params["Policy"]
@@ -229,7 +229,7 @@ def put_resource_policy(kinesis: Kinesis, params: Params) -> Params:
 
 
 def get_resource_policy(kinesis: Kinesis, params: Params) -> Params:
-    """GetResourcePolicy. Where there is no policy, an empty one is shown."""
+    """GetResourcePolicy. Returns an empty policy if there is none."""
     return {"Policy": _resource(kinesis, params["ResourceARN"]).policy or "{}"}
 
 
@@ -267,10 +267,10 @@ def _pairs(tags: list[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 def _check_policy(text: str, arn: str) -> None:
-    """Check a policy, except for its principals: there are no identities.
+    """Check a resource policy, except for its principals, because the local AWS has no identities.
 
-    Raises AwsError `InvalidArgumentException` if it is too long, is not JSON, or a statement lacks a part or is for
-    something else.
+    Raises AwsError `InvalidArgumentException` if the policy is too long, is not JSON, or has a statement that is incomplete or
+    names another resource.
     """
     if len(text.encode()) > MAX_POLICY_BYTES:
         raise invalid(f"The policy of {arn} has {len(text.encode())} bytes; it may have {MAX_POLICY_BYTES}")

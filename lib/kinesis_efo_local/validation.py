@@ -31,8 +31,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def check(operation: str, params: dict[str, Any]) -> None:
     """Check the parameters of an operation.
 
-    Raises AwsError: `SerializationException` for a wrong type; `ValidationException` for all other faults together, in
-    the real service's words.
+    Raises AwsError: `SerializationException` for a wrong type; `ValidationException` for all other violations together,
+    worded like the real service's message.
     """
     operations, shapes = model()["operations"], model()["shapes"]
     if operation not in operations or "input" not in operations[operation]:

@@ -20,7 +20,7 @@ _STRING = 7
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """Encode the headers of a frame, all of them strings."""
+    """Encode the headers of a frame; all values are strings."""
     parts = []
     for name, value in headers.items():
         raw_name, raw_value = name.encode(), value.encode()
@@ -50,8 +50,8 @@ def event_payload(
 ) -> bytes:
     """The JSON of a SubscribeToShardEvent, with the fields in the real service's order.
 
-    `continuation` is the sequence number to continue from; None at the end of the shard, where some servers write an
-    empty one. `children` are child shards as JSON-able objects, only at the end of the shard.
+    `continuation` is the sequence number to continue from; None (on some servers, an empty string) at the end of the shard.
+    `children` are the child shards as JSON values, only at the end of the shard.
     """
     number = b"null" if continuation is None else b'"%b"' % continuation.encode()
     child_shards = b"" if children is None else b',"ChildShards":' + msgspec.json.encode(children)

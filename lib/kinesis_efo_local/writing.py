@@ -20,7 +20,7 @@ _HASH_KEY = re.compile(r"0|([1-9]\d{0,38})", re.ASCII)
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A record to put, its data in base64."""
+    """A record to put, with its data in base64."""
 
     data: str | None = msgspec.field(name="Data", default=None)
     key: str | None = msgspec.field(name="PartitionKey", default=None)
@@ -69,11 +69,11 @@ def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
 
 
 def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
-    """PutRecords. Records that exceed a shard's throughput fail one by one; the others are stored."""
+    """PutRecords. Records that exceed a shard's throughput fail individually; the others are stored."""
     _check_names("PutRecords", request, {"Records": [{"Data": "", "PartitionKey": "k"}]})
     if not 1 <= len(request.records) <= MAX_PUT_RECORDS:
         raise _broken("records", f"have length between 1 and {MAX_PUT_RECORDS}; got {len(request.records)}")
-    # Before anything is stored: one wrong record refuses the whole request.
+    # Check all records before storing any: one invalid record fails the whole request.
     paths = [f"records.{number}.member." for number in range(1, len(request.records) + 1)]
     sizes = list(map(_check, request.records, paths))
     stream = _writable(kinesis, request.stream_name, request.stream_arn)
@@ -97,7 +97,7 @@ def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
         else:
             written.add(shard)
             results.append({"SequenceNumber": number, "ShardId": shard.id})
-    # Once per request, not per record, so that a reader finds all records together.
+    # Wake readers once per request, not per record, so that they find all records together.
     for shard in written:
         shard.wake()
     return {"EncryptionType": stream.traits.encryption, "FailedRecordCount": failed, "Records": results}
@@ -116,9 +116,9 @@ def _check_names(operation: str, request: PutRecord | PutRecords, rest: dict[str
 
 
 def _check(entry: Entry, path: str) -> int:
-    """Check a record against the constraints of the service model, and return the bytes of its data and key together.
+    """Check a record against the constraints of the service model, and return the total bytes of its data and key.
 
-    Raises AwsError if one is broken, or the data is not base64. `path` is that of the record's members in messages.
+    Raises AwsError if a constraint is violated, or the data is not base64. `path` precedes the members' names in messages.
     """
     if entry.data is None:
         raise _broken(f"{path}data", "not be null")
@@ -137,7 +137,7 @@ def _check(entry: Entry, path: str) -> int:
 
 
 def _check_for(stream: Stream, entry: Entry, size: int, path: str) -> None:
-    """Check a record against what its stream accepts. Raises AwsError if there is no key, a key is out of range, or `size` too large."""
+    """Check a record against its stream's rules. Raises AwsError if the key is missing, the hash key out of range, or `size` too large."""
     if entry.key is None and not stream.traits.distributed:
         raise _broken(f"{path}partitionKey", "not be null")
     if entry.hash_key is not None and int(entry.hash_key) > MAX_HASH:

@@ -1,4 +1,4 @@
-"""Wrong answers that were observed from servers. Readers must not lose records because of them, and must not wait forever.
+"""Wrong answers that have been observed from servers. Readers must neither lose records nor wait forever because of them.
 
 The setting `wrong_answers` of the local AWS enables them.
 """
@@ -36,8 +36,11 @@ def parse_kinds(text: str) -> frozenset[str]:
 class WrongAnswers:
     """Decides which answers are wrong.
 
-    `kinds` are of `KINDS`. `rate` is the part of the answers that are wrong where they can be, from 0 to 1. At most
-    `in_a_row` answers without existing records or shards follow each other, for one reader of a shard or one stream.
+    Args:
+        kinds: Some keys of `KINDS`.
+        rate: Probability that an answer that can be wrong is wrong, from 0 to 1.
+        in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader of a shard or one stream.
+        random: Source of random numbers.
     """
 
     def __init__(self, kinds: Collection[str], rate: float, in_a_row: int, random: Random) -> None:
@@ -58,7 +61,7 @@ class WrongAnswers:
         return self._hides("no-shards", stream_arn, self._random_of_lists)
 
     def lag(self, millis: int) -> int:
-        """Return the lag to report if the real one is `millis`."""
+        """Return the lag to report if the real lag is `millis`."""
         return self._random.randint(1, MOST_BEHIND_MS) if not millis and self._strikes("behind") else millis
 
     @property
@@ -68,7 +71,7 @@ class WrongAnswers:
 
     @property
     def writes_empty(self) -> bool:
-        """Whether to write absent members as empty ones."""
+        """Whether to write absent members as empty strings or lists."""
         return self._strikes("empty")
 
     def _hides(self, kind: str, what: Hashable, random: Random) -> bool:

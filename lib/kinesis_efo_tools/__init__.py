@@ -1,6 +1,6 @@
-"""What operators use: the command line, checks and repairs of a running application, and jobs on EMR. No job imports it.
+"""Tools for operators: the command line, checks and repairs of running applications, and jobs on EMR. Jobs do not import them.
 
-`lag` is public; everything else is for the command line.
+`lag` is public; everything else is internal to the command line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The JSON Schema of manifests: all of `parse_manifest`'s rules, except those that compare one value with another."""
+"""The JSON Schema of manifests. It covers all rules of `parse_manifest`, except those that compare one value with another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kinesis_efo.manifest import SCHEMA_VERSION
 
 
 def _text(description: str, form: re.Pattern[str] | None = None) -> dict[str, Any]:
-    # Named groups in this form are Python's only.
+    # Named groups are written `(?P<name>...)` only in Python; remove the names.
     pattern = {"pattern": f"^{re.sub(r'[(][?]P<[a-z]+>', '(', form.pattern)}$"} if form else {}
     return {"type": "string", "minLength": 1, **pattern, "description": description}
 

@@ -1,1 +1,1 @@
-"""Packs, submits, watches and stops jobs on Amazon EMR. Nothing of this package runs on the cluster."""
+"""Packages, submits, watches and stops jobs on Amazon EMR and AWS Glue. No code of this package runs on the cluster."""

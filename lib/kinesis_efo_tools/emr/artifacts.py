@@ -33,7 +33,7 @@ def archive_artifact(archive: Archive) -> Artifact:
 
 
 def program_artifact(path: Path) -> Artifact:
-    """Create the artifact of a program. Raises PackagingError if it is not a readable Python file."""
+    """Create the artifact of a program. Raises UsageError if it is not a `.py` file, PackagingError if it cannot be read."""
     if path.suffix != ".py":
         raise UsageError(f"--job must be a Python program, such as jobs/archive.py; got {str(path)!r}")
     try:
@@ -44,7 +44,7 @@ def program_artifact(path: Path) -> Artifact:
 
 
 class Store:
-    """The artifacts of jobs in an S3 bucket.
+    """Stores the artifacts of jobs in an S3 bucket.
 
     `location` is `s3://bucket` or `s3://bucket/prefix`; raises UsageError for another form.
     """
@@ -62,13 +62,13 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact if S3 does not have it yet, or if its object is old, because the bucket expires old objects.
+        """Upload an artifact if S3 does not have it yet, or has had it for 30 days, because the bucket expires old objects.
 
         Returns whether it was uploaded.
         """
         with artifact.path.open("rb") as body:
             checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
-            # The key alone proves nothing: another writer may have put other contents there.
+            # Compare the contents, too: another writer may have put different contents under this key.
             found = self._object(artifact.key)
             if found.get("ChecksumSHA256") == checksum and datetime.now(UTC) - found["LastModified"] < _YOUNG:
                 return False
@@ -87,7 +87,7 @@ class Store:
                 Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED"
             )
         except ClientError as error:
-            # Without s3:ListBucket, S3 returns 403 for a missing object. The upload then shows what is allowed.
+            # Without s3:ListBucket, S3 returns 403 for a missing object. If access is really denied, the upload fails.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return {}
             raise self._platform_error("look at", key, error) from error
@@ -108,7 +108,7 @@ class Store:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Split the URI of an object into location and key.
+    """Split the S3 URI of an object into the URI of its bucket and its key.
 
     >>> split_uri("s3://bucket/stops/lake/0a")
     ('s3://bucket', 'stops/lake/0a')

@@ -71,7 +71,7 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
 
 
 def architecture_faults(target: Target, site: Site, built: PythonPlatform) -> Iterator[str]:
-    """Check that the archive is for the target's processors and Python; yields a sentence if not."""
+    """Check that the archive is for the target's architecture and Python version; yields a sentence for each mismatch."""
     if site.architecture and site.architecture != built.architecture:
         yield (
             f"the environment archive is for {built.architecture}, but {target} runs on {site.architecture}: "

@@ -1,7 +1,7 @@
-"""EMR on EC2: runs a job as a step of a running cluster, with the driver in YARN (API reference of EMR, AddJobFlowSteps).
+"""EMR on EC2: runs a job as a step of a running cluster, with the driver in YARN (EMR API reference, AddJobFlowSteps).
 
-Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So the job is stopped
-by a stop marker; if it does not stop, a second step makes YARN end it.
+Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So a stop is requested
+with a stop marker; if the job does not stop, a second step makes YARN kill it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KILL: Final = (
 
 
 class Clusters(Platform):
-    """A running cluster of EMR on EC2."""
+    """A running EMR cluster on EC2."""
 
     operation = "AddJobFlowSteps"
     _logs: str | None = None
@@ -74,7 +74,7 @@ class Clusters(Platform):
         return run.command == command(request.get("ExecutionRoleArn"), request["Steps"][0]["HadoopJarStep"])
 
     def submit(self, job: Job) -> str:
-        """Submit a job. EMR has no client token for steps: if the response of a call is lost, it may have added one."""
+        """Submit a job. EMR has no client token for steps: if the response of the call is lost, the step may have been added."""
         with self.refusals("add the step"):
             return str(self._client.add_job_flow_steps(**self.request(job))["StepIds"][0])
 
@@ -90,14 +90,14 @@ class Clusters(Platform):
         return newest_first([self._read(step) for step in steps])
 
     def live(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name that have not ended. Looks up each step, because the list does not have their roles."""
+        """List the runs with a name that have not ended. Looks up each step, because the list does not contain the steps' roles."""
         return [self.run(run.id) for run in super().live(name)]
 
     def cancel(self, run: JobRun, grace: int) -> None:  # noqa: ARG002 (a step has no grace: the driver is not its process)
-        """Cancel a step. If the driver may be running, add a step that makes YARN end it.
+        """Cancel a step. If the driver may be running, add a step that makes YARN kill it.
 
-        Every user of a shared cluster can add steps with any name and arguments. This step runs with the cluster's rights, so it ends
-        only applications with the run's name, and only if the tag has the form that `request` gives it.
+        On a shared cluster, every user can add steps with any name and arguments. The added step runs with the cluster's permissions, so
+        it kills only applications that have the run's name and a tag in the format that `request` uses.
         """
         with self.refusals("look at the step"):
             step = self._client.describe_step(ClusterId=self.target.id, StepId=run.id)["Step"]
@@ -116,7 +116,7 @@ class Clusters(Platform):
         settings = read_settings(step["Config"]["Args"])
         status = step["Status"]
         failure = status.get("FailureDetails", {})
-        # EMR still writes s3n:// for clusters' logs.
+        # EMR still reports the location of a cluster's logs as s3n://.
         prefix = self._logs.replace("s3n://", "s3://").rstrip("/")
         return JobRun(
             step["Id"],

@@ -1,6 +1,6 @@
-"""EMR on EKS: runs a job in pods (API reference of EMR on EKS, StartJobRun).
+"""EMR on EKS: runs a job in Kubernetes pods (EMR on EKS API reference, StartJobRun).
 
-Kubernetes grants a pod only half a minute to end, so a stop marker asks the job to stop.
+Kubernetes gives a pod only half a minute to end, so a graceful stop is requested with a stop marker.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, 
 from kinesis_efo_tools.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo_tools.emr.target import JobRun, Site
 
-_ATTEMPTS: Final = 100  # of the driver, before the run has failed
+_ATTEMPTS: Final = 100  # attempts of the driver until EMR considers the run failed
 
 
 class Containers(Platform):
-    """A virtual cluster of EMR on EKS."""
+    """An EMR on EKS virtual cluster."""
 
     def site(self) -> Site:
         with self.refusals("look at the virtual cluster"):

@@ -1,6 +1,6 @@
 """Finds the live workers that own an application's leases. Changes nothing.
 
-A row names its owner even after the owner has died, so only a changing counter shows a live one (`leases.expiry`).
+A lease names its owner even after the owner has died; only a changing counter shows that the owner is alive (`leases.expiry`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def living_owners(
         first = now if first is None else first
         heartbeats = observer.observe(scan.leases, now)
         owned = [each for each in heartbeats.values() if each.lease.owner is not None and not each.gone]
-        # A worker that renewed or took a lease since the first scan is alive.
+        # A worker that has renewed or acquired a lease since the first scan is alive.
         alive = {str(each.lease.owner) for each in owned if each.changed_at > first}
         if not owned or (alive and not every) or now - first >= lease_timeout:
             return alive
@@ -40,10 +40,9 @@ async def living_owners(
 
 
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
-    """Wait until no lease is renewed any more. A run that has ended may have renewed one just before.
+    """Wait until no lease is renewed any more. (A run may have renewed a lease just before it ended.)
 
-    Returns the workers that still renew after three times the lease timeout (seconds); empty as soon as all leases are
-    free.
+    Returns the workers that still renew leases after three lease timeouts (in seconds); empty as soon as all leases are free.
     """
     deadline = clock.monotonic() + _PATIENCE * lease_timeout
     while owners := await living_owners(store, clock, lease_timeout):

@@ -1,7 +1,7 @@
 """Reads a wheel of kinesis-efo-core, the native core, and checks whether it runs on a cluster.
 
-It reads the metadata, because a file name is easily changed. A core that the cluster cannot load must not be packed: Python would decode
-instead, which only the log would show.
+The check uses the wheel's metadata, because a file name is easily changed. A core that the cluster cannot load must not be packed: Python
+would decode the records instead, which only the log would show.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from packaging.utils import canonicalize_name
 from kinesis_efo.errors import PackagingError
 
 DISTRIBUTION: Final = "kinesis-efo-core"
-"""The distribution of the native core."""
+"""The distribution name of the native core."""
 _OLD_NAMES: Final = ("manylinux1", "manylinux2010", "manylinux2014")
 
 
 @dataclass(frozen=True, slots=True)
 class CoreWheel:
-    """A wheel of the native core. `tags` are its platforms, such as `cp311-abi3-manylinux_2_17_x86_64`."""
+    """A wheel of the native core. `tags` are its compatibility tags, such as `cp311-abi3-manylinux_2_17_x86_64`."""
 
     path: Path
     version: str
     tags: Sequence[str]
 
     def check(self, python: str, machine: str, glibc: tuple[int, int]) -> None:
-        """Check that a cluster can load it.
+        """Check that a cluster can load the core. Raises PackagingError if not.
 
-        `machine` is Linux' name of the architecture: `x86_64` or `aarch64`. Raises PackagingError if it cannot be loaded.
+        `machine` is the architecture's name in Linux: `x86_64` or `aarch64`.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
-        # Names have numbers since PEP 600; the old names mean glibc 2.5 to 2.17.
+        # Since PEP 600, platform names contain the glibc version; the old names stand for glibc 2.5 to 2.17.
         names = (*(f"manylinux_{glibc[0]}_{each}" for each in range(5, glibc[1] + 1)), *_OLD_NAMES)
         loaded = set(cpython_tags(version, [abi], [f"{name}_{machine}" for name in names]))
         if not any(parse_tag(each) & loaded for each in self.tags):
@@ -50,7 +50,7 @@ class CoreWheel:
             )
 
     def check_version(self, library: str) -> None:
-        """Check that it has the version of the library. Raises PackagingError if not."""
+        """Check that the core has the same version as the library. Raises PackagingError if not."""
         if self.version != library:
             raise PackagingError(
                 f"--core: {self.path} is {DISTRIBUTION} {self.version}, and the package has kinesis-efo {library}: "
@@ -59,7 +59,7 @@ class CoreWheel:
 
 
 def read_core_wheel(path: Path) -> CoreWheel:
-    """Read the metadata of a wheel. Raises PackagingError if it is not a wheel of the core."""
+    """Read the metadata of a wheel. Raises PackagingError if the file is not a wheel of the native core."""
     try:
         with ZipFile(path) as wheel:
             metadata, about = (_headers(wheel, name) for name in ("METADATA", "WHEEL"))

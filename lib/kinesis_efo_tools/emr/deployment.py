@@ -1,4 +1,4 @@
-"""Reads the description of an application's job, a document in Parameter Store that the infrastructure writes."""
+"""Reads the description of an application's job: a document in Parameter Store, written when the infrastructure is deployed."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     Attributes:
         schema_version: Version of this document's schema.
         application: Name of the application.
-        environment: Its environment; `lake.dev` for `dev` of project `lake`.
+        environment: Name of the environment; `lake.dev` for `dev` in project `lake`.
         region: AWS region.
-        manifest: Location of its manifest.
-        target: The target, as `Target.parse` reads it; None if no job is declared and there is no EMR Serverless application.
-        role_arn: Role of the job; None for the cluster's.
+        manifest: Location of the manifest.
+        target: The target, as `Target.parse` reads it; None if there is neither a declared job nor an EMR Serverless application.
+        role_arn: Execution role of the job; None for the cluster's role.
         artifacts: S3 location of archives and programs.
-        logs: S3 location of EMR's logs.
+        logs: S3 location to which EMR writes logs.
         logs_key_arn: KMS key for the logs.
-        release_label: Release of EMR.
+        release_label: EMR release.
         architecture: Architecture of the target's processors.
-        python: Version of Python to package for.
+        python: Python version to package for.
         program: The declared job's program, relative to the project; None if no job is declared.
         arguments: The declared job's arguments.
         spark: The declared job's Spark settings.
-        schedule: Schedule expression of EventBridge Scheduler; None if the job runs all the time.
+        schedule: Schedule expression for EventBridge Scheduler; None if the job runs continuously.
         time_zone: Time zone of the schedule.
-        schedule_group: The environment's group of schedules; None if it has none.
+        schedule_group: The environment's schedule group; None if there is none.
         schedule_role_arn: The role that starts scheduled jobs.
     """
 
@@ -64,7 +64,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parameter_name(environment: str, application: str) -> str:
-    """Return the name of the parameter with the document.
+    """Return the name of the SSM parameter that describes an application's job.
 
     >>> parameter_name("dev", "flights")
     '/kinesis-efo/dev/flights/job'
@@ -76,7 +76,7 @@ def parameter_name(environment: str, application: str) -> str:
 
 
 def load_deployment(environment: str, application: str, ssm: Any) -> Deployment:
-    """Load the description of an application's job."""
+    """Load the description of an application's job from Parameter Store."""
     name = parameter_name(environment, application)
     try:
         text = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"]

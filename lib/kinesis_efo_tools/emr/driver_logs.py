@@ -1,4 +1,4 @@
-"""Finds the log of a run's driver in S3, and the error in it. EMR writes logs some minutes late."""
+"""Finds the driver log of a run in S3, and the error in the log. EMR writes logs with some minutes' delay."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kinesis_efo_tools.emr.artifacts import split_uri
 from kinesis_efo_tools.emr.target import JobRun
 
 _DRIVER: Final = re.compile(
-    # EMR Serverless, EMR on EKS, and YARN, where the first container of an attempt is the driver's.
+    # Paths of EMR Serverless, EMR on EKS, and YARN, where the first container of an attempt runs the driver.
     r"/SPARK_DRIVER/(.*/)?std(err|out)[^/]*$|-driver/std(err|out)[^/]*$|/container_[^/]*_000001/std(err|out)[^/]*$"
 )
 _SUBMITTED: Final = re.compile(rb"Submitted application (application_\d+_\d+)")
@@ -28,10 +28,7 @@ _RAISED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DriverLog:
-    """The log of a run's driver.
-
-    `reason` is the error with which the driver failed; None if there is none in the log.
-    """
+    """The log of a run's driver. `reason` is the error with which the driver failed; None if the log contains no error."""
 
     uris: Sequence[str]
     lines: Sequence[str]
@@ -39,7 +36,7 @@ class DriverLog:
 
 
 def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
-    """Read the log of the driver of a run's last attempt. Raises PlatformError if there is no log, or S3 refuses."""
+    """Read the driver log of a run's last attempt. Raises PlatformError if there is no log, or if S3 rejects a call."""
     places = [uri for uri in run.logs if uri.startswith("s3://")]
     with _refusals(" and ".join(places)):
         found = [uri for place in places for uri in _files(s3, place, run)]
@@ -62,7 +59,7 @@ def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
 
 
 def reason(lines: Iterable[str]) -> str | None:
-    """Return the last error of this library in a driver's log, else its last error of any kind; None if there is none.
+    """Return the last error of this library in a driver log, otherwise the last error of any kind; None if there is no error.
 
     >>> reason(["WARN x", "kinesis_efo.errors.DataLossError: gone", "java.lang.IllegalStateException: stopped"])
     'kinesis_efo.errors.DataLossError: gone'
@@ -80,7 +77,7 @@ def _files(s3: Any, place: str, run: JobRun) -> list[str]:
     """List the driver's log files of the last attempt in a location."""
     location, prefix = split_uri(place)
     if prefix.endswith("/containers/"):
-        # All applications of a cluster write there. The log of the step has the id of its application.
+        # All applications of a cluster write their logs there. The log of the step contains the ID of its YARN application.
         steps = next(uri for uri in run.logs if uri.endswith(f"/steps/{run.id}/"))
         named = [match[1].decode() for key in _keys(s3, steps) for match in _SUBMITTED.finditer(_text(s3, key))]
         if not named:
@@ -92,7 +89,7 @@ def _files(s3: Any, place: str, run: JobRun) -> list[str]:
 
 
 def _attempt(uri: str) -> tuple[int, ...]:
-    """Return the numbers in the directories of a file, which grow with every attempt. (Those in its name count rotations.)"""
+    """Return the numbers in a file's directories, which increase with every attempt. (Numbers in the file's name count log rotations.)"""
     return tuple(map(int, re.findall(r"\d+", uri.rpartition("/")[0])))
 
 

@@ -1,4 +1,4 @@
-"""Waits until a run has started, and stops runs: gracefully first, by force after a time."""
+"""Waits until a run has started, and stops runs: first gracefully, then by force."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kinesis_efo_tools.emr.platform import Platform
 from kinesis_efo_tools.emr.target import JobRun, JobRunState
 
 Report: TypeAlias = Callable[[JobRun], None]
-"""Receives a run whenever EMR's description of its state changes."""
+"""Called with a run whenever EMR's description of the run's state changes."""
 _FIRST_INTERVAL, _INTERVAL = 1.0, 5.0  # seconds between polls, at first and later
 _FORCED: Final = 300.0  # seconds that EMR gets to end a run by force
 
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """The result of stopping a run. `graceful`: it ended by itself, before it was ended by force."""
+    """The result of stopping a run. `graceful` is whether the run ended by itself, rather than by force."""
 
     run: JobRun
     graceful: bool
@@ -41,11 +41,10 @@ async def until_running(platform: Platform, identifier: str, clock: Clock, repor
 async def stop(
     platform: Platform, run: JobRun, clock: Clock, report: Report, *, grace: int, mark: Callable[[str], bool]
 ) -> StopResult:
-    """Stop a run: it finishes its micro-batch and releases its leases. EMR ends it if that takes longer than `grace`.
+    """Stop a run: it finishes its micro-batch and releases its leases. If this takes longer than `grace` seconds, EMR ends it by force.
 
-    With `grace` 0 (seconds), EMR ends it immediately. `mark` writes the stop marker at an S3 URI. It returns False if the marker must not
-    be written there (a run of another tool may name any URI); EMR then ends the run immediately. Raises StillRunningError if EMR did not
-    end it.
+    With `grace` 0, EMR ends the run immediately. `mark` writes the stop marker to an S3 URI. It returns False if it must not write there
+    (a run of another tool may name any URI); EMR then ends the run immediately. Raises StillRunningError if EMR does not end the run.
     """
     if grace and run.state is not JobRunState.WAITING and (not run.marker or mark(run.marker)):
         began = clock.monotonic()
@@ -53,7 +52,7 @@ async def stop(
             platform.cancel(run, grace)
         run = await _until(platform, run.id, clock, report, grace + _INTERVAL, lambda run: run.state.ended)
         if run.state.ended:
-            # EMR ends a run itself when its grace is over.
+            # If the grace period is over, EMR may have ended the run by force.
             return StopResult(run, graceful=clock.monotonic() - began < grace)
     platform.cancel(run, 0)
     run = await _until(platform, run.id, clock, report, _FORCED, lambda run: run.state.ended)

@@ -1,7 +1,7 @@
-"""AWS Glue: runs a job as a run of a Glue job that is declared (API reference of Glue, StartJobRun).
+"""AWS Glue: runs a job as a run of an existing Glue job (AWS Glue API reference, StartJobRun).
 
-Glue has no client token: a job that allows one run at a time refuses a second start at the same moment. It ends a run within seconds,
-so a stop marker asks the job to stop.
+StartJobRun has no client token; instead, a Glue job that allows one run at a time rejects a second start. Glue stops a run within seconds,
+so a graceful stop is requested with a stop marker.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kinesis_efo_tools.emr.target import JobRun, Site
 
 _COMMANDS: Final = ("gluestreaming", "glueetl")
 PYTHON: Final = "3.13"
-"""The Python of Glue 6.0."""
+"""The Python version of Glue 6.0."""
 
 
 class GlueJobs(Platform):
-    """A job of Glue. Every run of it counts as one of the application."""
+    """A Glue job. Every run of the Glue job counts as a run of the application."""
 
     def site(self) -> Site:
         with self.refusals("look at the Glue job"):
@@ -42,10 +42,10 @@ class GlueJobs(Platform):
             **_pairs(job.arguments),
             "--scriptLocation": job.program,
             "--additional-python-modules": job.archive,
-            # The lock has decided on all versions; PySpark, which packages may require, is Glue's own.
+            # The lock file pins all versions; PySpark, which packages may require, is provided by Glue.
             "--python-modules-installer-option": "--no-index --no-deps",
         }
-        # Glue has one argument for all settings: the others follow in its value.
+        # Glue accepts one --conf argument: its value contains the other settings, each after another --conf.
         return {"JobName": self.target.id, "Arguments": {**arguments, "--conf": " --conf ".join(settings)}}
 
     def same(self, run: JobRun, job: Job) -> bool:
@@ -90,7 +90,7 @@ class GlueJobs(Platform):
 
 
 def _pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the arguments of a program in Glue's form: names with values.
+    """Convert a program's arguments to the form that Glue requires: names with values.
 
     >>> _pairs(["--output", "s3://lake", "--trigger=1 minute", "--available-now"])
     {'--output': 's3://lake', '--trigger': '1 minute', '--available-now': ''}

@@ -1,4 +1,4 @@
-"""Defines the job to submit: its program, its Spark settings, and its fingerprint. Pure.
+"""Defines the job to submit: its program, its Spark settings, and its fingerprint. No I/O.
 
 The default settings are for a query that runs for months, not for a batch job.
 """
@@ -24,22 +24,22 @@ MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
 """S3 URI of the stop marker, which `kinesis_efo.driver.graceful` polls in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
-"""Marks runs of a job with a schedule: they end by themselves, so a change of the job need not stop them."""
+"""Marks the runs of a scheduled job: these end by themselves, so they need not be stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum shards that the job reads, for its memory. Set by the user: a number from Kinesis would change the fingerprint."""
+"""Maximum number of shards that the job has memory for. Set by the user: a number from Kinesis would change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
 _BUFFER: Final = 256 * _MIB
 _LEASE_TIMEOUT_SECONDS: Final = 10.0
 _HEAP_MIB: Final = 4096
-# Memory of three Python processes with their libraries: the driver program, the planner that Spark keeps, and the run.
+# Memory of three Python processes with their libraries: the driver program, the planner and the run.
 _PYTHON_MIB: Final = 832
-# What a fetcher needs beside its buffer: Python, its libraries, and ranges on their way to tasks.
+# Memory of a fetcher in addition to its buffer: Python, its libraries, and ranges that are being sent to tasks.
 _FETCHER_MIB: Final = 200
-# Memory per shard where it is fetched: its feed (measured), and asyncio's 256 KiB for each TLS connection.
+# Memory per shard in the process that fetches it: its `ShardFeed` (measured), and asyncio's 256 KiB per TLS connection.
 _FETCHED_SHARD_KIB: Final = 400
-# Memory per shard in the planner if shards are fetched elsewhere: its position and its fetcher's state.
+# Memory per shard in the driver if fetchers run on executors: the shard's position and its fetcher's state.
 _PLANNED_SHARD_KIB: Final = 20
 _SHARDS: Final = 1000
 _INSTANCES: Final = 2
@@ -47,7 +47,7 @@ _CORES: Final = 4
 _EXECUTOR_HEAP_MIB: Final = 8192
 _SETTING: Final = re.compile(r"spark\.[A-Za-z0-9_./:-]+")
 _QUOTED: Final = re.compile(r"[\s'\"\\]")
-_NAME_CHARACTERS: Final = 64  # of EMR on EKS (StartJobRun), the smallest limit of the three
+_NAME_CHARACTERS: Final = 64  # limit of EMR on EKS (StartJobRun), the smallest of all targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Job:
         program: S3 URI of the program.
         arguments: Arguments of the program.
         spark: Spark settings.
-        role_arn: The role it runs with; None for the instance profile of a cluster.
-        release_label: EMR release, on EKS.
-        logs: S3 URI for its logs; None: the target's.
+        role_arn: Execution role; None for the instance profile of a cluster.
+        release_label: EMR release; used only on EKS.
+        logs: S3 URI for the logs; None for the target's own location.
         logs_key_arn: KMS key for the logs.
-        fingerprint: Digest of the whole request: equal jobs have equal fingerprints.
-        token: Identifies the run: submitting the job twice with one token starts one run.
-        archive: S3 URI of the environment archive, for targets whose settings do not name it.
-        tags: Tags of the run, if the target has tags: a pipeline may stop only the runs of its own environment.
+        fingerprint: Digest of the whole request; equal jobs have equal fingerprints.
+        token: Identifies the run; submitting the job twice with the same token starts only one run.
+        archive: S3 URI of the environment archive, for targets whose Spark settings do not contain it.
+        tags: Tags of the run, where supported, by which the roles of a pipeline recognize the runs of their environment.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Job:
         return _arguments(self.spark)
 
     def spark_submit_text(self) -> str:
-        """Return the settings for EMR's single string, without those that need quotes."""
-        # EMR does not document how it splits the string.
+        """Return the settings as one string of arguments, without those that need quotes (see `spark_defaults`)."""
+        # EMR does not document how it splits the string, so quotes are avoided.
         return " ".join(_arguments({name: value for name, value in self.spark.items() if not _QUOTED.search(value)}))
 
     def spark_defaults(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def job_name(environment: str, application: str) -> str:
 
 
 def digest(*parts: Any) -> str:
-    """Return the SHA-256 of JSON values, in hex."""
+    """Return the SHA-256 of some JSON values, in hex."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -136,7 +136,7 @@ def source_option(arguments: Sequence[str], name: str) -> str | None:
 
 
 def lease_timeout(arguments: Sequence[str]) -> float:
-    """Return the lease timeout of a job with these arguments, seconds."""
+    """Return the lease timeout, in seconds, of a job with these arguments."""
     text = source_option(arguments, "leaseTimeout")
     try:
         return duration(1)(text) if text else _LEASE_TIMEOUT_SECONDS
@@ -149,10 +149,9 @@ def spark_settings(
 ) -> dict[str, str]:
     """Return the Spark settings of a job.
 
-    `bufferBytes` and `fetchers` in `arguments`, and `spark.kinesisEfo.shards` in `given` (the number of shards for
-    which the memory must be enough), determine the memory. `given` overrides the defaults. Raises ConfigurationError if
-    a setting cannot be passed to EMR or is one that this library sets, or if the fetchers leave no core for
-    micro-batches.
+    `given` has the user's settings, which override the defaults. The memory follows from `bufferBytes` and `fetchers` in `arguments`, and
+    from `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed to
+    EMR, is reserved for this library, or if the fetchers leave no core for micro-batches.
     """
     settings = {} if kind is TargetKind.GLUE else _settings(kind, archive, arguments, given)
     for name, value in given.items():
@@ -167,9 +166,9 @@ def spark_settings(
 
 
 def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the default settings. Glue has its own."""
+    """Return the default settings. (Glue jobs use the defaults of Glue.)"""
     return {
-        # A speculative attempt writes its range again, unless the sink is transactional.
+        # A speculative attempt would write its range a second time, unless the sink is transactional.
         "spark.speculation": "false",
         # Dynamic allocation would remove executors that are idle between micro-batches, although the next one needs them.
         "spark.dynamicAllocation.enabled": "false",
@@ -182,9 +181,9 @@ def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: M
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
         # At INFO, every micro-batch logs a dozen lines.
         "spark.log.level": "WARN",
-        # Saves 0.7 s until the first record of a new Python worker.
+        # A new Python worker then reads its first record 0.7 s earlier.
         "spark.python.daemon.module": _DAEMON,
-        # Failures of executors are counted per hour, not since the start.
+        # Executor failures are counted per hour, not since the start.
         "spark.executor.failuresValidityInterval": "1h",
         **_environment(kind, archive),
         **_long_running(kind),
@@ -192,7 +191,7 @@ def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: M
 
 
 def refuse_braces(arguments: Iterable[str]) -> None:
-    """Refuse braces that YARN would change in the command of a driver: it replaces `{{` by `$`, and removes `}}`.
+    """Raise UsageError for braces that YARN would change in the driver's command: it replaces `{{` with `$`, and removes `}}`.
 
     Source: Hadoop's `ContainerLaunch.expandEnvironment`.
     """
@@ -204,9 +203,9 @@ def refuse_braces(arguments: Iterable[str]) -> None:
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
-    """Return the driver's memory overhead, MiB: a tenth of the heap for the JVM, Python, and its own fetching.
+    """Return the driver's memory overhead in MiB: a tenth of the heap for the JVM, plus memory for Python and for fetching.
 
-    Fetching takes one and a half buffers, because of ranges on their way to tasks, and some memory for each shard.
+    If the driver fetches, it needs one and a half times the buffer, because of ranges that are being sent to tasks, and memory per shard.
     """
     heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
     shards = _count(given, SHARDS_SETTING, _SHARDS)
@@ -222,9 +221,9 @@ def _fetchers(arguments: Sequence[str]) -> int:
 
 
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of executors that run fetchers: memory overhead for the most fetchers that one may have.
+    """Return the memory overhead of executors that run fetchers, for the maximum number of fetchers on one executor.
 
-    If an executor is lost, the others take its fetchers, at most one each.
+    If an executor is lost, each of the others takes over at most one of its fetchers.
     """
     fetchers = _fetchers(arguments)
     if not fetchers:
@@ -238,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # Each fetcher reads its part of the shards, and the others share the part of a lost one.
+    # The fetchers divide the shards among them; if one is lost, the others share its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each
@@ -270,10 +269,10 @@ def _count(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
-    """Return the settings that unpack the archive for driver and executors, and make its launcher Spark's Python.
+    """Return the settings that unpack the archive for driver and executors, and make Spark use its launcher as Python.
 
-    Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; for Spark on Kubernetes the driver's
-    variables follow from the settings (`DriverCommandFeatureStep`).
+    Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; on Kubernetes, Spark sets the driver's
+    environment variables from the settings (`DriverCommandFeatureStep`).
     """
     if kind is TargetKind.GLUE:
         return {}
@@ -316,7 +315,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """Read the settings in `sparkSubmitParameters`; none if it is malformed (another tool may have written it)."""
+    """Read the settings in `sparkSubmitParameters`; empty if the string is malformed (another tool may have written it)."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

@@ -1,8 +1,8 @@
 """Builds the environment archive: a project with its locked dependencies, for the Python of a cluster.
 
 Spark unpacks it for the driver and each executor (`--archives`), and starts its `bin/python`: a launcher that finds the cluster's own
-Python and puts the packages on its path. It starts driver, planner process and workers; `--py-files` would not reach the planner process
-in Spark 4.
+Python and puts the packages on its path. The launcher starts the driver, the planner process and the workers; in Spark 4, `--py-files`
+would not reach the planner process.
 """
 
 from __future__ import annotations
@@ -34,23 +34,20 @@ from kinesis_efo_tools.emr.wheels import SUFFIX, pack_wheels, read_wheels
 
 Architecture: TypeAlias = Literal["x86_64", "arm64"]
 Run: TypeAlias = Callable[[Sequence[str], Mapping[str, str]], str]
-"""Runs a command with additional environment variables; returns its output.
+"""Runs a command with additional environment variables; returns its output. Raises `PackagingError` if the command fails."""
 
-Raises `PackagingError` if it fails.
-"""
-
-# EMR 7 and later are Amazon Linux 2023, which has glibc 2.34.
+# EMR 7 and later run on Amazon Linux 2023, which has glibc 2.34.
 _GLIBC: Final = (2, 34)
 _PLATFORMS: Final = {"x86_64": "x86_64-manylinux_2_34", "arm64": "aarch64-manylinux_2_34"}
 _MACHINES: Final = {"x86_64": "x86_64", "arm64": "aarch64"}
 PYTHONS: Final = ("3.11", "3.12", "3.13")
-"""Versions of Python in emr-spark-8.0.0 (EMR Release Guide)."""
-# The cluster has these; copies in the archive would shadow them.
+"""Python versions in emr-spark-8.0.0 (EMR Release Guide)."""
+# Packages that the cluster provides; copies in the archive would shadow them.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
-# The earliest time in a zip file, such as a wheel: 1980.
+# 1980, the earliest time that a zip file, such as a wheel, can contain.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
-"""Prefixes of environment variables that are hidden from packing: credentials of AWS and GitHub, and access to them."""
+"""Prefixes of environment variables that uv and build backends must not see: AWS and GitHub credentials, and ways to get them."""
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
 # Python $python of this host, with the packages of this archive on its path.
@@ -73,7 +70,7 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
     "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
 """)
 
-# Python imports this module as it starts. A launcher can only pass the path in the environment, where children would find it, too.
+# Python imports this as `sitecustomize` at startup. It removes the launcher's path from PYTHONPATH, which child processes would inherit.
 _SITE: Final = """\
 import os
 import sys
@@ -97,7 +94,7 @@ if found is not None and found.loader is not None:
 
 @dataclass(frozen=True, slots=True)
 class PythonPlatform:
-    """The Python and the processors of a cluster."""
+    """Python version and processor architecture of a cluster."""
 
     python: str = "3.11"
     architecture: Architecture = "x86_64"
@@ -113,10 +110,7 @@ class PythonPlatform:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An environment archive.
-
-    `digest` is the SHA-256 of the uncompressed contents, in hex; `packages` has versions by name.
-    """
+    """An environment archive. `digest` is the SHA-256 of the contents, in hex; `packages` has the versions of packages by name."""
 
     path: Path
     digest: str
@@ -125,12 +119,12 @@ class Archive:
 
     @property
     def suffix(self) -> str:
-        """What its name ends in: Glue takes a zip of wheels."""
+        """Suffix of the file's name: for Glue, the archive is a zip of wheels."""
         return SUFFIX if self.path.name.endswith(SUFFIX) else ".tar.gz"
 
     @property
     def core(self) -> str | None:
-        """Version of the native core that decodes records; None if Python does."""
+        """Version of the native core in the archive; None if there is none, and Python decodes records."""
         return self.packages.get(DISTRIBUTION)
 
 
@@ -145,10 +139,12 @@ def package(
 ) -> Archive:
     """Build the environment archive of a project; with `wheels`, as a zip of wheels for Glue.
 
-    `project` has `pyproject.toml`, and it or the root of its workspace has `uv.lock`: this library's, or those of jobs that
-    depend on it. `core` is a native core to add; None adds only a core that the project depends on. Raises PackagingError
-    if uv is missing, the lock is missing or out of date, a dependency has no wheel for the platform or comes from git, or
-    the core does not run there or has another version than the library.
+    `project` is the directory of a uv project, either this library or one that depends on it: it has `pyproject.toml`, and it or a parent
+    directory has `uv.lock`. `core` is a native core to add; None adds only a core that the project depends on.
+
+    Raises:
+        PackagingError: uv is missing; the lock file is missing or out of date; a dependency has no wheel for the platform or comes
+            from git; or the core does not run on the platform or has a different version than the library.
     """
     if core:
         core.check(platform.python, _MACHINES[platform.architecture], _GLIBC)
@@ -188,7 +184,7 @@ def package(
 
 
 def read_archive(path: Path) -> Archive:
-    """Read an archive that was built before. Raises PackagingError if it is not one, or cannot be read."""
+    """Read the metadata of an environment archive. Raises PackagingError if the file is not such an archive, or cannot be read."""
     try:
         if path.name.endswith(SUFFIX):
             described = read_wheels(path)
@@ -213,7 +209,7 @@ def pack(tree: Path, file: Path) -> str:
     """
     with (
         file.open("wb") as raw,
-        # Most of it is machine code: level 6 would take four times as long for a tenth less.
+        # Most of the contents are machine code: level 6 would take four times as long to save a tenth of the size.
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
@@ -223,7 +219,7 @@ def pack(tree: Path, file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    # Of the uncompressed contents, because versions of zlib compress differently.
+    # The digest of the uncompressed contents, because versions of zlib compress differently.
     with gzip.open(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -285,13 +281,13 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return the packages of this library that no job imports. With the extra `cli`, a job can run `doctor`."""
+    """Return this library's packages that jobs do not need. With the extra `cli`, jobs keep the tools, to be able to run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 
 def _strip(target: Path) -> None:
-    """Remove what is not for the cluster."""
-    # Scripts contain the path of this machine's interpreter; these files contain its directories or the installer.
+    """Remove files that the cluster does not need."""
+    # Scripts contain the path of this machine's interpreter, and the files of `*.dist-info` its directories or the installer's name.
     for name in ("bin", *_left_out(target)):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
@@ -301,10 +297,10 @@ def _strip(target: Path) -> None:
 
 
 def _sorted(exported: str, root: Path, platform: PythonPlatform) -> tuple[list[str], list[Path]]:
-    """Return the requirements with hashes, and the directories and archives to build wheels from.
+    """Split requirements into those with hashes, and the directories and archives to build wheels from.
 
-    `root` has the lock: paths in `exported`, the output of `uv export`, are relative to it. Raises PackagingError if a
-    dependency comes from git.
+    `exported` is the output of `uv export`; its paths are relative to `root`, the directory of the lock file. Raises PackagingError
+    if a dependency comes from git.
     """
     locked: list[str] = []
     sources: list[Path] = []
@@ -358,7 +354,7 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # The project's build backend is not locked, so it must not see credentials. VIRTUAL_ENV would only cause a warning of uv.
+    # The project's build backend is not locked, so it must not see credentials. VIRTUAL_ENV would only make uv print a warning.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,

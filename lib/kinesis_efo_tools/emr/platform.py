@@ -18,13 +18,10 @@ from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target
 
 
 class Platform(ABC):
-    """Access to a target through EMR's API.
-
-    Every method raises `PlatformError` if EMR refuses or cannot be reached.
-    """
+    """Access to a target through its API. Every method raises `PlatformError` if the API rejects a call or cannot be reached."""
 
     operation = "StartJobRun"
-    """The operation that submits a job."""
+    """The API operation that submits a job."""
 
     def __init__(self, target: Target, client: Any) -> None:
         self.target = target
@@ -39,13 +36,13 @@ class Platform(ABC):
         """Create the request that submits a job."""
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Create the same request as Step Functions and EventBridge Scheduler write it: names of parameters begin with a capital."""
+        """Create the same request in the form of Step Functions and EventBridge Scheduler, with capitalized parameter names."""
         shape = self._client.meta.service_model.operation_model(self.operation).input_shape
         capitalized: dict[str, Any] = _capitalized(self.request(job), shape)
         return capitalized
 
     def same(self, run: JobRun, job: Job) -> bool:
-        """Whether a run does exactly the same as a job. Name and fingerprint do not prove that, because they can be copied."""
+        """Whether a run executes exactly this job. Comparing name and fingerprint is not enough, because they can be copied."""
         request = self.request(job)
         return run.command == command(
             request["executionRoleArn"], request["jobDriver"], request.get("configurationOverrides")
@@ -61,19 +58,19 @@ class Platform(ABC):
 
     @abstractmethod
     def runs(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name, newest first. Ended ones may lack fingerprint and marker, and EMR deletes them after a time."""
+        """List the runs with a name, newest first. Some fields may be missing (unlike in `live`). EMR deletes ended runs after a time."""
 
     @abstractmethod
     def cancel(self, run: JobRun, grace: int) -> None:
-        """Ask EMR to end a run. `grace` is the seconds for it to end by itself, if EMR grants any; 0 for none."""
+        """Ask EMR to end a run. `grace` is the number of seconds for the run to end by itself, if the target supports that; 0 for none."""
 
     def live(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name that have not ended, newest first."""
+        """List the runs with a name that have not ended, newest first and with all fields."""
         return [run for run in self.runs(name) if not run.state.ended]
 
     @contextmanager
     def refusals(self, action: str) -> Iterator[None]:
-        """Turn the SDK's errors into `PlatformError`."""
+        """Convert the SDK's errors to `PlatformError`."""
         try:
             yield
         except ClientError as error:
@@ -92,7 +89,7 @@ class Platform(ABC):
 
 
 def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
-    """Return the command and role of a run as text, without its token, in which two runs of one job differ."""
+    """Return the command and role of a run as text, without the token, which differs between runs of the same job."""
     given = {name: value for name, value in driver.items() if value}
     text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
     return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
@@ -134,4 +131,4 @@ STATES = {
     **dict.fromkeys(("CANCELLED", "STOPPED"), JobRunState.STOPPED),
     **dict.fromkeys(("FAILED", "INTERRUPTED", "TIMEOUT", "ERROR", "EXPIRED"), JobRunState.FAILED),
 }
-"""The states by their names in EMR's APIs: of steps, of EMR Serverless, of EMR on EKS and of Glue."""
+"""The states by their names in the APIs of EMR steps, EMR Serverless, EMR on EKS and Glue."""

@@ -1,4 +1,4 @@
-"""Names of environments: `dev`, or `lake.dev` for `dev` of project `lake`. Names in AWS begin with the project."""
+"""Environment names: `dev`, or `lake.dev` for `dev` in project `lake`. Names of AWS resources begin with the project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Schedules of EventBridge Scheduler, each of which regularly starts the job of an application on EMR Serverless.
+"""EventBridge Scheduler schedules, which regularly start applications' jobs on EMR Serverless.
 
-Terraform declares their group and their role. The schedules themselves are made when a job is submitted, because they contain the
-location of the packed archive.
+Terraform declares the schedule group and the role. The schedules themselves are created when a job is submitted, because they contain
+the location of the job's archive.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.errors import PlatformError
 
 EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
-"""Placeholder that Scheduler replaces by a new id each time ("Context attributes")."""
-_RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # a later one starts the next run anyway
+"""Placeholder that Scheduler replaces with a new ID for each invocation ("Context attributes")."""
+_RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # later, the next run starts anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The schedule of an application's job.
 
-    `expression` is like `rate(15 minutes)` or `cron(0 6 * * ? *)`, the latter in `time_zone`. Its name is the
-    application's.
+    `name` is the application's name. `expression` is, for example, `rate(15 minutes)`, or `cron(0 6 * * ? *)` in `time_zone`.
     """
 
     group: str
@@ -38,10 +37,7 @@ class Schedule:
     role_arn: str
 
     def request(self, start: Mapping[str, Any]) -> dict[str, Any]:
-        """Create the request that creates or updates the schedule.
-
-        `start` is the input of the call that starts the job.
-        """
+        """Create the request that creates or updates the schedule. `start` is the StartJobRun input."""
         partition = self.role_arn.split(":")[1]
         return {
             "GroupName": self.group,
@@ -60,7 +56,7 @@ class Schedule:
 
 
 class Change(StrEnum):
-    """What was done with a schedule."""
+    """How `Schedules.put` changed a schedule."""
 
     CREATED = "created"
     UPDATED = "updated"
@@ -68,16 +64,13 @@ class Change(StrEnum):
 
 
 class Schedules:
-    """Access to EventBridge Scheduler.
-
-    Every method raises `PlatformError` if Scheduler refuses or cannot be reached.
-    """
+    """Access to EventBridge Scheduler. Every method raises `PlatformError` if Scheduler rejects a call or cannot be reached."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     def put(self, schedule: Schedule, start: Mapping[str, Any]) -> Change:
-        """Create a schedule, or update it if it differs. `start` is the input of the call that starts the job."""
+        """Create a schedule, or update it if it differs. `start` is the StartJobRun input."""
         wanted = schedule.request(start)
         with _refusals("set", schedule.group, schedule.name):
             found = self._find(schedule.group, schedule.name)
@@ -109,7 +102,7 @@ class Schedules:
 
 @contextmanager
 def _refusals(action: str, group: str, name: str) -> Iterator[None]:
-    """Turn the SDK's errors into `PlatformError`."""
+    """Convert the SDK's errors to `PlatformError`."""
     try:
         yield
     except (BotoCoreError, ClientError) as error:

@@ -10,12 +10,12 @@ from kinesis_efo_tools.emr.platform import STATES, Platform, command, newest_fir
 from kinesis_efo_tools.emr.schedules import EXECUTION_ID
 from kinesis_efo_tools.emr.target import JobRun, Site
 
-_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more; from 1 to 10 ("Job resiliency")
-_GRACE: Final = (15, 1800)  # seconds, least and most ("Job cancellation with grace period")
+_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more failures; allowed: 1 to 10 ("Job resiliency")
+_GRACE: Final = (15, 1800)  # minimum and maximum seconds ("Job cancellation with grace period")
 
 
 class Serverless(Platform):
-    """An application of EMR Serverless."""
+    """An EMR Serverless application."""
 
     def site(self) -> Site:
         with self.refusals("look at the EMR Serverless application"):
@@ -58,7 +58,7 @@ class Serverless(Platform):
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:
-        """Create the same request for EventBridge Scheduler: each run has its own token."""
+        """Create the same request for EventBridge Scheduler, which sets a new token for each run."""
         return {**self.parameters(job), "ClientToken": EXECUTION_ID}
 
     def submit(self, job: Job) -> str:
@@ -105,11 +105,11 @@ class Serverless(Platform):
         )
 
     def live(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name that have not ended. Looks up each run, because the list has less data."""
+        """List the runs with a name that have not ended. Looks up each run, because the list lacks some fields."""
         return [self.run(run.id) for run in super().live(name)]
 
     def cancel(self, run: JobRun, grace: int) -> None:
-        """Cancel a run: the driver gets SIGTERM, and `grace` seconds to end its micro-batch."""
+        """Cancel a run: the driver receives SIGTERM and has `grace` seconds to finish its micro-batch."""
         seconds = min(max(grace, _GRACE[0]), _GRACE[1]) if grace else 0
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(

@@ -1,4 +1,4 @@
-"""Submits a job: plans it from the user's request, checks it, replaces live runs, uploads its files and starts it."""
+"""Submits a job: plans it from the user's request, checks it, stops live runs to be replaced, uploads its files and starts it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kinesis_efo_tools.emr.target import JobRun, Site, TargetKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """The user's request to run a job. `arguments` are those of the program, without the manifest."""
+    """The user's request to run a job. `arguments` are passed to the program; `--manifest` is added if it is missing."""
 
     manifest: Manifest
     location: str
@@ -56,9 +56,13 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """EMR's state before a job is submitted.
+    """What EMR reports before a job is submitted.
 
-    `site` is None if EMR's description could not be read. `unknown` has a sentence for each part that could not be read.
+    Attributes:
+        site: Description of the target; None if it could not be read.
+        known: All runs of the application, newest first.
+        live: The runs that have not ended.
+        unknown: A sentence for each part that could not be read.
     """
 
     site: Site | None
@@ -68,9 +72,9 @@ class Situation:
 
 
 def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
-    """Get the target and the runs of an application from EMR.
+    """Get EMR's description of the target and the runs of an application.
 
-    With `tolerant`, a failed call does not raise PlatformError: `unknown` gets a sentence about it.
+    If a call fails, raises PlatformError; with `tolerant`, adds a sentence to `Situation.unknown` instead.
     """
     site: Site | None = None
     known: Sequence[JobRun] = ()
@@ -94,8 +98,9 @@ def look(platform: Platform, name: str, *, tolerant: bool = False) -> Situation:
 def plan(request: JobRequest, kind: TargetKind, store: Store, previous: Sequence[JobRun]) -> Job:
     """Create a job from a request.
 
-    `previous` has earlier runs, newest first. The token depends on the last one: submitting the job twice starts one run, and submitting it
-    after the end of that run starts another. Raises UsageError if a setting cannot be passed to EMR, or the role is missing.
+    `previous` has earlier runs, newest first. The job's token depends on the newest one: two submissions at the same time start one run,
+    and a submission after the end of that run starts another. Raises UsageError if a setting cannot be passed to EMR, or the role is
+    missing.
     """
     if kind not in (TargetKind.CLUSTER, TargetKind.GLUE) and not request.role_arn:
         raise UsageError(f"--execution-role is missing: a job on {kind} runs with a role of its own")
@@ -149,10 +154,9 @@ async def refusals(
     clock: Clock,
     replacing: bool,
 ) -> list[str]:
-    """Check a job before it is submitted; returns a sentence for each reason why it would not work.
+    """Check a job before it is submitted; returns a sentence for each reason why it must not be submitted.
 
-    `site` is None if unknown; `live` has runs that have not ended, and `replacing` says whether they will be stopped
-    first.
+    `site` is None if unknown. `live` has the runs that have not ended; if `replacing`, they will be stopped first.
     """
     reasons: list[str] = []
     if site is not None:
@@ -191,8 +195,8 @@ async def make_room(
 ) -> list[JobRun]:
     """Stop the live runs of an application, and wait until its leases are free.
 
-    Returns the ended runs. `grace` and `lease_seconds` are seconds; `mark` is that of `following.stop`. Raises
-    StillRunningError if a run does not end, or a worker still renews leases.
+    Returns the runs, which have ended. `grace` and `mark` are passed to `following.stop`; `lease_seconds` is the lease
+    timeout. Raises StillRunningError if a run does not end, or a worker still renews leases.
     """
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):
@@ -204,9 +208,9 @@ async def make_room(
 
 
 def submit(job: Job, platform: Platform, store: Store, request: JobRequest, remark: Callable[[str], None]) -> str:
-    """Upload missing files of a job to S3, and submit it.
+    """Upload missing files of a job to S3, and submit the job.
 
-    Returns the id of its run. `remark` receives a line for each file. Raises PlatformError if S3 or EMR refuses.
+    Returns the ID of the run. `remark` is called with a line for each file. Raises PlatformError if S3 or EMR rejects a call.
     """
     upload(store, request, remark)
     return platform.submit(job)
@@ -215,7 +219,7 @@ def submit(job: Job, platform: Platform, store: Store, request: JobRequest, rema
 def upload(store: Store, request: JobRequest, remark: Callable[[str], None]) -> None:
     """Upload missing files of a job to S3.
 
-    `remark` receives a line for each file. Raises PlatformError if S3 refuses.
+    `remark` is called with a line for each file. Raises PlatformError if S3 rejects a call.
     """
     for artifact in (request.archive, request.program):
         size = artifact.path.stat().st_size / 1e6

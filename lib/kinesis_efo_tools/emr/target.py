@@ -1,4 +1,4 @@
-"""Targets, on which jobs run, and runs of jobs with their states, for all kinds of targets."""
+"""Targets (where jobs run) and job runs with their states, in a common form for all kinds of targets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TargetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster on EC2, an application of EMR Serverless, a virtual cluster on EKS, or a job of Glue.
+    """Where a job runs: an EMR cluster on EC2, an EMR Serverless application, an EMR on EKS virtual cluster, or a Glue job.
 
     >>> Target.parse("serverless:00f1abcdefgh2025")
     Target(kind=<TargetKind.SERVERLESS: 'serverless'>, id='00f1abcdefgh2025')
@@ -74,16 +74,16 @@ class JobRun:
     """A run of a job on EMR.
 
     Attributes:
-        id: EMR's id of the run.
-        name: Its name, the same for all runs of an application.
-        state: Its state.
-        told: EMR's name for the state, and EMR's reason if it gives one.
-        created: When it was submitted.
-        fingerprint: Fingerprint of its job (`Job.fingerprint`); empty if another tool submitted it.
-        marker: S3 URI of its stop marker; empty if EMR stops it.
-        logs: Locations of its logs.
-        scheduled: Whether its job has a schedule.
-        command: Its command (`platform.command`); `Platform.same` compares it.
+        id: EMR's ID of the run.
+        name: Name of the run, the same for all runs of an application.
+        state: State of the run.
+        told: EMR's name for the state, followed by EMR's reason if there is one.
+        created: Time of the submission.
+        fingerprint: Fingerprint of the job (`Job.fingerprint`); empty if another tool submitted it.
+        marker: S3 URI of the stop marker; empty if EMR itself can stop the run gracefully.
+        logs: Locations of the logs.
+        scheduled: Whether the job has a schedule.
+        command: Command and role of the run as text (`platform.command`), which `Platform.same` compares.
     """
 
     id: str
@@ -103,11 +103,11 @@ class Site:
     """EMR's description of a target.
 
     Attributes:
-        release_label: Its release; empty if the job chooses it (EKS).
-        spark: Version of Spark; empty if unknown.
+        release_label: EMR release or Glue version; empty if each job chooses it (EKS).
+        spark: Spark version; empty if unknown.
         architecture: `x86_64` or `arm64`; empty if unknown.
-        logs: S3 location of its logs; empty if the job chooses it.
-        faults: Reasons why no job can be submitted now, as sentences.
+        logs: S3 location of the logs; empty if each job chooses it.
+        faults: A sentence for each reason why no job can be submitted now.
     """
 
     release_label: str

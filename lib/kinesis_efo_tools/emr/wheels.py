@@ -1,4 +1,4 @@
-"""Packs installed packages as wheels again, in one zip file: what Glue 5 and later install without a package index.
+"""Repacks installed packages as wheels in one zip file, which Glue 5 and later install without a package index.
 
 Source: AWS Glue, "Using Python libraries with AWS Glue", appendix A: `wheels/requirements.txt` and the wheels beside it.
 """
@@ -17,15 +17,15 @@ from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 SUFFIX: Final = ".gluewheels.zip"
-"""What the file's name must end in, so that Glue unpacks it."""
+"""Suffix that the zip file's name must have, so that Glue unpacks the wheels."""
 _INSTALLERS: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def pack_wheels(tree: Path, file: Path, left_out: tuple[str, ...], described: Mapping[str, Any]) -> str:
-    """Write the packages that are installed in a directory, without the modules in `left_out`.
+    """Write the packages that are installed in `tree` as wheels to a zip file, without the modules in `left_out`.
 
-    `described` is stored in the zip file's comment, with the digest. Returns the digest: a SHA-256 of all contents, in hex.
+    `described` is stored in the zip file's comment, together with the digest. Returns the digest: a SHA-256 of all contents, in hex.
     """
     digest, requirements = hashlib.sha256(), []
     with ZipFile(file, "w", ZIP_STORED) as outer:
@@ -40,14 +40,14 @@ def pack_wheels(tree: Path, file: Path, left_out: tuple[str, ...], described: Ma
 
 
 def read_wheels(file: Path) -> dict[str, Any]:
-    """Return the data that `pack_wheels` stored in the comment."""
+    """Return the data that `pack_wheels` stored in the zip file's comment."""
     with ZipFile(file) as outer:
         found: dict[str, Any] = json.loads(outer.comment)
     return found
 
 
 def _wheel(tree: Path, information: Path, left_out: tuple[str, ...]) -> tuple[str, bytes, str]:
-    """Return the name, contents and record of a wheel."""
+    """Build the wheel of an installed package; returns its file name, its contents and its RECORD."""
     tags = Parser().parsestr((information / "WHEEL").read_text(encoding="utf-8")).get_all("Tag", [])
     tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*(each.split("-") for each in tags), strict=True))
     rows, written = [], io.BytesIO()

@@ -21,7 +21,7 @@ ON_DEMAND_SHARDS = 4
 
 
 def create_stream(kinesis: Kinesis, params: Params) -> Params:
-    """CreateStream. An on-demand stream starts with 4 shards."""
+    """Handle a CreateStream request. An on-demand stream starts with 4 shards."""
     mode = params.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
     count = params.get("ShardCount")
     if mode == "ON_DEMAND":
@@ -43,13 +43,13 @@ def create_stream(kinesis: Kinesis, params: Params) -> Params:
 
 
 def delete_stream(kinesis: Kinesis, params: Params) -> Params:
-    """DeleteStream."""
+    """Handle a DeleteStream request."""
     kinesis.delete_stream(kinesis.stream(params), with_consumers=params.get("EnforceConsumerDeletion", False))
     return {}
 
 
 def list_streams(kinesis: Kinesis, params: Params) -> Params:
-    """ListStreams."""
+    """Handle a ListStreams request."""
     after = params.get("ExclusiveStartStreamName") or _token(params, "streams").get("after", "")
     limit = params.get("Limit", 100)
     left = [stream for name, stream in sorted(kinesis.streams.items()) if name > after]
@@ -74,7 +74,7 @@ def list_streams(kinesis: Kinesis, params: Params) -> Params:
 
 
 def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
-    """DescribeStreamSummary."""
+    """Handle a DescribeStreamSummary request."""
     stream = kinesis.stream(params)
     return {
         "StreamDescriptionSummary": _describe(stream)
@@ -91,7 +91,7 @@ def describe_stream_summary(kinesis: Kinesis, params: Params) -> Params:
 
 
 def describe_stream(kinesis: Kinesis, params: Params) -> Params:
-    """DescribeStream."""
+    """Handle a DescribeStream request."""
     stream = kinesis.stream(params)
     after, limit = params.get("ExclusiveStartShardId", ""), params.get("Limit", 100)
     left = [shard for shard in stream.shards.values() if shard.id > after]
@@ -117,7 +117,7 @@ def _describe(stream: Stream) -> Params:
 
 
 def _hours(seconds: float) -> float:
-    # Whole hours, as in the real service, unless a test has set a retention period of a fraction of an hour.
+    # A whole number, as in the real service, unless a test has set a fraction of an hour.
     hours = seconds / HOUR
     return int(hours) if hours.is_integer() else hours
 
@@ -126,7 +126,7 @@ def _hours(seconds: float) -> float:
 
 
 def list_shards(kinesis: Kinesis, params: Params) -> Params:
-    """ListShards, with all shard filters and pagination."""
+    """Handle a ListShards request. Supports all shard filters and pagination."""
     if "NextToken" in params:
         clash = [
             name
@@ -195,7 +195,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
 
 
 def split_shard(kinesis: Kinesis, params: Params) -> Params:
-    """SplitShard."""
+    """Handle a SplitShard request."""
     stream = _reshardable(kinesis, params)
     shard_id, at = params["ShardToSplit"], _hash_key(params["NewStartingHashKey"])
     stream.check_split(shard_id, at)
@@ -205,7 +205,7 @@ def split_shard(kinesis: Kinesis, params: Params) -> Params:
 
 
 def merge_shards(kinesis: Kinesis, params: Params) -> Params:
-    """MergeShards."""
+    """Handle a MergeShards request."""
     stream = _reshardable(kinesis, params)
     first, second = params["ShardToMerge"], params["AdjacentShardToMerge"]
     stream.check_merge(first, second)
@@ -214,7 +214,7 @@ def merge_shards(kinesis: Kinesis, params: Params) -> Params:
 
 
 def update_shard_count(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateShardCount. The target must be between half and double the current count."""
+    """Handle an UpdateShardCount request. The target must be between half and double the current count."""
     stream = _reshardable(kinesis, params)
     current, target = len(stream.open_shards), params["TargetShardCount"]
     if target > 2 * current or target < (current + 1) // 2:
@@ -250,7 +250,7 @@ def _hash_key(text: str) -> int:
 
 
 def register_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
-    """RegisterStreamConsumer."""
+    """Handle a RegisterStreamConsumer request."""
     stream = kinesis.stream({"StreamARN": params["StreamARN"]})
     stream.check_active()
     consumer = kinesis.register_consumer(stream, params["ConsumerName"], dict(params.get("Tags", {})))
@@ -258,18 +258,18 @@ def register_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
 
 
 def deregister_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
-    """DeregisterStreamConsumer."""
+    """Handle a DeregisterStreamConsumer request."""
     kinesis.deregister_consumer(kinesis.consumer_named(params))
     return {}
 
 
 def describe_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
-    """DescribeStreamConsumer."""
+    """Handle a DescribeStreamConsumer request."""
     return {"ConsumerDescription": kinesis.consumer_named(params).describe(with_stream=True)}
 
 
 def list_stream_consumers(kinesis: Kinesis, params: Params) -> Params:
-    """ListStreamConsumers."""
+    """Handle a ListStreamConsumers request."""
     stream = kinesis.stream({"StreamARN": params["StreamARN"]})
     after, limit = _token(params, "consumers").get("after", ""), params.get("MaxResults", 100)
     left = [consumer for name, consumer in sorted(stream.consumers.items()) if name > after]
@@ -289,7 +289,7 @@ def _token(params: Params, kind: str) -> Params:
 
 
 def create_queue(kinesis: Kinesis, params: Params) -> Params:
-    """CreateQueue. Its parameters are checked here, because botocore's service model has the operation only since 1.44."""
+    """Handle a CreateQueue request. Its parameters are checked here, because botocore's service model has the operation only since 1.44."""
     configured = params.get("StreamConfigurationList") or []
     if len(configured) != 1 or not params.get("QueueName"):
         raise invalid("QueueName, and one StreamConfiguration, must be provided.")
@@ -299,7 +299,7 @@ def create_queue(kinesis: Kinesis, params: Params) -> Params:
 
 
 def delete_queue(kinesis: Kinesis, params: Params) -> None:
-    """DeleteQueue."""
+    """Handle a DeleteQueue request."""
     for stream in kinesis.streams.values():
         for name in stream.queues:
             if _queue(stream, name)["QueueARN"] == params.get("QueueARN"):

@@ -188,7 +188,7 @@ class LocalAws:
             The number of rows.
 
         Raises:
-            ClientError: There is no such stream, or a record is too large.
+            ClientError: The stream does not exist, or a record is too large.
             TimeoutError: Kinesis does not accept all records in time.
 
         Example:
@@ -213,7 +213,7 @@ class LocalAws:
 
         Raises:
             RuntimeError: The server is not running.
-            AwsError: There is no such stream.
+            AwsError: The stream does not exist.
 
         Example:
             >>> with LocalAws() as aws:
@@ -344,7 +344,7 @@ class LocalAws:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Record errors, which `stop` raises later: they must not prevent the rest of the server from stopping."""
+        """Record errors of writing the data directory: `stop` raises them later, after the rest of the server has stopped."""
         try:
             yield
         except (OSError, BotoCoreError, ClientError) as error:

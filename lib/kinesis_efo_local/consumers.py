@@ -115,7 +115,7 @@ class Consumer:
         return self._rates[shard_id]
 
     def describe(self, *, with_stream: bool) -> dict[str, Any]:
-        """Return the description of the consumer in API responses."""
+        """Describe the consumer in the format of API responses."""
         shown: dict[str, Any] = {
             "ConsumerARN": self.arn,
             "ConsumerCreationTimestamp": self.created_at,

@@ -48,7 +48,7 @@ class LocalApplication:
         name: Name of the application and of its consumers.
         streams: The streams that it reads.
         environment: Name of the environment in the manifest.
-        lease_table: Name of the lease table; None for the name that `infra` would choose.
+        lease_table: Name of the lease table; None for `kinesis-efo-<environment>-<name>`.
     """
 
     name: str

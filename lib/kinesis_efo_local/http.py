@@ -20,7 +20,7 @@ class Incoming:
     """A complete request.
 
     `path` is the path and query as sent, still escaped. `headers` does not contain HTTP/2 pseudo-headers; the host is always in `Host`.
-    `body` is not decoded, for example if the client has compressed it.
+    `body` is as sent, so it may be compressed.
     """
 
     method: str

@@ -84,7 +84,7 @@ class Http2(asyncio.Protocol):
         self._streams[1] = _Stream(self, 1, request)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server's settings, and serve an upgraded request. asyncio calls this and the following methods of a protocol."""
+        """Send the server's settings, and serve an upgraded request. Called by asyncio, like the other methods of `asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         if not self._initiated:
@@ -132,7 +132,7 @@ class Http2(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue writing: the socket's buffer has space again."""
         self._paused = False
-        # Later, because asyncio cannot handle a write that fails within this callback.
+        # Deferred, because asyncio cannot handle a write that fails within this callback.
         self._pump_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -17,7 +17,7 @@ class Bucket:
         self._at = now
 
     def delay(self, cost: float, now: float) -> float:
-        """Seconds until `cost` may be taken; 0.0 if it may be taken now."""
+        """Seconds until `cost` tokens can be taken; 0.0 if they can be taken now."""
         self._tokens = min(self.rate, self._tokens + max(0.0, now - self._at) * self.rate)
         self._at = now
         missing = min(cost, self.rate) - self._tokens
@@ -25,5 +25,5 @@ class Bucket:
         return missing / self.rate if missing > self.rate * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:
-        """Take `cost`. Call `delay` first."""
+        """Take `cost` tokens. Call `delay` first."""
         self._tokens -= cost

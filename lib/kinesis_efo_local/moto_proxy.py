@@ -124,7 +124,7 @@ class MotoProxy:
                 content = await answer.read()
                 if content.startswith(_PAGE):
                     raise _refusal(request, service, self._raised)
-                # moto's CORS headers would allow requests from web pages of any origin.
+                # Drop moto's CORS headers, which would allow requests from web pages of any origin.
                 kept = [
                     (name, value)
                     for name, value in answer.headers.items()

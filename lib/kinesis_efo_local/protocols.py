@@ -17,7 +17,7 @@ _RPC = re.compile(r"/service/[^/]+/operation/([^/?]+)")
 
 
 def operation_of(request: Incoming) -> str:
-    """Name of a request's operation, or its method and path if the request names no operation."""
+    """Name of a request's operation, or its method and path if the request does not contain the name."""
     if target := request.headers.get("X-Amz-Target"):
         return target.rpartition(".")[2]
     if named := _RPC.search(request.path):

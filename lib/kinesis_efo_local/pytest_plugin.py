@@ -49,7 +49,7 @@ class LocalKinesis:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the fixtures."""
+    """Register the markers `kinesis_efo` and `kinesis`."""
     config.addinivalue_line("markers", _MARKER)
     config.addinivalue_line("markers", "kinesis: the former name of `kinesis_efo`")
 
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kinesis_efo_local_aws() -> Iterator[LocalAws]:
-    """The local AWS. The environment makes every AWS SDK of this process and its children use it."""
+    """The local AWS. Environment variables make every AWS SDK of this process and its children use it."""
     from kinesis_efo_local import LocalAws, Settings
 
     _refuse_running_spark()
@@ -82,14 +82,14 @@ def kinesis_efo_local_aws() -> Iterator[LocalAws]:
 
 @pytest.fixture(scope="session")
 def local_aws(kinesis_efo_local_aws: LocalAws) -> LocalAws:
-    """The former name of `kinesis_efo_local_aws`."""
+    """Deprecated name of `kinesis_efo_local_aws`."""
     warnings.warn("the fixture local_aws is kinesis_efo_local_aws now", DeprecationWarning, stacklevel=1)
     return kinesis_efo_local_aws
 
 
 @pytest.fixture
 def kinesis(kinesis_efo_streams: LocalKinesis) -> LocalKinesis:
-    """The former name of `kinesis_efo_streams`."""
+    """Deprecated name of `kinesis_efo_streams`."""
     warnings.warn("the fixture kinesis is kinesis_efo_streams now", DeprecationWarning, stacklevel=1)
     return kinesis_efo_streams
 

@@ -42,7 +42,7 @@ def cursor_for(stream: Stream, shard: Shard, position: dict[str, Any], now: floa
 
 
 def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any]) -> dict[str, Any]:
-    """GetShardIterator."""
+    """Handle a GetShardIterator request."""
     stream = kinesis.stream(params)
     shard = stream.shard(params["ShardId"])
     position = {
@@ -57,7 +57,7 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any]) -> dict[str, An
 
 
 def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
-    """GetRecords. Returns encoded JSON, because the records are stored as JSON."""
+    """Handle a GetRecords request. Returns encoded JSON, because the records are stored as JSON."""
     now = kinesis.now()
     iterator = open_token(params["ShardIterator"])
     if iterator is None or set(iterator) != {"stream", "created", "shard", "cursor", "issued", "reader"}:

@@ -37,7 +37,7 @@ class Settings:
         trace_length: Number of calls that `kinesis.trace` keeps.
         wrong_answers: Comma-separated kinds of wrong answers from GetRecords, SubscribeToShard and ListShards: quiet, behind,
             last-number, empty, no-shards; or all. See `kinesis_efo_local.wrong_answers`.
-        wrong_answers_rate: Probability that an answer that can be wrong is wrong, from 0 to 1.
+        wrong_answers_rate: Probability, from 0 to 1, of a wrong answer where a wrong answer is possible.
         wrong_answers_in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader
             of a shard or one stream.
     """

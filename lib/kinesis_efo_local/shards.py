@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 class Shard:
-    """One shard of a stream. A cursor is an index into all records that it ever received; trimming does not change cursors.
+    """One shard of a stream. A cursor is an index into all records that the shard has ever received; trimming does not change cursors.
 
     Args:
         index: Index of the shard in the stream; never reused.
@@ -66,7 +66,7 @@ class Shard:
         tick: Tick of the creation.
         at: Time of the creation, epoch seconds.
         now: Monotonic seconds, for the rate limits.
-        numbered: Creation time in sequence numbers, epoch seconds; None for the time of `tick`.
+        numbered: Creation time to encode in sequence numbers, epoch seconds; None for the time of `tick`.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Shard:
         return self._trimmed + len(self._records)
 
     def cursor_at(self, number: Parsed, *, after: bool) -> int:
-        """Cursor of the first record at (or after) a sequence number; of the oldest record if the number's record was trimmed."""
+        """Cursor of the first record at a sequence number (or after it, if `after`); of the oldest record if that record was trimmed."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
             at += after or number.continuation
@@ -232,7 +232,7 @@ class Shard:
         return self.numbering.record(self._records[at].tick) if 0 <= at < len(self._records) else None
 
     def standing(self, cursor: int) -> str:
-        """Sequence number to continue from in order to receive the record at a cursor next."""
+        """Sequence number from which a reader continues with the record at a cursor."""
         return self.numbering.continuation(self._records[max(0, cursor - self._trimmed)].tick - 1)
 
     def behind_millis(self, cursor: int, now: float) -> int:
@@ -260,7 +260,7 @@ class Shard:
     # -- descriptions
 
     def describe(self) -> dict[str, Any]:
-        """Return the description of the shard in ListShards responses."""
+        """Describe the shard in the format of ListShards responses."""
         sequence = {"StartingSequenceNumber": self.numbering.record(self.created_tick)}
         if self.closed_tick is not None:
             sequence["EndingSequenceNumber"] = self.numbering.record(self.closed_tick)
@@ -272,7 +272,7 @@ class Shard:
         return shown | dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
 
     def describe_children(self) -> list[dict[str, Any]]:
-        """Return the descriptions of the child shards in the last event of the shard."""
+        """Describe the child shards in the format of a shard's last event."""
         return [
             {"HashKeyRange": child._hash_key_range(), "ParentShards": list(child.parents), "ShardId": child.id}
             for child in self.children

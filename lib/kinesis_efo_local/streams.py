@@ -156,7 +156,7 @@ class Stream:
     # -- records
 
     def shard_for(self, partition_key: str | None, explicit_hash_key: str | None) -> Shard:
-        """Return the open shard for a record: the shard of its keys, or the next one in turn if Kinesis distributes the records."""
+        """Return the open shard for a record: by its keys, or round-robin if Kinesis distributes the stream's records."""
         if self.traits.distributed or partition_key is None:
             return self._open[next(self._turns) % len(self._open)]
         if explicit_hash_key is None:

@@ -15,11 +15,11 @@ from .state import Kinesis
 
 
 class _Cut(Exception):
-    """The connection was cut, so the response cannot be finished."""
+    """Raised after the connection was cut, because the response can no longer be finished."""
 
 
 class _Finished(Exception):
-    """The response should end cleanly now."""
+    """Raised to end the response cleanly."""
 
 
 def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:

@@ -32,12 +32,12 @@ SHARD_METRICS = (
 
 
 def increase_retention(kinesis: Kinesis, params: Params) -> Params:
-    """IncreaseStreamRetentionPeriod."""
+    """Handle an IncreaseStreamRetentionPeriod request."""
     return _retain(kinesis.stream(params), params["RetentionPeriodHours"], longer=True)
 
 
 def decrease_retention(kinesis: Kinesis, params: Params) -> Params:
-    """DecreaseStreamRetentionPeriod. Records older than the new period expire at once."""
+    """Handle a DecreaseStreamRetentionPeriod request. Records older than the new period expire at once."""
     return _retain(kinesis.stream(params), params["RetentionPeriodHours"], longer=False)
 
 
@@ -57,7 +57,7 @@ def _retain(stream: Stream, hours: int, *, longer: bool) -> Params:
 
 
 def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateMaxRecordSize."""
+    """Handle an UpdateMaxRecordSize request."""
     stream = kinesis.stream(params)
     stream.check_active()
     stream.traits.max_record_bytes = params["MaxRecordSizeInKiB"] * 1024
@@ -65,7 +65,7 @@ def update_max_record_size(kinesis: Kinesis, params: Params) -> Params:
 
 
 def update_stream_mode(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamMode. The shards do not change; a provisioned stream always distributes records by their keys."""
+    """Handle an UpdateStreamMode request. The shards do not change; a provisioned stream always distributes records by their keys."""
     stream = kinesis.stream(params)
     stream.check_active()
     mode = params["StreamModeDetails"]["StreamMode"]
@@ -91,7 +91,7 @@ def warm_throughput(mode: str, params: Params) -> int | None:
 
 
 def update_stream_warm_throughput(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamWarmThroughput. The number of shards does not change."""
+    """Handle an UpdateStreamWarmThroughput request. The number of shards does not change."""
     stream = kinesis.stream(params)
     stream.check_active()
     traits, target = stream.traits, warm_throughput(stream.traits.mode, params)
@@ -105,12 +105,12 @@ def update_stream_warm_throughput(kinesis: Kinesis, params: Params) -> Params:
 
 
 def describe_account_settings(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
-    """DescribeAccountSettings. The account has the billing commitment that warm throughput requires."""
+    """Handle a DescribeAccountSettings request. The account has the billing commitment that warm throughput requires."""
     return {"MinimumThroughputBillingCommitment": {"Status": "ENABLED"}}
 
 
 def update_record_distribution_strategy(kinesis: Kinesis, params: Params) -> Params:
-    """UpdateStreamRecordDistributionStrategy. It applies to records that are put from now on."""
+    """Handle an UpdateStreamRecordDistributionStrategy request. The strategy applies to records that are put from now on."""
     stream = kinesis.stream({"StreamARN": params["StreamARN"]})
     stream.check_active()
     if stream.traits.mode != "ON_DEMAND":
@@ -122,12 +122,12 @@ def update_record_distribution_strategy(kinesis: Kinesis, params: Params) -> Par
 
 
 def enable_enhanced_monitoring(kinesis: Kinesis, params: Params) -> Params:
-    """EnableEnhancedMonitoring."""
+    """Handle an EnableEnhancedMonitoring request."""
     return _monitor(kinesis, params, lambda reported, named: reported | named)
 
 
 def disable_enhanced_monitoring(kinesis: Kinesis, params: Params) -> Params:
-    """DisableEnhancedMonitoring."""
+    """Handle a DisableEnhancedMonitoring request."""
     return _monitor(kinesis, params, lambda reported, named: reported - named)
 
 
@@ -145,7 +145,7 @@ def _monitor(kinesis: Kinesis, params: Params, change: Callable[[set[str], set[s
 
 
 def describe_limits(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
-    """DescribeLimits."""
+    """Handle a DescribeLimits request."""
     streams = kinesis.streams.values()
     return {
         "ShardLimit": kinesis.settings.max_shards,
@@ -156,19 +156,19 @@ def describe_limits(kinesis: Kinesis, params: Params) -> Params:  # noqa: ARG001
 
 
 def add_tags_to_stream(kinesis: Kinesis, params: Params) -> Params:
-    """AddTagsToStream."""
+    """Handle an AddTagsToStream request."""
     _add(kinesis.stream(params).traits.tags, params["Tags"])
     return {}
 
 
 def remove_tags_from_stream(kinesis: Kinesis, params: Params) -> Params:
-    """RemoveTagsFromStream."""
+    """Handle a RemoveTagsFromStream request."""
     _remove(kinesis.stream(params).traits.tags, params["TagKeys"])
     return {}
 
 
 def list_tags_for_stream(kinesis: Kinesis, params: Params) -> Params:
-    """ListTagsForStream."""
+    """Handle a ListTagsForStream request."""
     tags = sorted(kinesis.stream(params).traits.tags.items())
     left = [(key, value) for key, value in tags if key > params.get("ExclusiveStartTagKey", "")]
     limit = params.get("Limit", MAX_TAGS)
@@ -176,31 +176,31 @@ def list_tags_for_stream(kinesis: Kinesis, params: Params) -> Params:
 
 
 def tag_resource(kinesis: Kinesis, params: Params) -> Params:
-    """TagResource, for a stream or a consumer."""
+    """Handle a TagResource request for a stream or a consumer."""
     _add(_resource(kinesis, params["ResourceARN"]).tags, params["Tags"])
     return {}
 
 
 def untag_resource(kinesis: Kinesis, params: Params) -> Params:
-    """UntagResource, for a stream or a consumer."""
+    """Handle an UntagResource request for a stream or a consumer."""
     _remove(_resource(kinesis, params["ResourceARN"]).tags, params["TagKeys"])
     return {}
 
 
 def list_tags_for_resource(kinesis: Kinesis, params: Params) -> Params:
-    """ListTagsForResource, for a stream or a consumer."""
+    """Handle a ListTagsForResource request for a stream or a consumer."""
     return {"Tags": _pairs(sorted(_resource(kinesis, params["ResourceARN"]).tags.items()))}
 
 
 def start_stream_encryption(kinesis: Kinesis, params: Params) -> Params:
-    """StartStreamEncryption. A stream that is already encrypted changes to the new key."""
+    """Handle a StartStreamEncryption request. A stream that is already encrypted changes to the new key."""
     stream = _encryptable(kinesis, params)
     kinesis.update(stream, lambda _: _encrypt(stream, params["KeyId"]))
     return {}
 
 
 def stop_stream_encryption(kinesis: Kinesis, params: Params) -> Params:
-    """StopStreamEncryption."""
+    """Handle a StopStreamEncryption request."""
     stream = _encryptable(kinesis, params)
     kinesis.update(stream, lambda _: _encrypt(stream, None))
     return {}
@@ -221,7 +221,7 @@ def _encrypt(stream: Stream, key_id: str | None) -> None:
 
 
 def put_resource_policy(kinesis: Kinesis, params: Params) -> Params:
-    """PutResourcePolicy, for a stream or a consumer; replaces the whole policy."""
+    """Handle a PutResourcePolicy request for a stream or a consumer; replaces the whole policy."""
     resource = _resource(kinesis, params["ResourceARN"])
     _check_policy(params["Policy"], params["ResourceARN"])
     resource.policy = params["Policy"]
@@ -229,12 +229,12 @@ def put_resource_policy(kinesis: Kinesis, params: Params) -> Params:
 
 
 def get_resource_policy(kinesis: Kinesis, params: Params) -> Params:
-    """GetResourcePolicy. Returns an empty policy if there is none."""
+    """Handle a GetResourcePolicy request. Returns an empty policy if there is none."""
     return {"Policy": _resource(kinesis, params["ResourceARN"]).policy or "{}"}
 
 
 def delete_resource_policy(kinesis: Kinesis, params: Params) -> Params:
-    """DeleteResourcePolicy."""
+    """Handle a DeleteResourcePolicy request."""
     resource = _resource(kinesis, params["ResourceARN"])
     if resource.policy is None:
         raise not_found(f"No resource policy found for resource ARN {params['ResourceARN']}.")

@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class PutRecords(msgspec.Struct):
-    """The request of PutRecords."""
+    """A PutRecords request."""
 
     records: list[Entry] = msgspec.field(name="Records")
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
@@ -38,7 +38,7 @@ class PutRecords(msgspec.Struct):
 
 
 class PutRecord(Entry):
-    """The request of PutRecord."""
+    """A PutRecord request."""
 
     stream_name: str | None = msgspec.field(name="StreamName", default=None)
     stream_arn: str | None = msgspec.field(name="StreamARN", default=None)
@@ -48,7 +48,7 @@ class PutRecord(Entry):
 
 
 def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
-    """PutRecord."""
+    """Handle a PutRecord request."""
     ordering = {} if request.after is None else {"SequenceNumberForOrdering": request.after}
     _check_names("PutRecord", request, {"Data": "", "PartitionKey": "k", **ordering})
     size = _check(request, "")
@@ -69,7 +69,7 @@ def put_record(kinesis: Kinesis, request: PutRecord) -> dict[str, Any]:
 
 
 def put_records(kinesis: Kinesis, request: PutRecords) -> dict[str, Any]:
-    """PutRecords. Records that exceed a shard's throughput fail individually; the others are stored."""
+    """Handle a PutRecords request. Records that exceed a shard's throughput fail individually; the others are stored."""
     _check_names("PutRecords", request, {"Records": [{"Data": "", "PartitionKey": "k"}]})
     if not 1 <= len(request.records) <= MAX_PUT_RECORDS:
         raise _broken("records", f"have length between 1 and {MAX_PUT_RECORDS}; got {len(request.records)}")
@@ -118,7 +118,7 @@ def _check_names(operation: str, request: PutRecord | PutRecords, rest: dict[str
 def _check(entry: Entry, path: str) -> int:
     """Check a record against the constraints of the service model, and return the total bytes of its data and key.
 
-    Raises AwsError if a constraint is violated, or the data is not base64. `path` precedes the members' names in messages.
+    Raises AwsError if a constraint is violated, or the data is not base64. `path` is put before member names in error messages.
     """
     if entry.data is None:
         raise _broken(f"{path}data", "not be null")

@@ -23,7 +23,7 @@ MOST_BEHIND_MS: Final = 120_000
 
 
 def parse_kinds(text: str) -> frozenset[str]:
-    """The kinds that a comma-separated list names; `all` stands for all of them.
+    """Parse a comma-separated list of kinds of wrong answers; `all` stands for all kinds.
 
     Raises ValueError if a name is not known.
     """
@@ -37,8 +37,8 @@ class WrongAnswers:
     """Decides which answers are wrong.
 
     Args:
-        kinds: Some keys of `KINDS`.
-        rate: Probability that an answer that can be wrong is wrong, from 0 to 1.
+        kinds: Enabled kinds of wrong answers (keys of `KINDS`).
+        rate: Probability, from 0 to 1, of a wrong answer where a wrong answer is possible.
         in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader of a shard or one stream.
         random: Source of random numbers.
     """

@@ -61,4 +61,4 @@ SCHEMA: Final[dict[str, Any]] = {
         },
     },
 }
-"""The schema, as plain data."""
+"""The JSON Schema of manifests, as a dictionary."""

@@ -1,4 +1,4 @@
-"""Archives, programs and stop markers in S3. Archives and programs are named after their contents."""
+"""Archives, programs and stop markers in S3. The names of archives and programs contain the digest of their contents."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from kinesis_efo_tools.emr.target import Site, Target, TargetKind
 
 
 def consumer_faults(manifest: Manifest, kinesis: Any) -> Iterator[str]:
-    """Check that every consumer can be read from; yields a sentence for each that cannot."""
+    """Check that every consumer exists and is ACTIVE; yields a sentence for each consumer that fails this check."""
     for stream in manifest.streams.values():
         if stream.polled:
             continue
@@ -55,7 +55,7 @@ async def table_faults(store: LeaseStore) -> list[str]:
 
 
 def release_faults(target: Target, site: Site, release_label: str) -> Iterator[str]:
-    """Check that the EMR release has Spark 4; yields a sentence if not.
+    """Check that the target's release has Spark 4; yields a sentence if not.
 
     `release_label` is the release that the job requests; used only on EKS.
     """

@@ -12,8 +12,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.store import LeaseStore
 
-_SCANS: Final = 10  # per lease timeout
-_PATIENCE: Final = 3  # lease timeouts; a worker that renews for longer is not about to end
+_SCANS: Final = 10  # scans per lease timeout
+_PATIENCE: Final = 3  # in lease timeouts; a worker that still renews then is not about to end
 
 
 async def living_owners(

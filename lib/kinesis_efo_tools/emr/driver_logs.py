@@ -36,7 +36,7 @@ class DriverLog:
 
 
 def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
-    """Read the driver log of a run's last attempt. Raises PlatformError if there is no log, or if S3 rejects a call."""
+    """Read the end of the driver log of a run's last attempt. Raises PlatformError if there is no log, or if S3 rejects a call."""
     places = [uri for uri in run.logs if uri.startswith("s3://")]
     with _refusals(" and ".join(places)):
         found = [uri for place in places for uri in _files(s3, place, run)]

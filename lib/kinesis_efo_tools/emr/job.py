@@ -55,7 +55,7 @@ class Job:
     """A job to submit.
 
     Attributes:
-        name: See `job_name`.
+        name: Name of the runs (`job_name`).
         program: S3 URI of the program.
         arguments: Arguments of the program.
         spark: Spark settings.
@@ -151,7 +151,7 @@ def spark_settings(
 
     `given` has the user's settings, which override the defaults. The memory follows from `bufferBytes` and `fetchers` in `arguments`, and
     from `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed to
-    EMR, is reserved for this library, or if the fetchers leave no core for micro-batches.
+    EMR or is set by this library itself, or if the fetchers leave no core for micro-batches.
     """
     settings = {} if kind is TargetKind.GLUE else _settings(kind, archive, arguments, given)
     for name, value in given.items():
@@ -170,7 +170,7 @@ def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: M
     return {
         # A speculative attempt would write its range a second time, unless the sink is transactional.
         "spark.speculation": "false",
-        # Dynamic allocation would remove executors that are idle between micro-batches, although the next one needs them.
+        # Dynamic allocation would remove executors that are idle between micro-batches, although the next micro-batch needs them.
         "spark.dynamicAllocation.enabled": "false",
         "spark.executor.instances": f"{_INSTANCES}",
         "spark.executor.cores": f"{_CORES}",
@@ -181,7 +181,7 @@ def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: M
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
         # At INFO, every micro-batch logs a dozen lines.
         "spark.log.level": "WARN",
-        # A new Python worker then reads its first record 0.7 s earlier.
+        # With this daemon, a new Python worker reads its first record 0.7 s earlier.
         "spark.python.daemon.module": _DAEMON,
         # Executor failures are counted per hour, not since the start.
         "spark.executor.failuresValidityInterval": "1h",

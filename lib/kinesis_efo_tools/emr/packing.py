@@ -119,7 +119,7 @@ class Archive:
 
     @property
     def suffix(self) -> str:
-        """Suffix of the file's name: for Glue, the archive is a zip of wheels."""
+        """Suffix of the file's name: `.tar.gz`, or for Glue, the suffix of a zip of wheels."""
         return SUFFIX if self.path.name.endswith(SUFFIX) else ".tar.gz"
 
     @property
@@ -203,7 +203,7 @@ def read_archive(path: Path) -> Archive:
 
 
 def pack(tree: Path, file: Path) -> str:
-    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on time, place and user.
+    """Write a directory as a reproducible `.tar.gz`: its bytes do not depend on time, path or user.
 
     Returns the SHA-256 of the uncompressed archive, in hex.
     """
@@ -281,7 +281,7 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return this library's packages that jobs do not need. With the extra `cli`, jobs keep the tools, to be able to run `doctor`."""
+    """Return this library's packages that jobs do not need. With the extra `cli`, the tools are kept, because a job can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 

@@ -36,7 +36,7 @@ class Platform(ABC):
         """Create the request that submits a job."""
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Create the same request in the form of Step Functions and EventBridge Scheduler, with capitalized parameter names."""
+        """Create `request`'s result in the form of Step Functions and EventBridge Scheduler, with capitalized parameter names."""
         shape = self._client.meta.service_model.operation_model(self.operation).input_shape
         capitalized: dict[str, Any] = _capitalized(self.request(job), shape)
         return capitalized

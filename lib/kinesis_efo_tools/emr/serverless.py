@@ -58,7 +58,7 @@ class Serverless(Platform):
         return request
 
     def scheduled(self, job: Job) -> dict[str, Any]:
-        """Create the same request for EventBridge Scheduler, which sets a new token for each run."""
+        """Create the request that submits a job for EventBridge Scheduler, which sets a new client token for each run."""
         return {**self.parameters(job), "ClientToken": EXECUTION_ID}
 
     def submit(self, job: Job) -> str:

@@ -1,4 +1,4 @@
-"""Fault injection: lets tests delay, refuse and corrupt responses of the local AWS.
+"""Fault injection: lets tests delay, reject and corrupt responses of the local AWS.
 
 Pass an implementation of `FaultInjection` as `LocalAws(faults=...)`. Its methods run on the server's event loop and must not block.
 """
@@ -98,7 +98,7 @@ class FaultInjection(Protocol):
     """
 
     async def before(self, request: Request) -> None:
-        """Called before each operation. It may await to delay the operation, or raise `AwsError` to refuse it."""
+        """Called before each operation. It may await to delay the operation, or raise `AwsError` to reject it."""
         ...
 
     def frame(self, subscription: Subscription, frame: bytes) -> Iterable[Step]:

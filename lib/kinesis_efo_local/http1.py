@@ -45,7 +45,7 @@ class Http1:
 
     async def end_pushes(self) -> None:
         """End all open event streams."""
-        # For `close`: aiohttp loses track of connections that stay open because their client does not read.
+        # Remember the connections for `close`: aiohttp loses track of a connection if its client has stopped reading.
         if self._runner.server is not None:
             self._last = [connection.transport for connection in self._runner.server.connections]
         pushing = tuple(self._pushing)

@@ -291,7 +291,7 @@ class Http2(asyncio.Protocol):
             self._senders.remove(stream)
 
     def _pump(self) -> None:
-        """Send a slice of each stream, as far as flow control and the socket allow; the next slices follow in a later loop iteration."""
+        """Send a slice of each stream, as far as flow control and the socket allow; a later event loop iteration sends the next slices."""
         sent = False
         for _ in range(len(self._senders)):
             if not self._may_write():

@@ -45,7 +45,7 @@ LOOPBACK = re.compile(
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
-"""STS, S3 and others accept a signature for this many times as long as Kinesis and DynamoDB do."""
+"""Factor for STS, S3 and others, which accept a signature for longer than Kinesis and DynamoDB do."""
 
 
 class Server:

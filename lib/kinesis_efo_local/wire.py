@@ -42,7 +42,7 @@ def _event_headers(kind: str, content_type: str) -> bytes:
 
 _EVENT_HEADERS, _CBOR_EVENT_HEADERS = (_event_headers("SubscribeToShardEvent", each) for each in (_JSON, CBOR))
 INITIAL_RESPONSE = encode_frame(_event_headers("initial-response", _JSON), b"{}")
-_CBOR_INITIAL_RESPONSE = encode_frame(_event_headers("initial-response", CBOR), b"\xa0")  # an empty map
+_CBOR_INITIAL_RESPONSE = encode_frame(_event_headers("initial-response", CBOR), b"\xa0")  # an empty CBOR map
 
 
 def event_payload(

@@ -255,7 +255,7 @@ def _buffer(arguments: Sequence[str]) -> int:
 def _heap_mib(given: Mapping[str, str], name: str, default: int) -> int:
     text = given.get(name, f"{default}m")
     try:
-        # Spark reads a number without a unit as MiB here.
+        # For these settings, Spark reads a number without a unit as MiB.
         return parse_size(f"{text}m" if text.isdigit() else text) // _MIB
     except ValueError:
         raise UsageError(f"--conf {name} must be a size such as 4g; got {text!r}") from None

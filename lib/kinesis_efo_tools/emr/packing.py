@@ -297,7 +297,7 @@ def _strip(target: Path) -> None:
 
 
 def _sorted(exported: str, root: Path, platform: PythonPlatform) -> tuple[list[str], list[Path]]:
-    """Split requirements into those with hashes, and the directories and archives to build wheels from.
+    """Split the requirements into locked ones with hashes, and the directories and archives to build wheels from.
 
     `exported` is the output of `uv export`; its paths are relative to `root`, the directory of the lock file. Raises PackagingError
     if a dependency comes from git.

@@ -109,7 +109,7 @@ class Serverless(Platform):
         return [self.run(run.id) for run in super().live(name)]
 
     def cancel(self, run: JobRun, grace: int) -> None:
-        """Cancel a run: the driver receives SIGTERM and has `grace` seconds to finish its micro-batch."""
+        """Cancel a run: the driver receives SIGTERM and has `grace` seconds (15 to 1,800, or 0) to finish its micro-batch."""
         seconds = min(max(grace, _GRACE[0]), _GRACE[1]) if grace else 0
         with self.refusals("cancel the job run"):
             self._client.cancel_job_run(

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. If a dependency is missing, print how to install it.
-
-    `arguments` is without the program's name; None for those of this process.
-    """
+    """Run the command line with `arguments` (None: `sys.argv[1:]`). If a dependency is missing, print how to install it."""
     try:
         from kinesis_efo_tools.cli.app import main as run
     except ModuleNotFoundError as error:

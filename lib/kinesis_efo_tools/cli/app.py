@@ -1,6 +1,6 @@
-"""The command group: lists the commands, imports each when it is called, and prints errors.
+"""The `kinesis-efo` command group: lists the commands, imports a command when it is called, and prints errors.
 
-A command's module has its Typer app, `app`. It is imported late, so that help and completion are fast.
+Each command's module defines a Typer app named `app`. It is imported late, so that help and completion are fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kinesis_efo_tools.cli.output import name_standard_streams
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command that has not been imported yet."""
+    """A command whose module has not been imported yet."""
 
     module: str
     summary: str
@@ -54,15 +54,15 @@ COMMANDS: Final = {
     "tail": Entry("kinesis_efo_tools.cli.commands.tail", "Print the records of a stream."),
     "top": Entry("kinesis_efo_tools.cli.commands.top", "Watch a live run: what is slow, and why."),
 }
-"""Every command by its name."""
+"""All commands, by name."""
 
 
 _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
-"""The names of types in help, instead of Python's."""
+"""The names that help shows for Python's types."""
 
 
 _FORMER: Final = {"--app": "--application"}
-"""Former names of options, which keep working, with a warning."""
+"""The new names of options by their former names, which still work, with a warning."""
 _HELP: Final = ["-h", "--help"]
 
 
@@ -76,15 +76,15 @@ class LazyGroup(TyperGroup):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command of that name; None if there is none."""
+        """Return the command named `cmd_name`; None if there is none."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
         return TyperCommand(cmd_name, help=entry.summary) if self._listing else load(cmd_name, entry)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command with which the arguments begin. If it does not exist, the error suggests similar names."""
-        names: Any = dict.fromkeys(COMMANDS)  # the search needs only the keys
+        """Return the command that the first argument names. If it does not exist, the error suggests similar names."""
+        names: Any = dict.fromkeys(COMMANDS)  # the suggestions need only the keys
         self.commands = names
         return super().resolve_command(ctx, args)
 
@@ -109,17 +109,17 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command."""
+    """Import a command's module, and return the command under the name `name`."""
     found = typer.main.get_command(importlib.import_module(entry.module).app)
     found.name = name
     for below in getattr(found, "commands", {}).values():
-        # The commands of emr are those of glue, too.
+        # emr and glue share their subcommands, so the examples must name the right group.
         below.epilog = re.sub("kinesis-efo [a-z]+", f"kinesis-efo {name}", below.epilog or "", count=1)
     return readable(found)
 
 
 def readable(command: Any) -> Any:
-    """Set missing metavars of options in the help of a command and its subcommands. Returns the command."""
+    """Prepare the help of a command and its subcommands: unwrap paragraphs, and name the values of options. Returns the command."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     _name_values(command)
@@ -139,7 +139,7 @@ def _name_values(command: Any) -> None:
 
 
 def _type_of(parameter: Any) -> str:
-    # Earlier versions of typer lack this attribute, and write other names.
+    # Earlier versions of typer lack `bare_type`, and show different names.
     return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 
@@ -171,10 +171,7 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. An error becomes one message on stderr and the exit code (`ExitCode`).
-
-    `arguments` is without the program's name; None for those of this process.
-    """
+    """Run the command line with `arguments` (None: `sys.argv[1:]`). An error becomes a message on stderr and an exit code (`ExitCode`)."""
     name_standard_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     own = words.index("--") if "--" in words else len(words)
@@ -188,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.basicConfig(level=logging.DEBUG)
     try:
         with ended_by_interrupt():
-            # In standalone mode, typer prints usage errors in a box.
+            # In standalone mode, typer prints usage errors in a box; with --json, `fail` prints them.
             sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
         if debug:

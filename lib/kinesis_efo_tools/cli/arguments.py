@@ -1,4 +1,4 @@
-"""Options that commands share: which application, and how to reach AWS."""
+"""Options that commands share: the application's manifest, streams and shards, and how to reach AWS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
 
 _LOAD_SECONDS: Final = 30.0
-"""Timeout for a manifest, however slowly the bytes of a response arrive."""
+"""Timeout in seconds for loading a manifest, even if a response keeps arriving slowly."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable for `--manifest`."""
@@ -54,7 +54,7 @@ def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def manifest_option(text: str) -> Any:
-    """Create the option for a manifest."""
+    """Create a `--manifest` option with the help `text`."""
     return typer.Option(
         "--manifest", "-m",
         envvar=MANIFEST_VARIABLE, metavar="LOCATION", help=text, autocompletion=manifest_files,
@@ -80,7 +80,7 @@ StreamsOption: TypeAlias = Annotated[
 
 
 def shard_ids(texts: list[str] | None) -> list[str] | None:
-    """Expand numbers to ids of shards.
+    """Expand shard numbers to shard ids.
 
     >>> shard_ids(["3", "shardId-000000000004"])
     ['shardId-000000000003', 'shardId-000000000004']
@@ -123,9 +123,9 @@ def aws_settings(
         _aws_option("--endpoint-url", "URL", "One endpoint for every AWS service, like AWS_ENDPOINT_URL."),
     ] = None,
 ) -> AwsSettings:
-    """Create the AWS settings from the options. `profile` is set for the whole process.
+    """Return the AWS settings for the options. `profile` applies to the whole process, because it sets AWS_PROFILE.
 
-    Raises UsageError if the options contradict each other, or one is not valid.
+    Raises UsageError if the options contradict each other, or an option is not valid.
     """
     if external_id and not role_arn:
         raise UsageError("--external-id goes with --role-arn: give both")
@@ -158,7 +158,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def whole_seconds(name: str, text: str, default: str) -> Any:
-    """Create an option with a duration. A number, as until 0.2, means seconds, with a warning."""
+    """Create an option for a duration. A number without a unit, as in versions up to 0.2, means seconds, and prints a warning."""
 
     def parse(value: int | str) -> int:
         if isinstance(value, str) and value.isdecimal() and value != "0":
@@ -172,9 +172,9 @@ def whole_seconds(name: str, text: str, default: str) -> Any:
 def load(
     location: str, aws: AwsSettings, streams: list[str] | None = None, *, seconds: float = _LOAD_SECONDS
 ) -> Manifest:
-    """Load the manifest with the given streams; None for all. Takes at most `seconds`.
+    """Load a manifest within `seconds`, and select the given streams (None: all).
 
-    Raises ManifestError if it cannot be loaded or is not valid, UsageError if it lacks a stream.
+    Raises ManifestError if the manifest cannot be loaded or is not valid, UsageError if it lacks one of the streams.
     """
     from kinesis_efo.aws import COMMAND_SECONDS, INTERACTIVE_CONFIG, SyncClients
     from kinesis_efo.aws_errors import describe, is_foreign

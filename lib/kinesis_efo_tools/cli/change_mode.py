@@ -15,8 +15,12 @@ from kinesis_efo_tools.cli.declaring import Group
 class ChangeMode:
     """The options for changing leases.
 
-    `lease_timeout`: seconds without a renewal after which an owner counts as dead. `force`: change leases even if a live worker owns them.
-    `yes`: do not ask for confirmation.
+    Attributes:
+        lease_timeout: Seconds without a renewal after which a lease owner counts as dead.
+        dry_run: Only show the changes.
+        force: Change leases even if a live worker owns them.
+        yes: Do not ask for confirmation.
+        as_json: Print the result as JSON.
     """
 
     lease_timeout: float
@@ -28,7 +32,7 @@ class ChangeMode:
 
 def change_mode(
     *,
-    # A KCL with a failover time of a minute renews every 20 s.
+    # Long enough for KCL: with a failover time of one minute, it renews every 20 s.
     lease_timeout: arguments.TimeoutOption = "30s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     force: Annotated[
@@ -37,7 +41,7 @@ def change_mode(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Change leases without asking.")] = False,
     as_json: output.JsonFlag = False,
 ) -> ChangeMode:
-    """Create the `ChangeMode` from the options."""
+    """Return the options for changing leases."""
     return ChangeMode(arguments.seconds("--lease-timeout", lease_timeout), dry_run, force, yes, as_json)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform, get_
 
 
 class Command(Protocol):
-    """A command with its options."""
+    """A command: an object whose fields are the options."""
 
     def __call__(self) -> None:
         """Carry out the command."""
@@ -22,9 +22,9 @@ C = TypeVar("C", bound=Command)
 
 
 class Group(NamedTuple):
-    """Marks a field that is made from several options, as in `Annotated[AwsSettings, Group(aws_settings)]`.
+    """Marks a field whose value is built from several options, as in `Annotated[AwsSettings, Group(aws_settings)]`.
 
-    `make` has the options as parameters and returns the field's value.
+    `make` has the options as parameters, and returns the field's value.
     """
 
     make: Callable[..., Any]
@@ -46,7 +46,7 @@ def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]
 
 
 def _function(options: type[Command]) -> Callable[..., None]:
-    """Create a function with a parameter for each option, as typer expects."""
+    """Return a function that runs the command, with a parameter for each option, as typer expects."""
     # Groups go last, so that help begins with the command's own options.
     shown = sorted(_options(options), key=lambda each: each[1])
     signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each, _ in shown])
@@ -61,7 +61,7 @@ def _function(options: type[Command]) -> Callable[..., None]:
 
 
 def _parts(make: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Group | None]]:
-    """Return the parameters of a class or function, each with its group, if it has one."""
+    """Return the parameters of a class or function, each with its `Group`, or None."""
     hints = get_type_hints(make, include_extras=True)
     for name, each in inspect.signature(make).parameters.items():
         group = next((mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Group)), None)

@@ -1,6 +1,6 @@
-"""``kinesis-efo doctor``: checks everything that a query of an application needs, from this machine. Changes nothing.
+"""``kinesis-efo doctor``: checks, from this machine, everything that an application's query needs. Does not change anything.
 
-Only ``--subscribe`` subscribes, which would cut off another reader of the consumer; `measuring` guards against that.
+Only ``--subscribe`` opens a subscription, which would disconnect another reader of the consumer; `measuring` prevents that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
     manifest, wrong = await _loaded(location, aws, given.stream) if "://" not in location else (None, None)
     try:
         region = aws.region or (manifest.region if manifest is not None else SyncClients(aws).region)
-    except CALL_ERRORS as error:  # a profile that does not exist
+    except CALL_ERRORS as error:  # for example, the profile does not exist
         return [failed_call(machine.CREDENTIALS, error, ""), *programs], None
     if region is None:
         return [wrong or no_region(location), *programs], None
@@ -59,7 +59,7 @@ async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
 
 
 async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
-    """Load the manifest; returns it, or the finding of its error."""
+    """Load the manifest. Returns the manifest, or a `Finding` with the error."""
     try:
         # In a thread, because loading credentials and the manifest blocks.
         return await asyncio.to_thread(arguments.load, location, aws, streams), None
@@ -75,7 +75,7 @@ def _read(manifest: Manifest) -> Finding:
 
 
 async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[list[Finding], Details | None]:
-    """Create the findings that need a connection to AWS."""
+    """Run the checks that need a connection to AWS."""
     clock, wanted = SystemClock(), given.wanted
     details: Details | None = None
     findings = [
@@ -122,7 +122,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
     try:
         owners = await lease_checkup.owners(access, manifest)
     except (LeaseError, ConfigurationError):
-        # The check of the table reports this.
+        # The lease table check reports this error.
         owners = {}
     now = datetime.now(UTC)
     findings: list[Finding] = []
@@ -136,7 +136,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # The measured stream gets no dry run: it may count against the calls that Kinesis allows, and a real subscription proves more.
+            # No dry run for the measured stream: a dry run may count against Kinesis' call limit, and a real subscription proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += await _key(access, ref)

@@ -1,4 +1,4 @@
-"""Waits for SIGTERM, Ctrl-C or the end of the terminal, in commands that run until then; ends other commands after Ctrl-C."""
+"""Handles signals: some commands run until SIGTERM, Ctrl-C or the end of the terminal; Ctrl-C ends the others."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GRACE_SECONDS: Final = 0.8
 
 @dataclass
 class ForcedEnd:
-    """How the process ends if it still runs a moment after Ctrl-C. A command sets this before its work.
+    """How the process is ended if it is still running a moment after Ctrl-C. A command sets this before it starts to work.
 
     Attributes:
         code: The exit code.
-        handled: How many times Ctrl-C may be pressed before this applies, because the command then completes its work.
+        handled: How many times Ctrl-C does not end the process, because the command handles it and completes its work.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED
@@ -36,10 +36,10 @@ forced_end: Final = ForcedEnd()
 
 @contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Within this context, end the process within a second after Ctrl-C, whatever its threads wait for.
+    """Context manager that ends the process within a second after Ctrl-C, whatever its threads are waiting for.
 
-    Python's own handler runs only when the main thread leaves a system call, and Python waits for worker threads before
-    it exits; neither happens while a name server does not answer.
+    Python runs its own handler only after the main thread's system call returns, and exits only after worker threads have ended. Both can
+    take long, for example if a name server does not respond.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,7 +65,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 class EndRequest(BaseException):
-    """A signal asked the command to end. Not an `Exception` (like KeyboardInterrupt), which SDKs would treat as a failed request."""
+    """Raised if a signal ends the command. Like KeyboardInterrupt, not an `Exception`, which SDKs would treat as a failed request."""
 
 
 class SignalWaiter:
@@ -73,7 +73,7 @@ class SignalWaiter:
 
     def __init__(self) -> None:
         self._raises = False
-        # The main thread runs the handler, but another thread may get the signal, so the main thread waits on a pipe.
+        # Wait on a pipe: the main thread runs the handler, but another thread may receive the signal.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)
@@ -88,7 +88,7 @@ class SignalWaiter:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within this context, a signal raises `EndRequest`."""
+        """Context manager in which a signal raises `EndRequest` immediately."""
         self._raises = True
         try:
             yield

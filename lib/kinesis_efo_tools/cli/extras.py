@@ -1,4 +1,4 @@
-"""Names the extra of this distribution that installs a missing package."""
+"""Reports which extra of kinesis-efo installs a missing package."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from kinesis_efo.errors import ConfigurationError
 
 @contextmanager
 def needed_by(command: str, extra: str) -> Iterator[None]:
-    """Run imports of a command in the body of a `with`.
-
-    Raises ConfigurationError if a package is not installed; the message names the `extra` that installs it.
-    """
+    """Context manager for a command's imports. If a package is missing, raises ConfigurationError naming the `extra` that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:

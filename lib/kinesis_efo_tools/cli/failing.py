@@ -14,7 +14,7 @@ from kinesis_efo_tools.cli.output import OUTPUT, ExitCode
 
 
 class CommandExit(Exception):
-    """Ends a command with an exit code. `message` is the reason, and what to do."""
+    """Ends a command with an exit code. `message` has the reason and what the user should do."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -22,10 +22,9 @@ class CommandExit(Exception):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation before a change.
+    """Ask for confirmation before a change, unless `yes` confirmed it on the command line.
 
-    `question` has no question mark. With `yes`, the change was confirmed on the command line, so this does not ask. Raises CommandExit with
-    `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
+    `question` is without a question mark. Raises CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
     """
     if yes:
         return
@@ -44,12 +43,12 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def fail(error: Exception, *, as_json: bool) -> NoReturn:
-    """End the process because of an error.
+    """Print an error, and raise SystemExit with its exit code.
 
-    An unexpected error is a bug, and is raised again for its traceback; others become SystemExit with their exit code.
+    An unexpected error is a bug: it is raised again, so that Python prints the traceback.
     """
     if isinstance(error, BrokenPipeError) and error.filename == OUTPUT:
-        raise SystemExit(int(ExitCode.FAILED))  # the reader of the pipe has closed it
+        raise SystemExit(int(ExitCode.FAILED))  # the program that read the output has closed the pipe
     kind, code, message = _explained(error)
     document = {"error": {"kind": kind, "exitCode": int(code), "message": message}}
     shown = visible(message, keep="\n")
@@ -66,7 +65,7 @@ def _explained(error: Exception) -> tuple[str, int, str]:
             return kind, ExitCode.USAGE, str(error)
         case KinesisEfoError():
             return kind, ExitCode.FAILED, str(error)
-    if hasattr(error, "format_message"):  # of the parser of the command line
+    if hasattr(error, "format_message"):  # a usage error from the command-line parser
         return "UsageError", error.exit_code, error.format_message()  # type: ignore[attr-defined]
     from kinesis_efo.aws_errors import CALL_ERRORS, describe
     from kinesis_efo_tools.operate.findings import failed_call

@@ -1,4 +1,4 @@
-"""Prints findings, for commands with checks."""
+"""Prints the outcomes of checks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,14 @@ _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "y
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Output below the findings. `data` has additional keys of the JSON; `view` is the same as a table."""
+    """Additional output below the outcomes of checks: `data` has keys for the JSON document, `view` has the same contents as a table."""
 
     data: Mapping[str, Any]
     view: RenderableType
 
 
 def report(as_json: bool, findings: Sequence[Finding], details: Details | None = None) -> None:
-    """Print findings.
-
-    Raises typer.Exit with `ExitCode.FAILED` if a check failed, or none passed. Unknown is not a failure if others
-    passed.
-    """
+    """Print the outcomes of checks. Raises typer.Exit with `ExitCode.FAILED` if a check failed, or if no check passed."""
     counts = {status.value: sum(each.status is status for each in findings) for status in Status}
     data = {
         **counts,

@@ -1,4 +1,4 @@
-"""``kinesis-efo lag``: shows the lag of applications, shard by shard. It opens no subscription."""
+"""``kinesis-efo lag``: shows the lag of applications, shard by shard, without subscribing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def lag(
 
     Args:
         manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line.
-        streams: Logical names of streams; None for all of the manifest.
+        streams: Logical names of streams; None for all in the manifest.
         count: Count up to this many unread records per shard with GetRecords; 0 makes no such calls.
         lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for at most this long.
         aws: Region, endpoint and role.
@@ -95,9 +95,9 @@ class _ApplicationLag:
         self._count = count
 
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
-        """Watch the leases, then measure the lag.
+        """Watch the leases for up to `seconds`, to find out which owners are alive, then measure the lag.
 
-        Watches for `seconds` which owners renew their leases. `waiting` is called if one scan of the table does not show this.
+        `waiting` is called once before the second scan, if one is needed.
         """
         async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)
@@ -120,7 +120,7 @@ class _ApplicationLag:
         for name, shards in listed.found.items():
             ref = manifest.streams[name]
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
-            # In each look, because the stream may have been created again meanwhile.
+            # Identify the stream in every look, because it may have been deleted and created again.
             present = await identified(topology, ref.stream_arn)
             if what := strays(of_stream.values(), present):
                 remarks.append(f"{what}. It does not count here")

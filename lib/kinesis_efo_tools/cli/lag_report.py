@@ -24,16 +24,16 @@ class LagReport:
     """The lag of one application at one moment.
 
     Attributes:
-        application: Its name.
-        at: The moment, epoch seconds.
-        runs: The runs' rows, by stream.
-        states: Whether their owners are alive, by stream.
-        asked: Streams whose run has reported its status.
-        shards: The shards.
-        reported: CloudWatch's lag by stream, milliseconds.
-        remarks: Remarks.
-        missing: The errors of streams that are not shown.
-        queries: The status of a run's queries, if there are several, by stream.
+        application: The application's name.
+        at: The time of the report, in epoch seconds.
+        runs: The runs' rows in the lease table, by stream.
+        states: Whether the runs' owners are alive, by stream.
+        asked: The streams whose run replied to a status request.
+        shards: The lag of each shard.
+        reported: The lag in CloudWatch in milliseconds, by stream.
+        remarks: Messages for the user.
+        missing: The errors of streams that are not shown, by stream.
+        queries: The status of the queries of a run, by stream; a single query that keeps up is left out.
     """
 
     application: str
@@ -49,12 +49,12 @@ class LagReport:
 
     @property
     def behind(self) -> float | None:
-        """The lag of the slowest shard, seconds; None if no lag is known."""
+        """The lag of the slowest shard in seconds; None if no lag is known."""
         return max((row.seconds for row in self.shards if row.seconds is not None), default=None)
 
 
 def within(reports: Sequence[LagReport], threshold: float) -> bool:
-    """Whether all shards are known to be at most `threshold` seconds behind, except those that wait for their parents."""
+    """Whether all shards are known to be at most `threshold` seconds behind, except shards that wait for their parents."""
     rows = [row for report in reports for row in report.shards if row.state is not ReaderState.WAITING]
     return not any(report.missing for report in reports) and all(
         row.seconds is not None and row.seconds <= threshold for row in rows
@@ -62,7 +62,7 @@ def within(reports: Sequence[LagReport], threshold: float) -> bool:
 
 
 def view(reports: Sequence[LagReport], width: int) -> RenderableType:
-    """Format the reports as tables, the slowest shard first. `width` is the columns of the terminal."""
+    """Format the reports as tables, the slowest shard first. `width` is the terminal's width in columns."""
     shape = Shape.of(width)
     parts: list[RenderableType] = []
     for report in reports:
@@ -79,7 +79,7 @@ def _title(report: LagReport) -> Text:
 
 
 def _summary(report: LagReport, shape: Shape) -> list[Text]:
-    """Create a line for each stream: its lag, the slowest shard, and the source of the positions."""
+    """Return a line for each stream: its lag, its slowest shard, and where the positions come from."""
     lines = []
     for stream in sorted({row.key.stream for row in report.shards}):
         rows = [row for row in report.shards if row.key.stream == stream]
@@ -100,7 +100,7 @@ def _summary(report: LagReport, shape: Shape) -> list[Text]:
 
 
 def _whose(report: LagReport, stream: str, worst: ShardLag) -> str:
-    """Name the slowest query, if there are several."""
+    """Return a phrase that names the slowest query; empty unless the stream has several queries."""
     queries = report.queries.get(stream, ())
     if len(queries) < 2:
         return ""
@@ -117,7 +117,7 @@ def _source(report: LagReport, stream: str) -> str:
 
 def _table(report: LagReport, shape: Shape) -> RenderableType:
     rows = sorted(report.shards, key=lambda row: (-1.0 if row.seconds is None else -row.seconds, row.key))
-    # Owners of runs are in the runs' table; a KCL application has an owner for each shard.
+    # Show owners only for a KCL application, which has an owner for each shard. Owners of runs are in the runs' table.
     owners = any(row.owner is not None and row.owner != _owner(report, row) for row in rows)
     columns = [
         "stream",

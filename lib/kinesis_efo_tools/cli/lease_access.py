@@ -1,4 +1,4 @@
-"""Access to the selected rows of an application's lease table, for commands on leases."""
+"""Access to an application's lease table, limited to the streams and shards that the command line selects."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from kinesis_efo_tools.operate.lease_checkup import open_table
 
 @dataclass(frozen=True)
 class Leases:
-    """An application's lease table, and the selected streams and shards.
+    """An application's lease table, which was checked when it was opened, and the selected streams and shards.
 
-    The table is already checked. `manifest` has only the selected streams; `shards` has the ids of the selected shards,
-    and is empty for all.
+    `manifest` has only the selected streams. `shards` has the ids of the selected shards; empty for all shards.
     """
 
     table: LeaseStore
@@ -41,7 +40,7 @@ class Leases:
     clock: Clock = field(default_factory=SystemClock)
 
     async def now(self) -> Position:
-        """Return the position of the present moment, by Kinesis' time."""
+        """Return the current time by Kinesis' clock, as a position."""
         ref = next(iter(self.manifest.streams.values()))
         return Position.at_timestamp(floor(await self.access.kinesis_time(ref.stream_arn) * 1000))
 
@@ -55,7 +54,7 @@ class Leases:
         return found
 
     async def other_table(self, name: str, option: str) -> LeaseStore:
-        """Open the lease table of a KCL application. `option` names it on the command line."""
+        """Open the lease table of a KCL application. `option` is the command-line option that names the table, for error messages."""
         if name == self.manifest.lease_table:
             raise UsageError(
                 f"{name} is the application's own lease table: {option} must name that of the KCL application"
@@ -72,7 +71,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row, if any, reads a selected shard: the row is selected, or is the run's lease on the shard's stream."""
+        """Whether the owner of a row, if any, reads selected shards: the row is selected, or is a run's lease on a selected stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:
@@ -85,7 +84,7 @@ class Leases:
         return dict(sorted(found.items()))
 
     def selected(self, scan: Scan) -> dict[str, Lease]:
-        """Return the selected shards' rows of a scan, by lease key. If a shard has several rows, the one with this library's form of key wins.
+        """Return the rows of the selected shards, by lease key. If a shard has several rows, returns the row with this library's key format.
 
         Raises ConfigurationError if a selected shard has no row.
         """
@@ -101,7 +100,7 @@ class Leases:
 
 
 def start_position(option: str, text: str, *, shards: bool = False) -> Position | None:
-    """Parse a start position; None for LATEST. `shards`: whether positions inside one shard are accepted."""
+    """Parse a start position; returns None for LATEST. `shards`: whether to accept positions that are only valid in a single shard."""
     name = text.strip().partition(":")[0].upper()
     try:
         if text.strip().upper() == "LATEST":
@@ -126,8 +125,8 @@ async def opened(
 ) -> AsyncIterator[Leases]:
     """Open an application's lease table.
 
-    `streams` has logical names, `shards` ids; None selects all. Raises ManifestError if the manifest cannot be loaded
-    or has no such stream, LeaseError if the table is missing, is not a lease table, or cannot be reached.
+    `streams` has logical names, `shards` has ids; None selects all. Raises ManifestError if the manifest cannot be loaded, UsageError if it
+    lacks one of the streams, LeaseError if the table is missing, is not a lease table, or cannot be reached.
     """
     manifest = arguments.load(location, aws, streams)
     async with Access(aws, manifest.region) as access:
@@ -138,10 +137,10 @@ async def opened(
 
 @asynccontextmanager
 async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
-    """Open an application's lease table like `opened`, or the lease file of a query without a lease table.
+    """Open an application's lease table like `opened`, or this host's lease file of a query without a lease table.
 
-    `location` may also be the ARNs with which a query without a lease table reads: of its consumers, or of its streams
-    if they are polled. Raises ConfigurationError if no run on this host reads with them.
+    `location` is a manifest's location. For a query without a lease table, it has the ARNs of the query's consumers, or of its streams if
+    it polls. Raises ConfigurationError if no run on this host reads with these ARNs.
     """
     if not location.startswith("arn:"):
         async with opened(aws, location, streams) as leases:

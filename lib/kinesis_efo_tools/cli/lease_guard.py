@@ -20,7 +20,7 @@ from kinesis_efo_tools.operate.watch import WatchResult, watch
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Planned changes to leases. `remarks` are for the person who confirms them."""
+    """Planned changes to leases. `remarks` are messages for the user who confirms the changes."""
 
     edits: Sequence[Edit]
     remarks: Sequence[str] = ()
@@ -34,11 +34,14 @@ async def change(
     source: LeaseStore | None = None,
     clock: Clock | None = None,
 ) -> None:
-    """Change leases: watch for live owners, plan, refuse or show the changes, ask, and write.
+    """Change leases: watch for live owners, plan the changes, show them, ask for confirmation, and write them.
 
-    `plan` gets a scan of the table and one of `source`, from which leases are copied. Both scans are made after the wait for owners. No
-    live worker may own a lease in `source`, or a lease of the table that `guarded` selects; if one writes before all changes are written,
-    the change fails. Raises CommandExit if the change was refused or declined, or not every lease was written.
+    Args:
+        plan: Plans the changes from a scan of the table and a scan of `source`, both made after watching for live owners.
+        guarded: Selects the leases of the table that no live worker may own.
+        source: The table from which leases are copied, if any; no live worker may own a lease of it.
+
+    Raises CommandExit if the change is rejected or declined, if a worker writes such a lease meanwhile, or if a lease could not be written.
     """
     clock = clock or SystemClock()
     seen = await _watch(table, mode.lease_timeout, guarded, clock)
@@ -46,7 +49,7 @@ async def change(
     planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    # Also if there is nothing to change: a live run moves its rows in a moment.
+    # Refuse even if no lease needs to change now: a live run may move its rows at any moment.
     _refuse_live(table, seen, mode.force)
     if source is not None and seen_in_source is not None:
         _refuse_live(source, seen_in_source, mode.force)
@@ -94,7 +97,7 @@ def _every(_: Lease) -> bool:
 async def _written(
     watched: Sequence[tuple[LeaseStore, Scan, Callable[[Lease], bool]]], by_us: Collection[str] = ()
 ) -> list[str]:
-    """Return the rows that another process has written since the scan; `by_us` are the first table's rows written here."""
+    """Return the guarded rows that another process has written since the scan. `by_us` has the keys written by this process."""
     found = []
     for number, (table, scan, guarded) in enumerate(watched):
         now, ours = (await table.scan()).leases, by_us if number == 0 else ()

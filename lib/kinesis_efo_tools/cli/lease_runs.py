@@ -1,4 +1,4 @@
-"""Shows the rows of runs: the holder of the lease on each stream, and its lag."""
+"""Formats the rows of runs: the owner of the lease on each stream, and its lag."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ STATE_STYLES = {
 def runs_table(
     runs: Mapping[str, Lease], shape: Shape, now: float, states: Mapping[str, ReaderState] | None = None
 ) -> Table:
-    """Create the table of the runs' leases and lags.
+    """Format the runs' leases and lags as a table.
 
-    `runs` and `states` are by stream; without `states`, the keys are shown instead. `now` is in epoch seconds.
+    `runs` and `states` are by stream; without `states`, the lease keys are shown instead. `now` is in epoch seconds.
     """
     watched = states is not None
     columns = [
@@ -77,7 +77,7 @@ def run_line(stream: str, run: Lease, now: float) -> str:
 
 
 def lag_data(run: Lease) -> dict[str, Any] | None:
-    """Convert a run's lag to plain data, for JSON; None if its row has none."""
+    """Convert a run's lag to plain data, for JSON; None if the run's row has no lag."""
     if run.lag is None:
         return None
     return {

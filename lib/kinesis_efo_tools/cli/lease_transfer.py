@@ -1,4 +1,4 @@
-"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: copies leases to files, and from and to a KCL's lease table."""
+"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: copies leases to files, and from and to KCL lease tables."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def import_kcl(given: ImportKcl) -> None:
 
 
 async def import_into(application: Leases, given: ImportKcl) -> None:
-    """Copy positions of a KCL application into an application's lease table."""
+    """Copy the positions of a KCL application into an application's lease table."""
     initial = None if given.initial_position is None else start_position("--initial-position", given.initial_position)
     keys = source_keys(application.manifest, given.stream)
     file_scan = Scan() if given.from_file is None else Scan(read_file(given.from_file))
@@ -98,7 +98,7 @@ async def import_into(application: Leases, given: ImportKcl) -> None:
 
 
 async def _opened(application: Leases, start: Position) -> list[ShardKey]:
-    """Return the shards that were open at a time; none for TRIM_HORIZON, at which every shard begins with its first record."""
+    """Return the shards that were open at the time `start`; empty for TRIM_HORIZON, at which every shard begins with its first record."""
     if start.kind is not PositionKind.AT_TIMESTAMP:
         return []
     topology = Topology(await application.access.client("kinesis"), application.access.clock)
@@ -147,7 +147,7 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
             remarks += said
         return Plan(edits, remarks)
 
-    # A live run would be ahead of the rows at once.
+    # No live run may own leases of the application's table: it would be ahead of the exported rows at once.
     await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 
@@ -190,7 +190,7 @@ def _no_rows(application: Leases, skipped: list[str], source: str) -> str:
 
 
 async def _require_present(application: Leases, rows: Collection[str], keys: LeaseKeys, source: str) -> None:
-    """Reject rows of another account's stream, or of an earlier stream of the same name: their positions are meaningless here."""
+    """Reject rows of another account's stream, or of an earlier stream of the same name: their positions do not fit the present stream."""
     by_stream = {shard.stream: key for key in sorted(rows) if key.count(":") == 3 and (shard := keys.decode(key))}
     for stream, key in by_stream.items():
         ref = application.manifest.streams[stream]

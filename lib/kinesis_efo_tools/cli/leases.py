@@ -1,6 +1,6 @@
-"""``kinesis-efo leases``: lists the rows of an application's lease table, and changes them by hand under guard.
+"""``kinesis-efo leases``: lists an application's leases, and changes them manually, unless a live worker owns them.
 
-Their checkpoints are the start of a *new* query (`startingPosition=LEASES`). A query with a Spark checkpoint continues from that.
+A *new* query with `startingPosition=LEASES` starts from the leases. A query that has a Spark checkpoint continues from that checkpoint.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def list_leases(given: List) -> None:
 
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
-    # In a narrow terminal, the key has stream and shard, and the table of runs has the owners.
+    # Save columns in a narrow terminal: the key contains stream and shard, and the table of runs has the owners.
     owners = shape.roomy or any(lease.owner for _, lease in rows)
     columns = [
         *(["stream", "=shard"] if shape.roomy else []),
@@ -86,7 +86,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Sha
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
-    """Describe checkpoints of another stream. Calls Kinesis only if rows name a stream."""
+    """Describe checkpoints that belong to another stream, such as an earlier one. Calls Kinesis only if rows say which stream they are of."""
     remarks = []
     for name, ref in application.manifest.streams.items():
         named = [row for key, row in rows if key.stream == name and row.stream is not None]
@@ -108,7 +108,7 @@ def release(given: Release) -> None:
 
 
 async def release_of(application: Leases, given: Release) -> None:
-    """Free an application's leases."""
+    """Remove the owners of an application's leases, unless they are alive."""
 
     async def plan(scan: Scan, _: Scan) -> Plan:
         return Plan(lease_edits.releases(filter(application.guards, scan.leases.values())))
@@ -127,7 +127,7 @@ def reset(given: Reset) -> None:
 
 
 async def reset_of(application: Leases, given: Reset) -> None:
-    """Move an application's leases."""
+    """Move an application's leases to the position `given.to`, unless a live worker owns them."""
     target = start_position("--to", given.to, shards=bool(given.shard))
     is_inside = target is not None and (target.is_end or target.sequence_number is not None)
     if is_inside and len(application.manifest.streams) > 1:
@@ -142,7 +142,7 @@ async def reset_of(application: Leases, given: Reset) -> None:
             edits = lease_edits.moves(rows.values(), position, known)
             _check_moves(application, scan, edits, position, given.to, listed)
         else:
-            # A shard may have a KCL's row and one of this library.
+            # A shard may have a KCL row and a row of this library.
             rows = {key: row for key, row in scan.leases.items() if application.selects(row)}
             edits = lease_edits.replacement(rows, await _initial_leases(application, position))
         return Plan(
@@ -161,7 +161,7 @@ def _check_moves(
     to: str,
     listed: Mapping[ShardKey, Shard],
 ) -> None:
-    """Reject skipping selected shards that are open, and moves that a query would ignore or that would make it skip other shards.
+    """Raise UsageError for a move that skips an open shard, that a query would ignore, or that makes a query skip other shards.
 
     A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
     """
@@ -204,14 +204,14 @@ def _check_moves(
 
 
 async def _initial_leases(application: Leases, position: Position) -> dict[str, LeaseInfo]:
-    """Return the first leases of a read from a position, for all selected streams, by lease key."""
+    """Return the leases with which a query starts to read the selected streams at `position`, by lease key."""
     topology = Topology(await application.access.client("kinesis"))
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
     for name, ref in application.manifest.streams.items():
         starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
         shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
-        # Keep a time before retention, so that a query reports the trimmed records as lost.
+        # Keep a time before the trim horizon, so that a query reports the trimmed records as lost.
         for shard_id in starts:
             wanted[application.keys.encode(ShardKey(name, shard_id))] = LeaseInfo.of(shards[shard_id], position)
     return wanted

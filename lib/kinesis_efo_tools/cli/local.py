@@ -19,7 +19,7 @@ from kinesis_efo_tools.cli.local_options import Declaration, merged, parse_setti
 from kinesis_efo_tools.cli.local_process import ChildFailed, Ready
 
 TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
-"""Environment variable with the URL of the TLS port; no SDK reads it."""
+"""Environment variable with the URL of the TLS port, for the user; no SDK reads it."""
 
 
 def serve(given: Serve) -> None:
@@ -57,7 +57,7 @@ def serve(given: Serve) -> None:
         except OSError as error:
             ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
             failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another --port, --tls-port or --host"
-            # Most who start it twice want to use it in a second shell.
+            # Users who start it twice usually want to use it in a second shell, so show how.
             for each in local_process.running(local_process.state_directory()).values():
                 if each.port == given.port:
                     failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
@@ -98,7 +98,7 @@ def stop(given: Stop) -> None:
 
 
 def _detach(options: Mapping[str, Sequence[object]], asked: Declaration | None, say: Callable[[str], None]) -> None:
-    """Start the server in the background, and print how to end it."""
+    """Start the local AWS in the background, and print how to stop it."""
     arguments = [f"--{name}={value}" for name, values in options.items() for value in values]
     try:
         ready, log = local_process.start(arguments, local_process.state_directory())
@@ -121,9 +121,9 @@ def _stop(aws: LocalAws) -> None:
 
 
 def _declare(aws: LocalAws, asked: Declaration) -> Path:
-    """Declare the application; returns the path of its manifest.
+    """Declare the application in the local AWS. Returns the path of its manifest.
 
-    Raises ConfigurationError if the local AWS refuses it.
+    Raises ConfigurationError if the local AWS rejects it, or the manifest cannot be written.
     """
     try:
         return write_manifest(asked, declare(aws, asked.application))
@@ -134,8 +134,8 @@ def _declare(aws: LocalAws, asked: Declaration) -> Path:
 
 
 def _show(ready: Ready, asked: Declaration | None, say: Callable[[str], None]) -> None:
-    """Print lines that a shell can evaluate, and the next steps."""
-    # SDKs use the port without TLS unless they are told to use the other one.
+    """Print `export` lines for a shell on stdout, and the next steps."""
+    # These variables point SDKs to the port without TLS.
     typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
     if ready.manifest is None or asked is None:

@@ -20,7 +20,7 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo_local import LocalApplication, LocalStream, Settings
 
 ENVIRONMENT: Final = "local"
-"""The environment in manifests of the local AWS."""
+"""The `environment` in manifests that the local AWS writes."""
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "t", "y"})
 _FALSE: Final = frozenset({"false", "0", "no", "off", "f", "n"})
@@ -73,9 +73,9 @@ def _value(kind: str, text: str) -> Any:
 
 
 def parse_streams(texts: Sequence[str]) -> dict[str, int]:
-    """Parse ``name:shards`` texts; a name alone means one shard.
+    """Parse streams such as ``name:shards`` into shard counts by name; a name alone means one shard.
 
-    Raises BadParameter if a text is neither, or a stream is named twice.
+    Raises BadParameter if a text has a different form, or a stream is named twice.
 
     >>> parse_streams(["flights:4", "weather"])
     {'flights': 4, 'weather': 1}
@@ -96,9 +96,10 @@ def parse_streams(texts: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The application to declare, and its manifest.
+    """The application to declare, and the path of its `manifest`.
 
-    `given` is an existing manifest, which is not changed if its ARNs are right; `settings` are the local AWS settings that follow from it.
+    `given` is the existing manifest of --manifest, which is kept if the local AWS can use its ARNs; `settings` are the local AWS settings
+    that follow from it.
     """
 
     application: LocalApplication
@@ -112,17 +113,17 @@ class Declaration:
         return [stream.name for stream in self.application.streams]
 
     def rewritten(self, written: Path) -> bool:
-        """Whether the existing manifest had wrong ARNs, so that a second one was written."""
+        """Whether a second manifest was `written`, because the local AWS could not use the ARNs of the existing one."""
         return self.manifest == self.given and written != self.manifest.absolute()
 
 
 def wanted(
     streams: Sequence[str], app: str | None, manifest: Path | None, manifest_out: Path | None
 ) -> Declaration | None:
-    """Create the declaration from the options; None if there is none.
+    """Return what the options declare; None if they declare no streams.
 
-    Raises BadParameter if options contradict each other, ConfigurationError if a manifest cannot be read, or would be
-    overwritten.
+    Raises BadParameter if options contradict each other, ConfigurationError if a manifest cannot be read, a needed package is missing, or a
+    file that the local AWS did not write would be overwritten.
     """
     shards = parse_streams(streams)
     if manifest is not None:
@@ -149,7 +150,7 @@ def wanted(
 
 
 def _check_installed() -> None:
-    """Check that the packages for declaring are installed, which serving Kinesis alone does not need."""
+    """Check that the packages for declaring an application are installed, which are not needed just to serve Kinesis."""
     for package in ("boto3", "moto"):
         if find_spec(package) is None:
             raise ConfigurationError(
@@ -185,7 +186,7 @@ def _of_manifest(manifest: Path, shards: dict[str, int], out: Path | None) -> De
 
 
 def _check_ours(path: Path) -> None:
-    """Refuse to overwrite a file that is not a manifest of the local AWS."""
+    """Raise ConfigurationError if `path` exists and is not a manifest that the local AWS wrote."""
     if not path.exists():
         return
     try:
@@ -199,9 +200,9 @@ def _check_ours(path: Path) -> None:
 
 
 def write_manifest(asked: Declaration, document: dict[str, Any]) -> Path:
-    """Write the manifest of the declared application; returns its path.
+    """Write the manifest of the declared application. Returns its path.
 
-    An existing manifest with right ARNs stays as it is. If its ARNs could not be kept, a new version is written next to it.
+    An existing manifest is not changed: if the local AWS cannot use its ARNs, a manifest with other ARNs is written next to it.
     """
     path = asked.manifest
     if path == asked.given:
@@ -216,7 +217,7 @@ def write_manifest(asked: Declaration, document: dict[str, Any]) -> Path:
 
 
 def merged(asked: Declaration | None, given: dict[str, Any], region: str | None) -> Settings:
-    """Merge the settings of the local AWS: those of the command line override those of a manifest.
+    """Return the local AWS settings: settings on the command line override settings from a manifest.
 
     Raises BadParameter if a value is out of range.
     """

@@ -1,4 +1,4 @@
-"""Runs the local AWS as a background process, with a file that describes it when it is ready."""
+"""Runs the local AWS as a background process. A ready file describes the process once it is ready."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _PATIENCE: Final = 10.0
 class Ready:
     """The contents of a local AWS' ready file.
 
-    `started` is when the process began, to distinguish it from a later one with the same id. `environment` has the variables that point AWS
-    SDKs to it; `manifest` is the path of the declared application's manifest, if any.
+    `started` is the start time of the process, which distinguishes it from a later process with the same id. `environment` has the
+    variables that point AWS SDKs to the local AWS; `manifest` is the path of the declared application's manifest, if any.
     """
 
     pid: int
@@ -45,18 +45,18 @@ class Ready:
     def of_this_process(
         endpoint_url: str, environment: Mapping[str, str], manifest: Path | None, streams: Sequence[str]
     ) -> Ready:
-        """Describe this process."""
+        """Return the ready file's contents for this process."""
         began = psutil.Process().create_time()
         return Ready(os.getpid(), began, endpoint_url, environment, str(manifest) if manifest else None, streams)
 
     @property
     def port(self) -> int:
-        """Its port."""
+        """The endpoint's port."""
         return urlsplit(self.endpointUrl).port or 0
 
     @property
     def assignments(self) -> list[str]:
-        """The variables, each as a word that a shell can evaluate after `export`."""
+        """The environment variables as `NAME=value`, quoted for a shell's `export`."""
         variables = {**self.environment, **({MANIFEST_VARIABLE: self.manifest} if self.manifest else {})}
         return [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
 
@@ -70,7 +70,7 @@ class Ready:
             return False
 
     def write(self, path: Path) -> None:
-        """Write the file atomically."""
+        """Write the ready file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{self.pid}")
         partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
@@ -78,7 +78,7 @@ class Ready:
 
     @staticmethod
     def read(path: Path) -> Ready:
-        """Read the file. Raises ConfigurationError if it is not a ready file."""
+        """Read a ready file. Raises ConfigurationError if the file is not valid."""
         try:
             return Ready(**json.loads(path.read_bytes()))
         except (ValueError, TypeError) as wrong:
@@ -86,13 +86,13 @@ class Ready:
 
 
 def state_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's directory for ready files and logs of local AWS in the background."""
+    """Return the user's directory for ready files and logs of local AWS processes in the background."""
     base = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "kinesis-efo"
 
 
 def running(directory: Path) -> dict[Path, Ready]:
-    """Return each live local AWS in the background, by its ready file. Removes the files of dead ones."""
+    """Return the local AWS processes that run in the background, by ready file. Removes the files of processes that have ended."""
     found = {}
     for path in sorted(directory.glob("local-*.json")):
         with suppress(FileNotFoundError):
@@ -107,8 +107,8 @@ def running(directory: Path) -> dict[Path, Ready]:
 def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
     """Start a local AWS in the background, and wait until it is ready.
 
-    Returns the contents of its ready file, and the path of its log. `arguments` are those of `kinesis-efo local`;
-    `directory` is from `state_directory`. Raises ChildFailed if it ended instead.
+    Returns the contents of its ready file, and the path of its log. `arguments` are command-line arguments of `kinesis-efo local`;
+    `directory` is from `state_directory`. Raises ChildFailed if the process ended before it was ready.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"local-{uuid.uuid4().hex[:12]}.json"
@@ -136,7 +136,7 @@ def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
 
 
 class ChildFailed(Exception):
-    """The process in the background has ended before it was ready. `code` is its exit code, `said` is its output."""
+    """The background process ended before it was ready. `code` is its exit code, `said` is its output."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(code, said)
@@ -146,7 +146,7 @@ class ChildFailed(Exception):
 def stop(
     path: Path, ready: Ready, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep
 ) -> None:
-    """End a local AWS in the background, and wait for the end of its process."""
+    """Stop a local AWS in the background, and wait until its process has ended."""
     deadline = clock() + _PATIENCE
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(ready.pid)

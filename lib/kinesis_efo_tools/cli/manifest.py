@@ -122,7 +122,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
 
 
 def _region(aws: AwsSettings, streams: Sequence[StreamSpec]) -> str:
-    """Return the region of all resources: that of the ARNs, else that of the command line or of the environment."""
+    """Return the region of all resources: from the ARNs, else from the command line, else from the environment."""
     regions = {each.region for each in streams if each.region is not None}
     if aws.region is not None:
         regions.add(aws.region)

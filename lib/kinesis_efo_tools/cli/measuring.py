@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor --subscribe``: protects live readers of the consumer, and formats the output."""
+"""``kinesis-efo doctor --subscribe``: protects live readers of the consumer, measures subscriptions, and formats the results."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from kinesis_efo_tools.operate.subscribing import measured, over_aws
 async def refuse_live_readers(
     access: Access, manifest: Manifest, ref: StreamRef, wanted: Measuring, clock: Clock
 ) -> None:
-    """Refuse to subscribe if a live run reads with the consumer, because it would be cut off.
+    """Refuse to subscribe if a live run reads with the consumer, because that run would be disconnected.
 
-    Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if a run is or may be alive.
+    Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if such a run is or may be alive.
     """
     if ref.polled:
         raise UsageError(f"stream {ref.name} has no consumer to subscribe: --subscribe goes without it")
@@ -61,7 +61,7 @@ async def measure(
 ) -> tuple[list[Finding], Details | None]:
     """Subscribe over each transport, and measure.
 
-    Returns the findings, and the output below them; None if no shard could be found.
+    Returns the outcomes to report, and the details to print below them; None if no shard could be found.
     """
     status = StatusLine()
     subject = f"subscribing to {ref.name}"
@@ -119,7 +119,7 @@ def view(found: Measurement) -> RenderableType:
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """Create the cells of a row that only HTTP/2 has."""
+    """Return a function for the cells of a row that applies only to HTTP/2; `take` returns the number to show."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

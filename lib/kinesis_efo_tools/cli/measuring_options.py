@@ -14,10 +14,12 @@ from kinesis_efo_tools.cli.declaring import Group
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """The options for measuring.
+    """The options for measuring subscriptions.
 
-    It reads for `seconds` over each transport. `take_over` subscribes even if a run reads with the consumer, which is then disconnected. A
-    lease owner that is silent for `lease_timeout` seconds counts as dead.
+    Attributes:
+        seconds: How long to read over each transport.
+        take_over: Whether to subscribe even if a run reads with the consumer. That run is then disconnected.
+        lease_timeout: Seconds without a renewal after which a lease owner counts as dead.
     """
 
     seconds: float
@@ -44,9 +46,9 @@ def measuring(
     ] = False,
     lease_timeout: arguments.TimeoutOption = "15s",  # A run renews at least every 10 s
 ) -> Measuring | None:
-    """Create the options for measuring; None without `--subscribe`.
+    """Return the options for measuring subscriptions; None without `--subscribe`.
 
-    Raises UsageError if an option is not a duration, or does nothing without `--subscribe`.
+    Raises UsageError if an option is not a duration, or `--take-over` is given without `--subscribe`.
     """
     wanted = Measuring(
         arguments.seconds("--for", duration), take_over, arguments.seconds("--lease-timeout", lease_timeout)

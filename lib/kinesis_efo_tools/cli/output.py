@@ -35,9 +35,9 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line itself is wrong."""
     REFUSED = 3
-    """Nothing was changed: a guard refused, or the answer was no."""
+    """Nothing was changed: a check prevented it, or the user declined."""
     BEHIND = 4
-    """A measurement is above the threshold that the command line gave."""
+    """A measurement is above the threshold on the command line."""
     INCOMPLETE = 5
     """The result is incomplete, because some calls failed."""
     INTERRUPTED = 130
@@ -52,7 +52,7 @@ _ERROR: Final = "standard error"
 
 
 class _Stream(io.FileIO):
-    """Standard output or standard error. Its errors name it; after the first one, further output is discarded."""
+    """Standard output or standard error. Errors name the stream; after the first error, further output is discarded."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -60,7 +60,7 @@ class _Stream(io.FileIO):
         self._failed = False
 
     def write(self, data: Any) -> int:
-        """Write bytes. An error of standard error is ignored, because there is no other place for messages."""
+        """Write bytes. Errors on standard error are ignored, because there is no other place to report them."""
         if not self._failed:
             try:
                 with naming(self._name):
@@ -73,7 +73,7 @@ class _Stream(io.FileIO):
 
 
 def name_standard_streams() -> None:
-    """Make errors of this process's standard streams name the stream, even if it is closed."""
+    """Replace this process' standard streams by streams whose errors name the stream, even if it is closed."""
     # Replace a closed stream with a descriptor open in the other direction: it fails, too, but no file or socket can reuse its number.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
@@ -116,10 +116,10 @@ def remark(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]], title: str | None = None) -> Table:
-    """Create a table of texts.
+    """Create a table for a terminal.
 
-    `>` before a title in `columns` aligns the column to the right, for numbers; `=` keeps its cells on one line, for
-    ids. The cell None prints as `-`.
+    In `columns`, `>` before a title aligns the column to the right, for numbers; `=` keeps its cells on one line, for ids. None in a cell
+    prints as `-`.
     """
     made = Table(
         box=SIMPLE_HEAD,
@@ -138,15 +138,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType | None]
 
 
 def text(content: str, style: str = "", *, keep: str = "", one_line: bool = False) -> Text:
-    """Return a text in a style, such as a color, if the terminal supports it. Control characters are made visible.
+    """Return a text in a style, such as a color, for terminals that support it. Control characters are made visible, except those in `keep`.
 
-    `one_line` cuts it at the terminal's edge.
+    `one_line` truncates the text at the terminal's edge.
     """
     return Text(visible(content, keep), style, overflow="ellipsis" if one_line else None, no_wrap=one_line)
 
 
 def count(number: int, what: str) -> str:
-    """Format a number of things.
+    """Format a number with its noun.
 
     >>> count(1, "shard"), count(2_000, "shard")
     ('1 shard', '2,000 shards')

@@ -36,7 +36,7 @@ from kinesis_efo_tools.operate.findings import failed_call
 
 
 class _Piece(NamedTuple):
-    """The data of one record, and its place in the input."""
+    """The data of one record, and its place in the input, for error messages."""
 
     data: bytes
     place: str
@@ -62,7 +62,7 @@ def put(given: Put) -> None:
     except KinesisEfoError:
         _remark_written(producer, "the error")
         raise
-    except KeyboardInterrupt:  # a second one, while the producer was flushing
+    except KeyboardInterrupt:  # a second Ctrl-C, while the producer was flushing
         _remark_written(producer, "the interruption")
         raise output.stop(output.ExitCode.INTERRUPTED) from None
     metrics = producer.metrics
@@ -94,15 +94,15 @@ def put(given: Put) -> None:
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Fail soon if Kinesis cannot be reached. The producer would retry for minutes.
+    """Fail early if Kinesis cannot be reached, because the producer would retry for a long time.
 
-    Raises StreamError if there is no response, or it does not come from Kinesis.
+    Raises StreamError if there is no response, or the response does not come from Kinesis.
     """
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
     except CALL_ERRORS as error:
-        # Refusals by Kinesis are left to the producer, which does not need this permission.
+        # Ignore Kinesis' own errors: the producer does not need the permission for this call, and reports its own errors.
         if isinstance(error, ClientError) and not is_foreign(error):
             return
         fix = failed_call("", error, "kinesis:PutRecords").fix
@@ -112,7 +112,7 @@ def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
 
 
 def _put_all(producer: Producer, pieces: Iterator[_Piece], key_of: Callable[[_Piece], str]) -> bool:
-    """Put every piece, and wait until Kinesis has acknowledged them. Returns False if it was interrupted."""
+    """Put all pieces, and wait until Kinesis has acknowledged them. Returns False if interrupted before the end of the input."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
     forced_end.handled = 1  # after Ctrl-C, what was read is still written
@@ -163,7 +163,7 @@ def _without_end(line: bytes) -> bytes:
 
 
 def _partition_key(key: str | None, field: str | None) -> Callable[[_Piece], str]:
-    """Create the function that returns a record's partition key."""
+    """Return a function that returns a record's partition key: fixed, random, or taken from a field of the record."""
     if key is not None:
         return lambda _piece: key
     if field is None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 ROOMY: Final = 120
-"""Terminals with this many columns show everything in full."""
+"""Terminals with at least this many columns show everything in full."""
 
 _SHARD: Final = re.compile(r"shardId-0*(\d+)")
 _NUMBER: Final = re.compile(r"\d{20,}")
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How long texts may be. If `roomy`, nothing is shortened.
+    """Shortens texts for narrow terminals. If `roomy`, nothing is shortened.
 
     >>> narrow = Shape(roomy=False)
     >>> narrow.shard("shardId-000000000042"), narrow.position("AFTER:49590338271490256608559692538361571095921575989136588898")
@@ -49,12 +49,12 @@ class Shape:
         return cls(width >= ROOMY)
 
     def shard(self, shard_id: str) -> str:
-        """Format a shard: its id, or only its number."""
+        """Format a shard as its id, or only its number."""
         number = _SHARD.fullmatch(shard_id)
         return shard_id if self.roomy or number is None else number[1]
 
     def position(self, text: str) -> str:
-        """Format a position, with its sequence number in full or in part."""
+        """Format a position, with its sequence number in full or shortened."""
         if self.roomy:
             return text
         return _NUMBER.sub(lambda found: f"{found[0][:4]}…{found[0][-6:]}", text)
@@ -64,9 +64,9 @@ class Shape:
         return f"{duration(seconds)} ago" if self.roomy else duration(seconds)
 
     def time(self, epoch: float, now: float) -> str:
-        """Format a time, in UTC: in full, or without the parts that it has in common with the present.
+        """Format a time in UTC: in full, or without the parts that it shares with `now`.
 
-        Both times are epoch seconds.
+        Both times are in epoch seconds.
 
         >>> Shape(roomy=False).time(1_700_000_000, 1_700_000_100), Shape(roomy=False).time(1_700_000_000, 1_700_100_000)
         ('22:13:20', '11-14 22:13')
@@ -80,7 +80,7 @@ class Shape:
 
 
 def written_out(epoch: float) -> str:
-    """Format a time in full.
+    """Format a time (epoch seconds) in full, in UTC.
 
     >>> written_out(1_700_000_000)
     '2023-11-14T22:13:20Z'

@@ -1,4 +1,4 @@
-"""``kinesis-efo shards``: shows the shards of a stream as a tree, children below their parents."""
+"""``kinesis-efo shards``: shows the shards of an application's streams as trees, children below their parents."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """The status line. Rich's status line is not used, because it must control standard output, which has the records' bytes here."""
+    """Draws the status line on standard error. Rich's status line needs control of standard output, which carries the records here."""
 
     def __init__(self) -> None:
         self._file = sys.stderr

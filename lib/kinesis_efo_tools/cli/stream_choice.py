@@ -1,4 +1,4 @@
-"""Finds the stream of `--stream`: by its name in a manifest, its name in Kinesis, or its ARN."""
+"""Finds the stream that `--stream` names: by its name in a manifest, its name in Kinesis, or its ARN."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kinesis_efo_tools.cli import arguments
 class Choice:
     """The chosen stream, and how to read it.
 
-    `ref` has a consumer if the command line has one. `application` is the manifest's application if the consumer belongs to it. `source`
-    describes, in messages, where the ARN came from.
+    `ref` has a consumer if the command line names one. `application` is the manifest's application if that consumer belongs to it.
+    `source` says, in error messages, where the ARN came from.
     """
 
     ref: StreamRef
@@ -29,10 +29,10 @@ class Choice:
 
 
 def choose(aws: AwsSettings, stream: str, location: str | None, consumer_arn: str | None = None) -> Choice:
-    """Find the stream of the command line.
+    """Find the stream that the command line names.
 
-    `stream` is a logical name in the manifest, a name in Kinesis, or an ARN. Raises UsageError if the names and ARNs do
-    not belong together or there is no such stream, StreamError if the ARN cannot be looked up.
+    `stream` is a logical name in the manifest at `location`, a name in Kinesis, or an ARN. Raises UsageError if the names, ARNs and region
+    contradict each other, StreamError if there is no such stream or its ARN cannot be looked up.
     """
     manifest = arguments.load(location, aws) if location is not None else None
     known = _known(manifest, stream) if manifest else None

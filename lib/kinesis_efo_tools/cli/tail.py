@@ -1,4 +1,4 @@
-"""``kinesis-efo tail``: prints a stream's records. It registers nothing, stores no position, and uses no application's consumer."""
+"""``kinesis-efo tail``: prints a stream's records. Does not register consumers, store positions or use an application's consumer."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tail(given: Given) -> None:
         covered = _Range(position, given.last, end, given.shard or ())
         asyncio.run(_run(given.aws, chosen, covered, printer, seconds, given.take_over))
     except KeyboardInterrupt:
-        pass  # the usual way to end it
+        pass  # the usual way to end the command
     finally:
         printer.status.clear()
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
@@ -62,8 +62,8 @@ def tail(given: Given) -> None:
 class _Range:
     """The part of the stream to read.
 
-    Reading begins `last` records before `start` in each shard. `until` is in epoch seconds, None for never. `shards` has ids, and is empty
-    for all.
+    With `last`, reading begins with that many last records of each open shard, instead of at `start`. `until` is in epoch seconds; None to
+    read without end. `shards` has the ids of the shards to read; empty for all shards.
     """
 
     start: Position
@@ -75,7 +75,7 @@ class _Range:
 class _Printer:
     """Filters, prints and counts records.
 
-    `enough` is set when no more records are to be printed, `closed` if the reader of the output has closed it.
+    `enough` is set when no more records should be printed; `closed` is True if the reader of the output has closed its pipe.
     """
 
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
@@ -108,7 +108,7 @@ class _Printer:
             self.enough.set()
 
     def check_reader(self) -> None:
-        """Detect that the reader of the output has closed it, even if there are no records to write."""
+        """Detect that the reader of the output has closed its pipe, even if there are no records to write."""
         if hasattr(select, "poll") and self._pipe is not None:
             poll = select.poll()
             poll.register(self._pipe, 0)
@@ -147,7 +147,7 @@ async def _run(
     take_over: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
-    # SIGTERM ends it like SIGINT. A handler of the loop would take the pipe by which `ended_by_interrupt` sees Ctrl-C.
+    # SIGTERM ends the command like SIGINT. loop.add_signal_handler would replace the pipe by which `ended_by_interrupt` detects Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(printer.enough.set))
     if not take_over:
         await _refuse_used_consumer(aws, chosen)
@@ -201,10 +201,7 @@ async def _show_status(tailing: Tail, printer: _Printer) -> None:
 
 
 async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
-    """Refuse a consumer that belongs to an application, or is in use.
-
-    Raises CommandExit with `ExitCode.REFUSED` if it is in use.
-    """
+    """Raise CommandExit with `ExitCode.REFUSED` if the consumer belongs to the manifest's application, or was used recently."""
     if chosen.ref.polled:
         return
     if chosen.application is not None:

@@ -8,13 +8,13 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.units import lacks_unit, parse_duration, parse_time, time_meant
 
 _NO_TIME = 10**12 - 1
-"""Epoch milliseconds up to here are before Kinesis existed: such a number is a duration without a unit."""
+"""As epoch milliseconds, numbers up to this one are before Kinesis existed, so they are taken as durations without a unit."""
 
 
 def check_unit(option: str, text: str) -> None:
-    """Refuse a duration without a unit: Spark reads it as milliseconds, but on a command line it usually means seconds.
+    """Raise UsageError for a duration without a unit: to Spark, it means milliseconds, but on a command line, users usually mean seconds.
 
-    The text 0, and a time in epoch milliseconds, need none. Raises UsageError.
+    The text 0 and a time in epoch milliseconds do not need a unit.
     """
     if lacks_unit(text, _NO_TIME):
         number = text.strip()
@@ -23,9 +23,9 @@ def check_unit(option: str, text: str) -> None:
 
 
 def at_or_ago(text: str, now: float) -> int:
-    """Parse a time like `parse_time`, or `now`, or a duration ago; returns epoch milliseconds.
+    """Parse a time (see `parse_time`), the word `now`, or a duration ago such as `10m`. Returns epoch milliseconds.
 
-    `text` may be a duration such as `10m`; `now` is in epoch seconds. Raises ValueError if it is none of these.
+    The argument `now` is in epoch seconds. Raises ValueError if `text` is none of these.
 
     >>> at_or_ago("now", 100.0), at_or_ago("10s", 100.0)
     (100000, 90000)

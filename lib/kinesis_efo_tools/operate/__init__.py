@@ -1,1 +1,1 @@
-"""The operations of the command line: checks, lag, changes to leases, tailing. They do not print."""
+"""The operations behind the command line: checks, lag, lease changes, tailing. They return results and do not print."""

@@ -1,4 +1,4 @@
-"""AWS clients for commands: opened at first use, closed together, with shorter timeouts than those of queries."""
+"""AWS clients for the command line: created on first use, closed together, with shorter timeouts than queries use."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Clients(Protocol):
 
 
 class Access:
-    """Clients with the same region, endpoint and role. An async context manager.
+    """AWS clients that share a region, endpoint and role. An async context manager.
 
-    `region` is used if `aws` has none. The argument `clock` is this machine's clock. The attribute `clock` is Kinesis' clock, and
-    `table_clock` is DynamoDB's, for the age of a lease table's rows; both are set by the clients' responses.
+    `region` is the default if `aws` does not set one; the argument `clock` is this machine's clock. The attributes `clock` (Kinesis' time)
+    and `table_clock` (DynamoDB's time, for the age of lease table rows) are set by AWS' responses.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
-        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` has a check for that
+        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` checks this machine's clock itself
         self.table_clock = KinesisClock(clock or SystemClock(), warns=False)
         self._clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
         self._opened: dict[str, Any] = {}
@@ -54,17 +54,17 @@ class Access:
         return self._opened[service]
 
     async def kinesis_time(self, stream_arn: str) -> float:
-        """Return Kinesis' time, epoch seconds; this machine's time if Kinesis cannot be called.
+        """Return Kinesis' time in epoch seconds, calling ListShards first if there was no response yet.
 
-        It calls ListShards of the stream if there was no response yet.
+        If that call fails, returns this machine's time, but raises NoAnswerError if the call timed out.
         """
         if not self.clock.is_set:
             try:
                 await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
             except NoAnswerError:
-                raise  # waiting for the next call as well would take too long
+                raise  # the caller's next call would time out as well
             except CALL_ERRORS:
-                pass  # an error response has the time, too; the next call raises the error
+                pass  # an error response has the time, too; the caller's next call raises the error
         return self.clock.time()
 
     async def credentials(self) -> Any:

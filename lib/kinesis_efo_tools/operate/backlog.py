@@ -1,6 +1,6 @@
-"""Counts the unread records after a position with GetRecords. Opens no subscription, but shares the limits of polling readers.
+"""Counts the unread records after a position with GetRecords, without a subscription.
 
-Limits: five calls and 2 MB per second and shard (API reference, GetRecords).
+All polling readers of a shard share its limits: five calls and 2 MB per second (API reference, GetRecords).
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from kinesis_efo.positions import Position
 from kinesis_efo.records.events import EventHead
 
 CALL_SECONDS: Final = 0.25
-"""Seconds between two calls to a shard: four per second, of the five that all readers share."""
+"""Seconds between two GetRecords calls for a shard: uses four of the five calls per second that all readers share."""
 
 MOST_CALLS: Final = 20
-"""Maximum calls per shard. If records are far apart, Kinesis returns empty pages between them."""
+"""Maximum GetRecords calls per shard. If records arrived far apart in time, Kinesis returns empty pages between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """The unread records after a position.
 
-    An aggregate counts once. `exact` is False if there may be more. `oldest` is when the first of them arrived, epoch
-    seconds, None if none was found; `millis_behind` is `MillisBehindLatest` of the last page.
+    Attributes:
+        records: The number found; a KPL aggregate counts as one record.
+        exact: False if there may be more.
+        oldest: When the first of these records arrived, in epoch seconds; None if none was found.
+        millis_behind: `MillisBehindLatest` of the last GetRecords response.
     """
 
     records: int
@@ -38,10 +41,9 @@ class Backlog:
 async def backlog(
     kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, position: Position, most_records: int
 ) -> Backlog:
-    """Count the unread records of a shard.
+    """Count the unread records of a shard after `position`, which must not be `SHARD_END`.
 
-    `position` is how far the shard was read, not `SHARD_END`. Counting stops after `most_records`, at least 1. Raises botocore's
-    ClientError if Kinesis rejects a call.
+    Stops counting at `most_records` (at least 1). Raises botocore's ClientError if Kinesis rejects a call.
     """
     iterator: str | None = await iterator_at(kinesis, stream_arn, shard_id, position)
     records, oldest, behind, quiet = 0, None, 0, Quiet()

@@ -1,4 +1,4 @@
-"""Checks of an application's streams and consumers, one function each. They change and register nothing."""
+"""Checks of an application's streams and consumers, one function each. They do not change or register anything."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
 
 CONSUMER_QUOTA: Final = 20
-"""Consumers per stream, unless AWS raised it (Kinesis Data Streams, "Quotas and limits")."""
+"""Maximum consumers per stream, unless AWS raised the quota (Kinesis Data Streams, "Quotas and limits")."""
 ADVANTAGE_QUOTA: Final = 50
-"""Consumers per on-demand stream in an account with On-demand Advantage."""
+"""Maximum consumers per on-demand stream in an account with On-demand Advantage."""
 
 _DISTRIBUTIONS: Final = {
     Distribution.KEYED: "distributed by partition key",
@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""How far back to look for refused subscriptions."""
+"""How far back to look for rejected subscriptions."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -85,7 +85,7 @@ async def shards(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that the stream's quota of consumers is not used up."""
+    """Check that the stream's consumer quota is not used up."""
 
     async def look() -> str:
         with existing(f"{ref.stream_arn} does not exist", "deploy it"):
@@ -93,7 +93,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
             names = await consumers_of(kinesis, ref.stream_arn)
             answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
         found = answer["StreamDescriptionSummary"]
-        # Only on-demand streams have queues. Older versions of botocore drop their number from responses.
+        # Only on-demand streams have queues. Older versions of botocore drop the number of queues from responses.
         shown, queues = "QueueCount" in found or not on_demand(found), found.get("QueueCount", 0)
         taken = len(names) + queues
         words = f", {queues} of them queues" if queues else ""
@@ -110,7 +110,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Return an on-demand stream's quota of consumers from the account's settings, and the case in which another quota applies."""
+    """Return an on-demand stream's consumer quota from the account's settings, and a phrase that says when another quota applies."""
     try:
         answer = await kinesis.describe_account_settings()
     # AttributeError: this botocore does not have the operation.
@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check for recently rejected subscriptions, which a second reader causes, or more than one call per second and shard."""
+    """Check whether Kinesis recently rejected subscriptions, as for a second reader, or for over one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")
@@ -162,7 +162,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
 
 
 async def consumers_of(kinesis: Any, stream_arn: str) -> dict[str, dict[str, Any]]:
-    """List the consumers of a stream, by name, as ListStreamConsumers describes them."""
+    """Return the consumers of a stream by name, each as ListStreamConsumers describes it."""
     call = partial(kinesis.list_stream_consumers, StreamARN=stream_arn, MaxResults=100)
     pages = pages_of("ListStreamConsumers", call, {}, token_only)
     return {each["ConsumerName"]: each async for page in pages for each in page["Consumers"]}

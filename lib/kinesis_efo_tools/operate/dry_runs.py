@@ -1,4 +1,4 @@
-"""Checks the calls of a query with dry runs, one at a time, since AWS allows one a second for each stream.
+"""Checks with dry runs whether a query's AWS calls would succeed. AWS allows one dry run per second and stream.
 
 A dry run checks permissions and parameters, but not the KMS key, which has a separate check. It does not count against the limit of live
 readers. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
@@ -34,7 +34,7 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream; `anyway` tries even if there are any, and with any endpoint.
+    `owners` are the workers that own leases of the stream. If there are any, an endpoint other than AWS is called only with `anyway`.
     """
 
     async def look() -> str:
@@ -44,7 +44,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
                 "this botocore does not support dry runs of SubscribeToShard", "upgrade boto3 and aiobotocore"
             )
         if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
-            # An endpoint without dry runs would subscribe, and cut off the reader.
+            # An endpoint that ignores `DryRun` would open a real subscription and disconnect the reader.
             raise CheckUnknown(
                 f"not tried: {readable(min(owners))} reads the stream, which proves the same, and {kinesis.meta.endpoint_url} may not "
                 "know dry runs, and subscribe in earnest",
@@ -72,7 +72,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
 
 
 async def polling(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that GetRecords may be called, for the first shard. Reads no record if botocore has dry runs of it."""
+    """Check that GetRecords may be called for the first shard: by a dry run, or if this botocore lacks that, by reading one record."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -95,10 +95,10 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that a query that is behind another one of the same program may catch up with GetRecords.
+    """Check that a query that falls behind other queries of its program may catch up with GetRecords.
 
-    GetRecords itself is not called: the stream's only dry run was used for the subscription. Policies allow GetRecords together with
-    GetShardIterator, which is called instead and does not read records.
+    Calls GetShardIterator instead, which policies allow together with GetRecords and which does not read records. A GetRecords dry run
+    would be throttled, because the subscription check uses the stream's one dry run per second.
     """
 
     async def look() -> str:
@@ -124,12 +124,12 @@ async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def key(clients: Clients, ref: StreamRef) -> Finding | None:
-    """Check that the key of an encrypted stream can be used, which dry runs of Kinesis do not check; None without a key."""
+    """Check that an encrypted stream's KMS key can be used, which Kinesis dry runs do not check; None if the stream has no key."""
     kinesis = await clients.client("kinesis")
     try:
         answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
     except ClientError:
-        return None  # reported by the check of the stream
+        return None  # the check of the stream reports this error
     summary = answer["StreamDescriptionSummary"]
     if summary.get("EncryptionType") != "KMS":
         return None
@@ -147,7 +147,7 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         try:
             await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
         except ClientError as error:
-            if code_of(error) != "InvalidCiphertextException":  # expected if the call was executed
+            if code_of(error) != "InvalidCiphertextException":  # raised if the endpoint ignores DryRun
                 return _key_outcome(error, key_id)
         raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 
@@ -161,7 +161,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
     if code in _BROKEN_KEY:
         raise CheckFailed(f"{key_id}: {describe(error)}", _BROKEN_KEY[code]) from error
     if cause_of(error) is Cause.DENIED:
-        # Policies with the condition kms:ViaService, like those of infra/, allow it only through Kinesis, and refuse this call.
+        # Policies with the condition kms:ViaService, such as infra/ creates, allow the key only through Kinesis and deny this direct call.
         raise CheckUnknown(
             f"kms:Decrypt on {key_id} is not allowed to this role directly; whether it is through Kinesis cannot be tried",
             "see that the role's policy and the key's allow kms:Decrypt on it, at least through Kinesis (kms:ViaService)",
@@ -170,7 +170,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """Interpret the response to a dry run."""
+    """Interpret the error that ends every dry run: AWS reports success as an error, too."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:

@@ -1,4 +1,4 @@
-"""Makes the same call for every stream of an application, so that the error of one does not hide the others."""
+"""Makes the same call for every stream of an application, so that one stream's error does not hide the other streams' results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """The results for several streams."""
+    """The results of a call for several streams: `found` has the results and `missing` the errors, by logical stream name."""
 
     found: Mapping[str, T]
     missing: Mapping[str, StreamError]
 
 
 async def of_each(streams: Mapping[str, StreamRef], ask: Callable[[StreamRef], Awaitable[T]]) -> Answers[T]:
-    """Make a call for all streams concurrently. Raises the first StreamError if all calls failed."""
+    """Call `ask` for all streams concurrently. Raises the first StreamError if every call failed."""
     answers = await asyncio.gather(*map(ask, streams.values()), return_exceptions=True)
     found: dict[str, T] = {}
     missing: dict[str, StreamError] = {}

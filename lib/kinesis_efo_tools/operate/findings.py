@@ -15,7 +15,7 @@ from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, descri
 from kinesis_efo.errors import KinesisEfoError, LeaseTableError, TableUnavailableError
 
 LOG_IN: Final = "log in (such as `aws sso login`), set AWS_PROFILE or AWS_ACCESS_KEY_ID, run where the host has a role, or correct what is named here"
-"""What to do without credentials."""
+"""The fix that is shown if there are no credentials."""
 
 
 class Status(Enum):
@@ -28,7 +28,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of one check. `fix` is what to do; empty if nothing."""
+    """The outcome of one check. `subject` names what was checked; `fix` is what the user should do, or empty."""
 
     subject: str
     status: Status
@@ -37,7 +37,7 @@ class Finding:
 
 
 class NotPassed(Exception):
-    """A check did not pass. `fix` is what to do."""
+    """Raised by a check that does not pass (base class). `fix` is what the user should do."""
 
     status: Status
 
@@ -48,23 +48,24 @@ class NotPassed(Exception):
 
 
 class CheckFailed(NotPassed):
-    """The check failed."""
+    """Raised by a check that finds a problem."""
 
     status = Status.FAILED
 
 
 class CheckUnknown(NotPassed):
-    """The check could not be decided."""
+    """Raised by a check that cannot tell whether there is a problem."""
 
     status = Status.UNKNOWN
 
 
 async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bool = True) -> Finding:
-    """Run a check, and turn its result or error into a finding.
+    """Run a check, and return its result or error as a `Finding`.
 
-    `work` returns the details, or raises `CheckFailed`, `CheckUnknown` or the AWS clients' errors. `action` is the permission that it
-    needs, such as `kinesis:ListShards`. If queries do not need this permission (`needed` is false), a denied call makes the outcome
-    unknown.
+    Args:
+        work: Returns the details, or raises `CheckFailed`, `CheckUnknown`, or an error of the library or the AWS SDK.
+        action: The permission that `work` needs, such as `kinesis:ListShards`.
+        needed: Whether queries need this permission, too. If not, a denied call makes the outcome unknown instead of failed.
     """
     try:
         return Finding(subject, Status.PASSED, await work)
@@ -84,7 +85,7 @@ async def finding(subject: str, work: Awaitable[str], *, action: str, needed: bo
 
 
 def what_and_fix(error: KinesisEfoError) -> tuple[str, str]:
-    """Split the message of an error of this library into what is wrong and what to do.
+    """Split one of this library's error messages into what is wrong and what to do.
 
     >>> what_and_fix(KinesisEfoError("bundle 'a.pem': it is a directory; give a file"))
     ("bundle 'a.pem': it is a directory", 'give a file')
@@ -100,13 +101,13 @@ _LOCAL_FIXES: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), "free space there, or write to another disk"),
 }
-"""Remedies for errors of this machine, not of the network or AWS."""
+"""What to do about errors of this machine (not of the network or AWS), by errno."""
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
-    """Create the finding of a check with a failed call to AWS.
+    """Return the outcome of a check whose AWS call failed.
 
-    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed`: whether a query needs it, too.
+    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed`: whether queries need this permission, too.
 
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
     'UNKNOWN'
@@ -140,7 +141,7 @@ def failed_call(subject: str, error: Exception, action: str, *, needed: bool = T
 
 @contextmanager
 def existing(detail: str, fix: str) -> Iterator[None]:
-    """Raise `CheckFailed` with this text if AWS says that a resource does not exist."""
+    """Context manager that raises `CheckFailed(detail, fix)` if AWS reports that a resource does not exist."""
     try:
         yield
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Follows the runs of an application: finds them in its lease table, and polls their status. Changes nothing."""
+"""Follows the runs of an application: finds the runs in the lease table, and polls their status. Does not change anything."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from kinesis_efo_tools.operate.live import RunReplies, ask
 from kinesis_efo_tools.operate.pulse import LagCause, Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
-"""Time between two reads of the table. It has a row for each shard, so reading it costs money."""
+"""Seconds between two scans of the lease table, which cost money: the table has a row for each shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of an application's runs at one moment.
+    """The state of an application's runs at one moment. All times are in epoch seconds by this machine's clock.
 
-    `at` and `said` (the time of the runs' last reply) are epoch seconds by this machine's clock. `view` has the figures of that reply, None
-    before the first; `trouble` is the error that prevents newer figures, else empty. `events` has recent events with their times, the
-    newest last.
+    Attributes:
+        at: The time of the observation.
+        runs: The runs' rows in the lease table, by stream.
+        view: The figures of the runs' last reply; None before the first reply.
+        said: The time of that reply.
+        trouble: The error that prevents newer figures; empty if there is none.
+        events: Recent events with their times, newest last.
     """
 
     at: float
@@ -38,14 +42,14 @@ class Observation:
 
     @property
     def owners(self) -> list[str]:
-        """The owners of the leases."""
+        """The owners of the runs' leases, in readable form."""
         return sorted({readable(row.owner) for row in self.runs.values() if row.owner is not None})
 
 
 class Following:
     """Follows the runs of one application.
 
-    `find` reads the runs' rows, by stream; `question` requests the status from the owners of their leases.
+    `find` reads the runs' rows of the lease table, by stream; `question` requests the status from the owners of these rows.
     """
 
     def __init__(
@@ -68,14 +72,14 @@ class Following:
         self._read_at: float | None = None
 
     async def look(self) -> Observation:
-        """Observe once. After a first success, errors of the table or of a run are in `trouble`, and not raised.
+        """Observe the runs once.
 
-        Raises KinesisEfoError or ClientError if the table could not be read the first time.
+        Raises an error if the lease table cannot be read the first time. Later errors are not raised, but returned in `trouble`.
         """
         trouble = await self._read()
         cause = LagCause.NO_RUN if self._unowned else None
         if not self._unowned:
-            # Do this even if the table cannot be read: its last known rows still have the run's address.
+            # Request the status even if the table cannot be read: its last known rows still have the run's address.
             trouble = "; ".join(filter(None, (trouble, await self._ask())))
             cause = LagCause.NO_REPLY if self._unanswered else LagCause.PAUSED if self._paused else None
         now = self._clock.time()

@@ -1,4 +1,4 @@
-"""The history of a run during the last hour: its sums per short interval, in bounded memory. Pure."""
+"""The lag and rates of a run during the last hour, in short intervals and bounded memory. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kinesis_efo_tools.operate.pulse import Sum, View
 
 KEPT_SECONDS: Final = 3600.0
 STRETCH_SECONDS: Final = 10.0
-"""Length of an interval. Rates cover twice as much (`pulse.WINDOW_SECONDS`), so the last ones of each interval leave no gap."""
+"""Length of an interval. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so one per interval leaves no gap."""
 
 ALL: Final = ""
-"""The key of all streams together."""
+"""The key for the total of all streams, in place of a stream's name."""
 
 
 class Point(NamedTuple):
     """The figures of a run in one interval.
 
-    `at` is when the interval begins, epoch seconds. `sums` has the longest lag in the interval and the last rates, by stream; `ALL` is the
-    key of the total.
+    `at` is when the interval begins, in epoch seconds. `sums` has the longest lag within the interval and the latest rates, by stream, and
+    in total under the key `ALL`.
     """
 
     at: float
@@ -28,9 +28,9 @@ class Point(NamedTuple):
 
 
 class History:
-    """Keeps the points of the last hour.
+    """The points of the last hour.
 
-    An interval is not shorter than `pause`, the seconds between two observations.
+    Intervals are never shorter than `pause`, the seconds between two observations.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -38,7 +38,7 @@ class History:
         self._points: deque[Point] = deque(maxlen=max(1, round(KEPT_SECONDS / self.stretch)))
 
     def add(self, at: float, view: View) -> None:
-        """Add the present figures. `at` is in epoch seconds."""
+        """Add the figures in `view`, which were observed at `at` (epoch seconds)."""
         begin = at - at % self.stretch
         while self._points and self._points[-1].at > begin:
             self._points.pop()  # the clock was set back
@@ -49,10 +49,10 @@ class History:
         )
 
     def since(self, at: float = 0.0) -> list[Point]:
-        """Return the points from a time on, oldest first, at most an hour before the newest.
+        """Return the points from `at` (epoch seconds) on, oldest first, at most one hour.
 
-        `at` is in epoch seconds. The newest point still changes, so the next call should begin with its time. If `at`
-        is in the future, because the clock was set back, all points are returned.
+        The newest point still changes, so pass its time in the next call. If `at` is in the future, because the clock was set back, all
+        points are returned.
         """
         if not self._points:
             return []

@@ -1,6 +1,6 @@
 """Creates lease table rows with which a KCL application continues exactly where a query stopped.
 
-KCL 2.7 and 3.5 were tested to accept this form: a record's number, the last index within its aggregate, parents and children.
+KCL 2.7 and 3.5 were tested to accept these rows: a sequence number, the index of the last user record in its aggregate, parents, children.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kinesis_efo.records.aggregation import deaggregate
 _CONCURRENT_SHARDS: Final = 32
 _ANSWERS: Final = 5
 _PAUSE_SECONDS: Final = 0.25
-"""AWS allows five calls of GetRecords a second for each shard."""
+"""Pause after a GetRecords call; AWS allows five calls per second and shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
     """How a KCL application names the shards of a stream.
 
-    `stream` is `<account>:<stream name>:<creation time, whole seconds>` if it reads several streams, else None.
+    `stream` is `<account>:<stream name>:<creation time, whole seconds>` if the KCL application reads several streams, else None.
     """
 
     stream: str | None
@@ -47,7 +47,7 @@ def stream_id(ref: StreamRef, created: int) -> str:
 
 
 def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequence[Shard]) -> None:
-    """Raise ConfigurationError if a shard has no row: a KCL application would begin it at its initial position, although it may be read."""
+    """Raise ConfigurationError if a shard has no row: KCL would start it at its configured initial position and might skip or repeat records."""
     lineage = Lineage(shards)
     positions = {ShardKey(stream, shard): row.position or TRIM_HORIZON for shard, row in rows.items()}
     parents = {ShardKey(stream, shard): row.parents for shard, row in rows.items()}
@@ -63,16 +63,15 @@ def require_all(table: str, stream: str, rows: Mapping[str, Lease], shards: Sequ
 async def kcl_rows(
     kinesis: Any, stream_arn: str, rows: Mapping[str, Lease], shards: Mapping[str, Shard], naming: Naming
 ) -> tuple[list[Lease], list[str]]:
-    """Create the rows of one stream, without owners, and remarks for the person who starts the KCL application.
+    """Return the KCL rows of one stream, without owners, and messages for the user who starts the KCL application.
 
-    `kinesis` reads each shard's last record, to find out whether that is an aggregate. Raises ConfigurationError if a
-    shard is not listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis
-    refuses.
+    Reads the last processed record of each shard again, to find out whether it is an aggregate. Raises ConfigurationError if a shard is not
+    listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis rejects a call.
     """
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}
     if new := sorted(shard_id for shard_id in unknown if shard_id > max(shards, default="")):
-        # Without the parents' ids, a KCL could begin a child before the last record of the parent.
+        # Without the parents' ids, KCL could start a child shard before its parent's last record is read.
         raise ConfigurationError(
             f"{stream_arn} does not list shard {new[0]} yet, whose parents and hash keys a KCL row needs: nothing was written; "
             "try again in a minute"
@@ -106,7 +105,7 @@ async def kcl_rows(
 
 
 async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
-    """Return checkpoint, sub-sequence number and a remark."""
+    """Return the row's checkpoint and sub-sequence number for KCL, and a message for the user, or None."""
     reached = row.reached
     if reached is not None and reached.kind in (PositionKind.SHARD_END, PositionKind.TRIM_HORIZON):
         return reached, 0, None
@@ -127,7 +126,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
 
 
 async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int) -> int | None:
-    """Return the sub-sequence number of a record's last user record; None if the record is gone."""
+    """Return the sub-sequence number of the last user record in a record (0 unless it is an aggregate); None if the record expired."""
     answer = await kinesis.get_shard_iterator(
         StreamARN=stream_arn,
         ShardId=shard_id,

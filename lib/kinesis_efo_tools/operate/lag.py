@@ -1,6 +1,6 @@
 """Measures the lag of an application, shard by shard, from its leases, the unread records, and CloudWatch.
 
-It opens no subscription, so it does not disturb the application.
+Does not open subscriptions, so the application is not disturbed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kinesis_efo_tools.operate.checkup import consumer_name
 from kinesis_efo_tools.operate.watch import WatchResult
 
 METRIC_WINDOW: Final = timedelta(minutes=10)
-"""How far back to ask CloudWatch, whose figures are per minute and some minutes late."""
+"""How far back to query CloudWatch, whose metrics are per minute and arrive some minutes late."""
 
 _CONCURRENT_SHARDS: Final = 32
 
@@ -36,25 +36,25 @@ class ReaderState(Enum):
     """The state of a shard's reader."""
 
     READING = "reading"
-    """The owner renews the lease."""
+    """The lease's owner renews it."""
     SILENT = "silent"
-    """Its owner has not renewed the lease for the lease timeout."""
+    """The lease's owner has not renewed it within the lease timeout."""
     HELD = "held"
-    """The owner was not watched long enough to know whether it is alive."""
+    """The lease has an owner, which was not watched long enough to know whether it is alive."""
     FREE = "free"
-    """It has no owner."""
+    """The lease has no owner."""
     ENDED = "ended"
-    """It was read to its end."""
+    """The shard was read to its end."""
     WAITING = "waiting"
-    """It can start only after its parents."""
+    """The shard waits until its parents have been read to their end."""
     UNSTARTED = "unstarted"
-    """Its parents were read to their end, but it has no lease."""
+    """The shard's parents were read to their end, but the shard has no lease yet."""
 
 
 class Movement(NamedTuple):
-    """The movement of a position while it was watched.
+    """Whether a shard's position was `seen` to move while the lease table was watched.
 
-    `still_for` is the seconds since it last moved; None if it was scanned only once. Unless it was `seen` to move, this is a lower bound.
+    `still_for` is the seconds since the position last moved, or a lower bound if it was not seen to move; None if there was only one scan.
     """
 
     still_for: float | None = None
@@ -68,16 +68,16 @@ class ShardLag:
     Attributes:
         key: The shard.
         state: The state of its reader.
-        position: How far it was read, according to its lease.
-        read_until: Records that arrived before this time were read, epoch seconds; None if unknown.
-        owner: The worker that reads it.
-        records: Number of unread records, as far as counted.
-        records_exact: Whether all were counted.
-        seconds: Age of the oldest unread record, seconds; 0 if there is none.
+        position: How far the shard was read, according to its lease.
+        read_until: Records that arrived before this time (epoch seconds) were read; None if unknown.
+        owner: The worker that reads the shard.
+        records: Number of unread records that were counted; None if they were not counted.
+        records_exact: Whether `records` includes all unread records.
+        seconds: Age of the oldest unread record in seconds; 0 if there is none; None if unknown.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
-        movement: The movement of the position.
-        age: Age of the position, seconds; 0 if it comes from the run itself; None if unknown.
-        query: The number of the slowest query of this shard if there are several; else None.
+        movement: Whether and when the position moved.
+        age: Seconds since the position was written; 0 if the run itself reported it; None if unknown.
+        query: The number of the query that is slowest in this shard, if the run has several queries; else None.
     """
 
     key: ShardKey
@@ -107,7 +107,7 @@ class Sightings:
         self._positions: dict[str, tuple[Position | None, float, bool]] = {}
 
     def add(self, seen: WatchResult, now: float) -> None:
-        """Add the result of a watch that ended just now. `now` is in monotonic seconds."""
+        """Add the result of watching the lease table until `now` (monotonic seconds)."""
         start = now - seen.seconds
         self._watched_since = start if self._watched_since is None else self._watched_since
         self._renewed |= dict.fromkeys(seen.live, now)
@@ -121,7 +121,7 @@ class Sightings:
     def state(self, row: Lease, holder: Lease, now: float) -> ReaderState:
         """Return the state of a shard's reader.
 
-        `holder` is the row with the owner that reads the shard. `now` is in monotonic seconds.
+        `row` is the shard's row, `holder` the row whose owner reads the shard. `now` is in monotonic seconds.
         """
         if row.checkpoint is not None and row.checkpoint.is_end:
             return ReaderState.ENDED
@@ -135,7 +135,7 @@ class Sightings:
         )
 
     def movement(self, key: str, now: float) -> Movement:
-        """Return the movement of a lease's position."""
+        """Return whether and when the position of the lease `key` moved. `now` is in monotonic seconds."""
         _, since, moved = self._positions.get(key, (None, now, False))
         return Movement(now - since if moved or now - since >= 1 else None, moved)
 
@@ -148,13 +148,13 @@ def rows(
     sightings: Sightings,
     clock: Clock,
 ) -> list[ShardLag]:
-    """Return the shards of a stream, without their unread records.
+    """Return the state and position of a stream's shards, without counting unread records.
 
-    Leaves out shards that were read to their end and have started children. `leases` has the rows by shard id. `run` is
-    the run's lease on the stream; None if it was never held.
+    Leaves out shards that were read to their end and whose children have all begun. `leases` has the rows by shard id. `run` is the run's
+    lease on the stream; None if there never was a run.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # A KCL has just started a shard with a row without a position.
+    # A row without a position is from KCL, which has just started the shard.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     unread = {shard for shard, position in positions.items() if not position.is_end}
@@ -190,9 +190,9 @@ def rows(
 async def measured(
     clients: Clients, manifest: Manifest, lagging: list[ShardLag], clock: Clock, count: int
 ) -> tuple[list[ShardLag], list[str]]:
-    """Add the unread records to shards.
+    """Return the shards with their unread records counted, and the reasons why some shards could not be measured.
 
-    Also returns the reasons why some could not be measured. Counts at most `count` unread records per shard; with 0, does not call Kinesis.
+    Counts at most `count` unread records per shard; if `count` is 0, does not call Kinesis.
     """
     kinesis = await clients.client("kinesis")
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
@@ -230,10 +230,10 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """Return CloudWatch's last `MillisBehindLatest` of each stream's consumer, the maximum over its shards.
+    """Return CloudWatch's latest `MillisBehindLatest` of each stream's consumer, the maximum over all shards.
 
-    Returns milliseconds by logical name, for streams with figures, and the reasons if CloudWatch could not be read.
-    `now` is in epoch seconds.
+    Returns milliseconds by logical stream name, for streams that have this metric, and the reasons if CloudWatch cannot be read. `now` is in
+    epoch seconds.
     """
     names = sorted(name for name, ref in streams.items() if not ref.polled)
     if not names:
@@ -256,7 +256,7 @@ async def reported(
         }
         for number, name in enumerate(names)
     ]
-    # The end is exclusive, and the current minute counts.
+    # The end is exclusive, and the current minute should be included.
     end = datetime.fromtimestamp(now, UTC) + timedelta(minutes=1)
     try:
         cloudwatch = await clients.client("cloudwatch")
@@ -275,7 +275,7 @@ def by_shard(leases: Mapping[str, Lease], keys: LeaseKeys, stream: str) -> dict[
 
 
 def _holder(row: Lease, run: Lease | None) -> Lease:
-    """Return the row with the owner that reads a shard: a KCL application owns the shard's row itself."""
+    """Return the row whose owner reads the shard: the run's row, unless the shard's row has an owner, as with KCL."""
     return run if run is not None and row.owner is None else row
 
 

@@ -1,4 +1,4 @@
-"""Checks of an application's lease table. Their test writes never take effect: their condition is that a nonexistent row exists."""
+"""Checks of an application's lease table. Test writes never take effect, because their condition is that a nonexistent row exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, Finding, finding
 from kinesis_efo_tools.operate.watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the test writes. No shard has it, and every write has the condition that it exists."""
+"""Lease key of the test writes. No row has this key, and every test write has the condition that the row exists."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
@@ -54,8 +54,8 @@ async def live_readers(
 ) -> dict[str, list[str]]:
     """Return the live workers that own leases of a stream, each with the keys of these leases.
 
-    An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called once, if one scan of the table is not
-    enough.
+    An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called once before the second scan, if one is
+    needed.
     """
     keys = LeaseKeys(manifest.stream_names)
 
@@ -85,7 +85,7 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
 
 
 async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Check that leases may be written, with writes that fail by their condition."""
+    """Check that leases may be written, with writes whose condition always fails."""
 
     async def look() -> str:
         dynamodb = await clients.client("dynamodb")

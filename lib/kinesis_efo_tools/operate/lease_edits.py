@@ -1,4 +1,4 @@
-"""Changes to leases by hand: planned as values, which can be shown first, and written if the rows have not changed meanwhile."""
+"""Manual changes to leases. They are planned first, so that they can be shown, and written only if the rows have not changed meanwhile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One row before and after. `before` is None if there is no row yet, `after` if it is deleted."""
+    """A planned change of one row. `before` is None if the row does not exist yet, `after` is None to delete it."""
 
     key: str
     before: Lease | None
@@ -33,12 +33,12 @@ class Edit:
 
 
 def releases(leases: Iterable[Lease]) -> list[Edit]:
-    """Plan to remove the owners of leases. Free leases stay as they are."""
+    """Plan to remove the owners of leases. Leases without an owner are left out."""
     return [Edit(lease.key, lease, lease.released()) for lease in leases if lease.owner is not None]
 
 
 def moves(leases: Iterable[Lease], position: Position, listed: Mapping[str, LeaseInfo] | None = None) -> list[Edit]:
-    """Plan to set the checkpoint of leases, and free them. `listed` has the present shards, by lease key."""
+    """Plan to set the checkpoint of leases and remove their owners. `listed` has the shards that Kinesis lists now, by lease key."""
     edits = []
     for lease in leases:
         complete = lease.completed((listed or {}).get(lease.key, LeaseInfo()))
@@ -48,7 +48,7 @@ def moves(leases: Iterable[Lease], position: Position, listed: Mapping[str, Leas
 
 
 def moved(row: Lease, position: Position) -> Lease:
-    """Return the row after it was manually moved, forward or back."""
+    """Return the row moved to `position`, forward or back, without an owner."""
     checkpoint, sub, continuation = stored(position)
     return replace(
         row.released(),
@@ -64,9 +64,9 @@ def moved(row: Lease, position: Position) -> Lease:
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
-    """Plan to replace the rows of streams by other rows, without owners.
+    """Plan to replace the rows `present` by the rows `wanted`, without owners.
 
-    All other rows are deleted: otherwise, a child with a row could start before its parent has ended.
+    Rows that are not wanted are deleted: otherwise, a child shard's old row could let it start before its parent has ended.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -76,7 +76,7 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
         elif before is None:
             edits.append(Edit(key, None, Lease.new(key, info)))
         else:
-            # Do not copy values of the old row, which may belong to an earlier stream.
+            # Do not copy other values of the old row, which may belong to an earlier stream of the same name.
             after = replace(Lease.new(key, info), counter=before.counter + 1, epoch=before.epoch)
             if replace(before, counter=after.counter, owner_switches=0) != after:
                 edits.append(Edit(key, before, after))
@@ -84,7 +84,7 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
 
 
 def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]:
-    """Plan to replace rows exactly by other rows; all others are deleted."""
+    """Plan to replace the rows `present` by exactly the rows `wanted`; rows that are not wanted are deleted."""
     edits = []
     for row in wanted:
         before = present.get(row.key)
@@ -97,11 +97,11 @@ def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """The import of another table's rows.
+    """The plan to import another table's rows.
 
     Attributes:
-        begun: Where the shards start for which KCL had stored no position.
-        unknown: The shards whose start is not known without the initial position of the KCL application.
+        begun: The start positions of shards for which KCL had not stored a position.
+        unknown: The shards whose start position is unknown unless the KCL application's initial position is given.
         skipped: The lease keys that do not belong to a stream of this application.
     """
 
@@ -119,10 +119,10 @@ def imported(
     initial: Position | None = None,
     opened: Collection[ShardKey] = (),
 ) -> Import:
-    """Plan to replace this application's rows by those of another table, for every stream in the other table.
+    """Plan to replace this application's rows by the rows of another table, for every stream in the other table.
 
-    A KCL application stores `LATEST` or `AT_TIMESTAMP` for a shard that it has not begun, with the time only in its configuration.
-    `initial` is that position, if given; `opened` are the shards that were open at it.
+    For a shard that it has not begun, a KCL application stores only the word `LATEST` or `AT_TIMESTAMP`. `initial` is the position that
+    was meant, from the KCL application's configuration, if given; `opened` are the shards that were open at that position.
     """
     rows: dict[ShardKey, Lease] = {}
     skipped = []
@@ -133,7 +133,7 @@ def imported(
         if shard is None:
             skipped.append(lease.key)
         elif shard not in rows or lease.key == source_keys.encode(shard):
-            # A shard may have a KCL's row and one of this library.
+            # A shard may have a KCL row and a row of this library.
             rows[shard] = lease
     starts = _starts(rows, initial, opened)
     begun = {shard: start for shard, start in starts.items() if rows[shard].checkpoint is None and start is not None}
@@ -176,10 +176,9 @@ def _starts(
 
 
 async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> list[Edit]:
-    """Write edits.
+    """Write edits. Returns the edits that were not written, because another process wrote their row meanwhile.
 
-    Returns those that were not written, because another process wrote the row meanwhile. `force` writes even if a live
-    worker has renewed the lease meanwhile.
+    `force` writes even if a live worker has renewed the lease meanwhile.
     """
     return [edit for edit in edits if not await _apply(table, edit, force)]
 

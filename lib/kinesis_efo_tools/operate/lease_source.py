@@ -1,4 +1,4 @@
-"""Reads leases to import from a file (the JSON of `aws dynamodb scan`), and interprets the keys of KCL's rows."""
+"""Reads leases to import from a file (the JSON output of `aws dynamodb scan`), and interprets the keys of KCL rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo.leases.row import Item, Lease
 from kinesis_efo.manifest import Manifest
 
 _KCL_COLONS: Final = (0, 3)
-"""Colons in the keys of a KCL's rows: `<shard id>`, or `<account>:<stream>:<creation time>:<shard id>`."""
+"""Number of colons in KCL lease keys: `<shard id>`, or `<account>:<stream>:<creation time>:<shard id>`."""
 
 _IMPORTED: Final = ", or import a file without them: save the output of `aws dynamodb scan`, take them out, and name it with --from-file"
 
@@ -28,7 +28,7 @@ class _Document(msgspec.Struct):
 def read_file(path: Path) -> dict[str, Lease]:
     """Read the leases in a file, by lease key. Skips KCL's rows about workers and streams.
 
-    Raises ConfigurationError if the file cannot be read, is not a whole table, or has rows that are not leases in KCL's form.
+    Raises ConfigurationError if the file cannot be read, has only a part of a table, or has rows that are not leases in KCL's format.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -48,10 +48,10 @@ def read_file(path: Path) -> dict[str, Lease]:
 
 
 def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
-    """Create the converter for the keys of imported rows.
+    """Return the converter for the lease keys of imported rows.
 
-    `stream` is a logical name if keys have only a shard id, like those of a KCL application with one stream; None if
-    they have the stream. Raises ManifestError if the application has no such stream.
+    `stream` is a logical name if the keys are only shard ids, as in a KCL application with one stream; None if the keys name the stream.
+    Raises ManifestError if the application has no such stream.
     """
     if stream is None:
         return LeaseKeys(manifest.stream_names)
@@ -60,11 +60,10 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
 
 
 def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str, remedy: str = _IMPORTED) -> None:
-    """Refuse rows of a KCL application with different forms of keys for one stream.
+    """Raise ConfigurationError if one stream has lease keys of several forms, because it is unknown which rows have the positions.
 
-    A KCL application that first read one stream and now reads several has old and new rows; so has one with a stream that was created
-    again. It is unknown which of two rows of a shard has its position. `rows` are lease keys. In messages, `source` describes where they
-    are, and `remedy` an alternative to deleting them. The ConfigurationError names a row of each form.
+    This happens if a KCL application that read one stream now reads several, or if a stream was created again: old rows remain. `rows` are
+    lease keys. In the message, `source` names the table or file, and `remedy` suggests an alternative to deleting rows.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):

@@ -1,5 +1,4 @@
-"""Requests the status of live runs from the runs themselves, whose addresses are in the lease table. The table's own data is some seconds
-old."""
+"""Requests the status of live runs from the runs themselves: the lease table has their addresses, but its positions are some seconds old."""
 
 from __future__ import annotations
 
@@ -16,33 +15,33 @@ from kinesis_efo.positions import Position
 from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
-"""Timeout for each address, in case the network drops packets. Without a reply, the table's positions are used."""
+"""Timeout for connecting to each address, in case the network drops packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
 
 MOST_SECONDS: Final = 15.0
-"""Timeout for a run, whatever addresses its row has."""
+"""Timeout for a whole status request, however many addresses the run's row has."""
 
 _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
 
 
 @dataclass(frozen=True, slots=True)
 class RunReplies:
-    """The replies of runs.
+    """The replies of runs to a status request.
 
-    `answers` has the replies, and `reasons` the errors of runs that did not reply, by the owner of the lease.
+    `answers` has the replies, and `reasons` says why a run did not reply; both are by the owner of the run's lease.
     """
 
     answers: Mapping[str, RunStatus]
     reasons: Mapping[str, str]
 
     def shards(self, run: Lease | None, stream: str) -> dict[str, ShardStatus]:
-        """Return the status of a stream's shards from the owner of the lease, by shard id."""
+        """Return the status of a stream's shards, by shard id, as replied by the owner of the lease `run`; empty without a reply."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
 
     def lags(self, run: Lease | None, stream: str, now: float) -> dict[str, float]:
-        """Return the lag of a stream's shards at `now` (epoch seconds), from the owner of the lease, by shard id, if known."""
+        """Return the lag of a stream's shards in seconds at `now` (epoch seconds), by shard id, for shards whose lag was in the reply."""
         shards = self.shards(run, stream)
         since = max(0.0, now - self.answers[run.owner or ""].at) if run is not None and shards else 0.0
         return {shard: each.millis / 1000 + since for shard, each in shards.items() if each.millis is not None}
@@ -55,15 +54,15 @@ class RunReplies:
         return replace(run, lag=lag_of(shards.values(), at))
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
-        """Return the status of the queries that read a stream, from the owner of the lease, if there are several."""
+        """Return the status of the queries that read a stream; empty without a reply, or if a single query keeps up."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
 async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS) -> RunReplies:
-    """Request the status from the owners of runs' leases, with one call each of at most `seconds`.
+    """Request the status from each owner of the runs' leases, waiting at most `seconds` for each.
 
-    `query_shards` includes each shard of each query, if there are several queries.
+    `query_shards` requests the progress of each query in each shard, too, if there are several queries.
     """
     request = StatusRequest(query_shards)
     holders = {row.owner: row for row in runs.values() if row.owner is not None}
@@ -105,10 +104,9 @@ def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
 def brought_up_to_date(
     rows: Mapping[str, Lease], shards: Mapping[str, ShardStatus], key: str, now: float
 ) -> dict[str, Lease]:
-    """Update the rows of a stream's shards with the positions from its run.
+    """Return the rows of a stream's shards, updated with the positions that its run has just reported.
 
-    `rows` and `shards` are by shard id. `key` is the prefix of the key of a row that is not written yet; `now` is in
-    epoch seconds.
+    `rows` and `shards` are by shard id. `key` is the prefix of lease keys for shards without a row; `now` is in epoch seconds.
     """
     found = dict(rows)
     for shard, status in shards.items():
@@ -119,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # Rows do not move back, but a query may have begun at an earlier position, for which the row's `read_until` is wrong.
+            # Rows never move back, but a query may have started at an earlier position, to which the row's `read_until` does not apply.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

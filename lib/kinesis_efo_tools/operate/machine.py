@@ -29,13 +29,13 @@ MOST_SKEW: Final = 1.0
 """Maximum seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
 
 CREDENTIALS: Final = "credentials"
-"""Subject of the finding about the credentials."""
+"""Subject of the credentials check."""
 
 PATH: Final = "HTTP path"
-"""Subject of the finding about the connection, on which all other checks depend."""
+"""Subject of the connection check, on which all other checks depend."""
 
 STS_SECONDS: Final = 5.0
-"""How long to wait for STS."""
+"""Timeout for the call to STS."""
 
 OLDEST_SPARK: Final = (4, 0)
 
@@ -51,11 +51,11 @@ print("{}.{}".format(*sys.version_info), library)
 
 
 async def identity(clients: Clients) -> Finding:
-    """Check that there are credentials; the detail is their identity."""
+    """Check that there are credentials; the result shows the ARN of their identity."""
 
     async def look() -> str:
         sts = await clients.client("sts")
-        # A private network may have an endpoint for Kinesis and none for STS, which queries do not need.
+        # Do not wait long: a private network may have an endpoint for Kinesis but not for STS, which queries do not need.
         return str((await asyncio.wait_for(sts.get_caller_identity(), STS_SECONDS))["Arn"])
 
     return await finding(CREDENTIALS, look(), action="sts:GetCallerIdentity")
@@ -101,7 +101,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
 
 
 def no_path(detail: str) -> Finding:
-    """Report a connection that failed."""
+    """Return the outcome of the connection check for a connection that failed."""
     fix = "check region, DNS, proxy and firewall on the way to the endpoint, and AWS_ENDPOINT_URL or --endpoint-url if you gave one"
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         fix = "add the issuer's certificate to the file of CA certificates: the server's issuer, or that of a proxy that intercepts TLS"
@@ -139,10 +139,10 @@ def pythons(
     installed: Callable[[str], str] = version,
     here: tuple[str, str] = (_MINOR, __version__),
 ) -> list[Finding]:
-    """Check that the Pythons that Spark would start from here have this library; no finding if PySpark is not installed.
+    """Check that the Python interpreters that Spark would start from here have this library; empty if PySpark is not installed.
 
-    `here` has the versions of this program's Python and library, which the driver would have. `installed` returns the
-    version of a package, or raises PackageNotFoundError.
+    `here` has the versions of Python and this library in this process, which the driver would have, too. `installed` returns the version of
+    a package, or raises PackageNotFoundError.
     """
     try:
         installed("pyspark")
@@ -162,7 +162,7 @@ def pythons(
 
 
 def _python(program: str, environment: Mapping[str, str], here: tuple[str, str]) -> tuple[bool, str]:
-    """Check whether a Python can run tasks of a driver with the given versions; returns that and the details."""
+    """Return whether a Python interpreter can run tasks of a driver with the versions `here`, and the details."""
     path = shutil.which(program, path=environment.get("PATH", ""))
     if path is None:
         return False, f"{program!r}, which Spark would start, does not exist"
@@ -181,7 +181,7 @@ def _python(program: str, environment: Mapping[str, str], here: tuple[str, str])
 
 
 def decoding(chosen: core.Choice = core.CHOSEN) -> Finding:
-    """Report which decoder is used. An installed core that cannot be used is not a failure, because Python decodes."""
+    """Report which decoder is used. An installed native core that cannot be used is not a failure, because Python decodes instead."""
     return Finding("decoding", Status.UNKNOWN if chosen.fix else Status.PASSED, chosen.detail, chosen.fix)
 
 

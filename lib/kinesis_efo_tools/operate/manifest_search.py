@@ -1,4 +1,4 @@
-"""Finds the resources of a manifest in an account: streams, a consumer of each, and the lease table. Creates and registers nothing."""
+"""Looks up the resources for a manifest in an AWS account: streams, their consumers and the lease table. Does not create or register any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """A stream for a manifest."""
+    """A stream to look up for a manifest, as given on the command line."""
 
     name: str
     stream_name: str
@@ -29,10 +29,10 @@ class StreamSpec:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse `orders`, `orders=prod-orders`, or the ARN of a stream or consumer instead of the name in Kinesis.
+        """Parse `STREAM` or `NAME=STREAM`, where STREAM is the stream's name in Kinesis, its ARN, or its consumer's ARN.
 
         Raises:
-            ConfigurationError: The text is none of these.
+            ConfigurationError: The text has a different form.
 
         >>> StreamSpec.parse("orders=prod-orders")
         StreamSpec(name='orders', stream_name='prod-orders', stream_arn=None, consumer_arn=None)
@@ -54,16 +54,15 @@ class StreamSpec:
 
     @property
     def region(self) -> str | None:
-        """The region of its ARN; None without an ARN."""
+        """The region in the stream's ARN; None if no ARN was given."""
         return self.stream_arn.split(":")[3] if self.stream_arn else None
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The resources to find.
+    """The resources to look up.
 
-    `consumer` is the name of the consumer of streams whose spec has no consumer's ARN; None if each has a single
-    consumer.
+    `consumer` is the consumer's name on each stream whose spec has no consumer ARN; if None, such a stream must have a single consumer.
     """
 
     application: str
@@ -83,12 +82,12 @@ class SearchResult:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The manifest's document, as the infrastructure writes it."""
+        """The manifest as a JSON document, in the form that the infrastructure writes."""
         return document(self.manifest, {"name": self.manifest.lease_table, "arn": self.lease_table_arn})
 
 
 def document(manifest: Manifest, lease_table: str | Mapping[str, str]) -> dict[str, Any]:
-    """Return the document from which `parse_manifest` creates a manifest."""
+    """Return a manifest as the JSON document that `parse_manifest` reads."""
     return {
         "schemaVersion": SCHEMA_VERSION,
         "application": manifest.application,
@@ -106,7 +105,7 @@ def document(manifest: Manifest, lease_table: str | Mapping[str, str]) -> dict[s
 async def search(clients: Clients, wanted: Search) -> SearchResult:
     """Look up the streams, their consumers and the lease table.
 
-    Raises ManifestError if some are missing or cannot be looked up. One message names all of them, with what to do.
+    Raises ManifestError if some are missing or cannot be looked up. Its message names all of them, each with a fix.
     """
     streams, table = await asyncio.gather(
         asyncio.gather(*(_stream(clients, each, wanted) for each in wanted.streams)),
@@ -132,7 +131,7 @@ async def search(clients: Clients, wanted: Search) -> SearchResult:
 
 
 async def _result(subject: str, work: Awaitable[T], *, action: str) -> T | Finding:
-    """Return the result of the work, or the finding of its failure."""
+    """Return the result of `work`, or a `Finding` that says why it failed."""
     results: list[T] = []
 
     async def look() -> str:

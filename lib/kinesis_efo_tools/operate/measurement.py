@@ -1,4 +1,4 @@
-"""The measurements of subscriptions to one shard, one over each transport, and the findings from them. Pure."""
+"""Measurements of subscriptions to one shard, one subscription over each transport, and which transports work. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTION: Final = "kinesis:SubscribeToShard"
 
 @dataclass(slots=True)
 class SubscriptionResult:
-    """The measurement of one subscription. All times are seconds.
+    """What was measured for one subscription. All times are in seconds.
 
     Attributes:
         transport: The transport's name, a key of `TRANSPORTS`.
@@ -30,10 +30,10 @@ class SubscriptionResult:
         first_event_after: From the call until the first event.
         read_for: From Kinesis' response until the end of reading.
         events: Events received, including those without records.
-        records: Kinesis records in them.
+        records: Kinesis records in these events.
         bytes: Bytes of the events' JSON.
         largest_event: Bytes of the largest event.
-        error: The error with which it failed; None if it was read for the intended time.
+        error: The error that ended the subscription; None if it was read for the intended time.
     """
 
     transport: str
@@ -59,7 +59,7 @@ class SubscriptionResult:
 
     @property
     def works(self) -> bool:
-        """Whether events arrived until the end, or until another reader took over the shard, which is not a fault of the transport."""
+        """Whether the transport works: events arrived until the end, or until another reader took over the shard."""
         if self.error is None:
             return True
         return self.events > 0 and classify(self.error).verdict is Verdict.TAKEN_OVER
@@ -67,9 +67,9 @@ class SubscriptionResult:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Subscriptions to one shard, one after the other.
+    """The results of subscribing to one shard over each transport, one after the other.
 
-    `stream` has the consumer that was subscribed; `subscriptions` has one entry for each transport.
+    `stream` has the consumer that subscribed; `subscriptions` has one result for each transport.
     """
 
     stream: StreamRef
@@ -78,9 +78,9 @@ class Measurement:
     subscriptions: Sequence[SubscriptionResult]
 
     def findings(self) -> list[Finding]:
-        """Return one finding for each transport.
+        """Return one `Finding` for each transport.
 
-        A query needs only one of them, so it is not a failure if one of them works.
+        A query needs only one transport: if one works, a transient or connection error of the other is not a failure.
         """
         one_works = any(each.works for each in self.subscriptions)
         return [self._finding(each, one_works) for each in self.subscriptions]
@@ -120,7 +120,7 @@ _DISPENSABLE: Final = {
     "http2": "none where queries may use HTTP/1.1, which works, as with transport=auto; else look for a proxy on the way",
     "http1": "none where queries may use HTTP/2, which works, as with transport=auto; else look for a proxy on the way",
 }
-"""What to do about a failing transport if the other one works."""
+"""What to do about a failing transport if the other transport works."""
 
 
 def _events(number: int) -> str:

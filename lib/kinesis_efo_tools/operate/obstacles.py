@@ -17,10 +17,10 @@ from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_c
 from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH, no_path
 
 PATIENCE: Final = 4.0
-"""Timeout, seconds, so that a fault is reported within five."""
+"""Timeout in seconds, short enough to report a fault within five seconds."""
 
 _ONCE: Final = AioConfig(
-    # A response to an unsigned call proves that there is a connection, whatever the credentials.
+    # Do not sign: any response to an unsigned call proves that there is a connection, whatever the credentials.
     signature_version=UNSIGNED,
     connect_timeout=PATIENCE / 2,
     read_timeout=PATIENCE / 2,
@@ -29,7 +29,7 @@ _ONCE: Final = AioConfig(
 
 
 def no_region(location: str) -> Finding:
-    """Create the finding that the region of a manifest is unknown."""
+    """Return the outcome for a missing region, without which the manifest at `location` cannot be requested."""
     return Finding(
         "region",
         Status.FAILED,
@@ -48,7 +48,7 @@ async def _credentials(access: Access) -> Finding | None:
     try:
         found = await asyncio.wait_for(access.credentials(), PATIENCE)
     except TimeoutError:
-        # A program may be waiting for a person to enter a code. If the network is at fault, the connection to Kinesis fails, too.
+        # A credential program may be waiting for the user to enter a code. If the network is at fault, `_path` reports it.
         return None
     except ConfigurationError as error:
         return Finding(CREDENTIALS, Status.FAILED, *what_and_fix(error))
@@ -66,7 +66,7 @@ async def _path(access: Access) -> Finding | None:
     try:
         opening = await access.open("kinesis", _ONCE)
     except (ConfigurationError, *CALL_ERRORS):
-        return None  # reported by the finding about the credentials
+        return None  # `_credentials` reports this error
     async with opening as kinesis:
         endpoint = kinesis.meta.endpoint_url
         try:

@@ -1,6 +1,6 @@
 """Computes the figures of a run over time: rates, trends, causes of lag, and which shards were added and removed. Pure.
 
-It compares successive status replies of the run (`kinesis_efo.fetcher.status`).
+Compares successive status replies of the run (`kinesis_efo.fetcher.status`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
 WINDOW_SECONDS: Final = 20.0
-"""The period of rates and trends. It covers several micro-batches, because each moves megabytes at once."""
+"""The period over which rates and trends are computed: several micro-batches, because each processes megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""Minimum lag for which the cause is determined."""
+"""Minimum lag of fetching for which a cause is determined."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0
 """A micro-batch counts as stuck if a record has waited this long while nothing was processed."""
 SILENT_SECONDS: Final = 30.0
-"""Six times the time between two events of an idle shard."""
+"""A subscription is silent after this time without an event: six times the interval of events from an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
-"""From this many bytes per second on, a shard is at Kinesis' limit of 2 MB per second, shard and consumer, which includes JSON overhead."""
+"""Bytes per second from which a shard counts as at Kinesis' limit of 2 MB/s per shard and consumer, which includes JSON overhead."""
 _BUSY: Final = 0.9
 _EVENTS: Final = 20
 
 
 class LagCause(Enum):
-    """The cause of a shard's lag, with what to do about it and the section of the runbook."""
+    """The cause of a shard's lag, with its remedy and the section of the runbook that explains it."""
 
     NO_RUN = (
         "no run",
@@ -100,14 +100,14 @@ class ShardPulse:
     """The figures of one shard. Rates are None while unknown.
 
     Attributes:
-        status: The last status.
-        incoming: Bytes a second that arrive.
-        processed: Bytes a second that are processed.
-        records_in: Kinesis records per second that arrive; also None if the run's version does not report them.
-        records_out: Kinesis records per second that are processed; None likewise.
-        trend: Seconds of lag added each second.
-        failures: Failures of its subscriptions within the window.
-        cause: The cause of its lag; None if it is not behind.
+        status: The shard's last status.
+        incoming: Bytes per second that arrive from Kinesis.
+        processed: Bytes per second that are processed.
+        records_in: Kinesis records per second that arrive; also None if the run's version does not report records.
+        records_out: Kinesis records per second that are processed; also None if the run's version does not report records.
+        trend: Change of the lag, in seconds per second; negative while the shard catches up.
+        failures: Subscription failures within the last `WINDOW_SECONDS`.
+        cause: The cause of the shard's lag; None if it is not behind, or the cause is unknown.
     """
 
     status: ShardStatus
@@ -121,12 +121,12 @@ class ShardPulse:
 
     @property
     def seconds(self) -> float | None:
-        """The lag of processing behind the tip, seconds."""
+        """The shard's lag in seconds, up to processing; None if unknown."""
         return None if self.status.millis is None else self.status.millis / 1000
 
     @property
     def caught_up_in(self) -> float | None:
-        """Seconds until it has caught up at the present trend; None if it does not catch up, or is not behind."""
+        """Seconds until the shard has caught up at the present trend; None if it does not catch up, or is not behind."""
         if self.seconds is None or self.seconds < 1 or self.trend is None or self.trend > -0.05:
             return None
         return self.seconds / -self.trend
@@ -134,15 +134,15 @@ class ShardPulse:
 
 @dataclass(frozen=True, slots=True)
 class QueryPulse:
-    """The figures of one of several queries of a run. Rates are None while unknown.
+    """The figures of one query of a run. Rates are None while unknown.
 
     Attributes:
-        status: The last status.
-        processed: Bytes a second that it processes.
-        records_out: Kinesis records per second that it processes.
-        calls: GetRecords responses per second while it catches up.
-        apart: Bytes a second of these responses.
-        trend: Seconds of lag added each second.
+        status: The query's last status.
+        processed: Bytes per second that the query processes.
+        records_out: Kinesis records per second that the query processes.
+        calls: GetRecords responses per second that the query receives while it catches up.
+        apart: Bytes per second in these responses.
+        trend: Change of the lag, in seconds per second; negative while the query catches up.
     """
 
     status: QueryStatus
@@ -154,15 +154,15 @@ class QueryPulse:
 
     @property
     def seconds(self) -> float | None:
-        """The lag of its slowest shard, seconds."""
+        """The lag of the query's slowest shard in seconds; None if unknown."""
         return None if self.status.millis is None else self.status.millis / 1000
 
 
 class Sum(NamedTuple):
     """The figures of several shards together. Rates are None while unknown.
 
-    `seconds` is the lag of the slowest shard. `incoming` and `processed` are bytes per second, `records_in` and
-    `records_out` Kinesis records per second.
+    `shards` is the number of shards, `seconds` the lag of the slowest. `incoming` and `processed` are in bytes per second; `records_in` and
+    `records_out` are in Kinesis records per second.
     """
 
     shards: int
@@ -178,12 +178,12 @@ class View:
     """The figures of a run at one moment.
 
     Attributes:
-        at: The moment, epoch seconds by the run's own clock.
-        shards: Its shards, the slowest first; those with a cause before all others.
-        buffered: Bytes fetched and not processed.
-        room: Bytes that may be buffered.
-        cpu: Share of a core that the planner's process uses; None while unknown.
-        queries: Its queries, if there are several, in the order in which they joined.
+        at: The time of the run's status, in epoch seconds by the run's clock.
+        shards: The run's shards: first shards with a cause of lag, then the others, each group from slowest to fastest.
+        buffered: Bytes fetched but not yet processed.
+        room: Maximum bytes that the run may buffer.
+        cpu: Share of a core that the run's process uses; None while unknown.
+        queries: The run's queries in the order in which they joined; empty if there is only one and it is not catching up.
     """
 
     at: float
@@ -194,7 +194,7 @@ class View:
     queries: tuple[QueryPulse, ...] = ()
 
     def total(self, stream: str | None = None) -> Sum:
-        """Sum up all shards, or those of one stream."""
+        """Sum up the figures of all shards, or of one stream's shards."""
         shards = [each for each in self.shards if stream in (None, each.status.stream)]
         return Sum(
             len(shards),
@@ -206,7 +206,7 @@ class View:
         )
 
     def aged(self, seconds: float, cause: LagCause | None = None) -> View:
-        """Return the view `seconds` later without a new status: the lag has grown, and rates are unknown. All shards get the `cause`."""
+        """Return the view after `seconds` without a new status: lags have grown, and rates are unknown. All shards get `cause`, if given."""
         millis = round(1000 * seconds)
         shards = tuple(
             ShardPulse(
@@ -232,7 +232,7 @@ class View:
 
     @property
     def streams(self) -> list[str]:
-        """Logical names of the streams."""
+        """Logical names of the run's streams, sorted."""
         return sorted({each.status.stream for each in self.shards})
 
 
@@ -245,17 +245,17 @@ class Pulse:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def begin(self, at: float, text: str) -> None:
-        """Start again with another run."""
+        """Forget earlier replies, because another run reads now, and record this event."""
         self._seen.clear()
         self._shards.clear()
         self._events.append((at, text))
 
     def note(self, at: float, text: str) -> None:
-        """Add an event that is not in the status replies."""
+        """Record an event that cannot be derived from status replies."""
         self._events.append((at, text))
 
     def add(self, status: RunStatus) -> View:
-        """Add a status reply; returns the new figures."""
+        """Add a status reply, and return the new figures."""
         now = {each.key: each for each in status.shards}
         if self._shards:
             self._note_shards(status.at, self._shards[-1], now)
@@ -269,7 +269,7 @@ class Pulse:
         cpu = (status.cpu - first.cpu) / seconds if seconds > 0 else None
         busy = cpu is not None and cpu > _BUSY
         shards = [_pulse(each, before.get(each.key), seconds, busy=busy) for each in status.shards]
-        # By whole seconds, so that rows do not change places all the time.
+        # Compare whole seconds, so that displayed rows do not constantly change places.
         shards.sort(key=lambda each: (each.cause is None, -int(each.seconds or 0.0), each.status.key))
         return View(
             status.at,
@@ -299,7 +299,7 @@ class Pulse:
 
 
 def _queries(status: RunStatus, first: RunStatus, seconds: float) -> tuple[QueryPulse, ...]:
-    # Runs of different streams have queries with the same numbers.
+    # The number alone is not unique: runs that read different streams each number their queries from the start.
     before = {(each.number, *each.streams): each for each in first.queries}
     return tuple(_query_pulse(each, before.get((each.number, *each.streams)), seconds) for each in status.queries)
 
@@ -323,12 +323,12 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
         arrived = now.subscription.arrived - before.subscription.arrived
-        if arrived >= 0:  # negative: a new fetcher has started to count at 0
+        if arrived >= 0:  # negative if a new fetcher has started to count at 0
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
             if now.subscription.records is not None and before.subscription.records is not None:
                 came = now.subscription.records - before.subscription.records
-                if came >= 0:  # a new fetcher may have more bytes but fewer records
+                if came >= 0:  # negative if a new fetcher has counted more bytes, but fewer records
                     records_in = came / seconds
                     records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
@@ -367,16 +367,16 @@ def _cause(
 def cause_of(
     *, failing: bool, paused: bool, waiting: bool, stuck: bool, behind: bool, busy: bool, incoming: float | None
 ) -> LagCause | None:
-    """Decide the cause of a shard's lag, if the run replies.
+    """Decide the cause of a shard's lag from the run's status; None if the shard is not behind, or the cause is unknown.
 
     Args:
-        failing: Its subscription fails or is silent.
-        paused: Its subscription is closed because the buffer is full, so it is silent on purpose.
-        waiting: A fetched record has waited for long.
-        stuck: It has waited for minutes, and nothing is processed.
+        failing: The shard's subscription fails or is silent.
+        paused: The subscription is closed because the buffer is full, so it is silent on purpose.
+        waiting: A fetched record has waited more than `WAITING_SECONDS` to be processed.
+        stuck: A fetched record has waited more than `STUCK_SECONDS`, and nothing is processed.
         behind: Fetching is behind the tip.
         busy: The process that fetches is out of CPU.
-        incoming: Bytes a second that arrive; None if unknown.
+        incoming: Bytes per second that arrive; None if unknown.
     """
     # Check for a failing subscription first: without AWS, the run pauses, so that records also wait in the buffer.
     if failing and not paused:

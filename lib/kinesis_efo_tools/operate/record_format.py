@@ -35,9 +35,9 @@ class TailRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """A filter of records.
+    """A filter for records.
 
-    `key` is a pattern with `*`, `?` and `[...]`. `data` may match anywhere in the data. None matches any.
+    `key` is a pattern for the partition key, with `*`, `?` and `[...]`; `data` may match anywhere in the data. None matches every record.
 
     >>> record = TailRecord("shardId-0", "7", 0, "user-1", None, b'{"amount": 7}')
     >>> RecordFilter(key="user-*", data=re.compile(rb"amount.: [5-9]")).has(record), RecordFilter(key="user").has(record)
@@ -55,7 +55,7 @@ class RecordFilter:
 
 
 def raw(record: TailRecord) -> bytes:
-    """Format the data and a line feed.
+    """Format as the record's data, followed by a line feed.
 
     >>> raw(TailRecord("shardId-0", "7", 0, "k", None, b"hello"))
     b'hello\\n'
@@ -64,7 +64,7 @@ def raw(record: TailRecord) -> bytes:
 
 
 def as_json(record: TailRecord) -> bytes:
-    """Format one line of JSON: `data` with the record's own bytes if they are JSON, `text` if they are UTF-8, else `base64`.
+    """Format as one line of JSON. The record's data is in `data` (unchanged) if it is JSON, in `text` if it is UTF-8, else in `base64`.
 
     >>> as_json(TailRecord("shardId-0", "7", 0, "k", None, b'{"b":1.10,"x":1e400}'))[-29:]
     b'"data":{"b":1.10,"x":1e400}}\\n'
@@ -89,13 +89,13 @@ def as_json(record: TailRecord) -> bytes:
         except (ValueError, RecursionError):
             document["text"] = text
         else:
-            # Unchanged, because a parser would change numbers and drop repeated keys. In JSON, line feeds are only between tokens.
+            # Insert the JSON unchanged: a parser would change numbers and drop repeated keys. In JSON, line feeds are only between tokens.
             own = b',"data":' + _HIDDEN.sub(_escaped, text.translate(_ON_ONE_LINE)).encode()
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + own + b"}\n"
 
 
 def hexadecimal(record: TailRecord) -> bytes:
-    """Format a heading, and a hex dump of the data with 16 bytes per line.
+    """Format as a heading and a hex dump of the data, with 16 bytes per line.
 
     >>> print(hexadecimal(TailRecord("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
     shardId-0 7 key='k' 5 bytes
@@ -110,7 +110,7 @@ def hexadecimal(record: TailRecord) -> bytes:
 
 
 class Format(Enum):
-    """The formats of records."""
+    """The output formats for records."""
 
     RAW = "raw"
     JSON = "json"
@@ -118,12 +118,12 @@ class Format(Enum):
 
     @property
     def write(self) -> Callable[[TailRecord], bytes]:
-        """The function that formats a record."""
+        """The function that formats a record in this format."""
         return {Format.RAW: raw, Format.JSON: as_json, Format.HEX: hexadecimal}[self]
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # Within JSON, only strings contain such characters, so escaping them does not change the meaning.
+    # In JSON, only strings contain the characters that `_HIDDEN` matches, so escaping them does not change the meaning.
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""Predicts the next start of a query, from its checkpoint, the manifest, the streams and the lease table. Changes nothing."""
+"""Predicts what the next start of a query will do, from its checkpoint, the manifest, the streams and the lease table. Read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kinesis_efo_tools.operate.lease_checkup import open_table
 from kinesis_efo_tools.operate.spark_checkpoint import PlannedBatch, SourceEnd, folder_at, planned
 
 SUBJECT = "checkpoint"
-"""Subject of the finding about the checkpoint as a whole."""
+"""Subject of the check of the checkpoint as a whole."""
 
 
 async def restart(access: Access, manifest: Manifest, location: str, clock: Clock) -> list[Finding]:
@@ -38,7 +38,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
 
     async def look() -> str:
         nonlocal leases, found
-        # Read before the checkpoint, because a live query moves first the checkpoint, then the rows.
+        # Scan first: a live query writes its checkpoint before the rows, so rows that are read later could seem ahead of the checkpoint.
         scan = await (await open_table(access, manifest)).scan()
         leases = LeaseKeys(manifest.stream_names).by_shard(scan.leases)
         last = await planned(folder_at(location, access))
@@ -67,11 +67,11 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
     findings += [Finding("streams of the checkpoint", Status.FAILED, *what_and_fix(fault)) for fault in faults]
     kinesis = await access.client("kinesis")
     async with await access.open("kinesis", AioConfig(**POLLING_CONFIG)) as unused:
-        # For the checks of a start, which list the shards and detect losses. No records are read.
+        # `Stream` needs a transport, although the checks of a start only list shards and detect losses, and do not read records.
         transport = PollingTransport(unused, clock, CALL_SECONDS)
         for name, ref in manifest.streams.items():
             if _replaced(ref, end) or _renamed(ref, end, manifest):
-                continue  # already among the faults
+                continue  # `faults` contains this problem already
             rows = {key.shard: row for key, row in leases.items() if key.stream == name}
             stream = Stream(ref, transport, Topology(kinesis, clock), RetrySettings(), manifest.source, clock)
             work = _goes_on(stream, name, end, rows, clock) if name in end.streams else _begins(stream)
@@ -98,7 +98,7 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # An old checkpoint lacks the start of a new query's first micro-batch; if repeated, it starts from the options again.
+    # Checkpoints of old versions lack the begin of a query's first micro-batch. If repeated, it begins as the options say.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()
@@ -112,7 +112,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
         )
     if end.begin is not None:
         await _check_losses(stream, positions, planned, rows, end.begin.horizons.get(name))
-    # Without a mark, only the rows are evidence, although other queries move them, too.
+    # If the checkpoint has no mark, only the rows can show that it is outdated, although other queries move the rows, too.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
         first = ahead[0]
@@ -136,7 +136,7 @@ async def _check_losses(
     rows: Mapping[str, Lease],
     horizon: float | None,
 ) -> None:
-    """Check for lost records like a start of the query. Raises CheckFailed with the value of 'acceptDataLoss' that covers all losses."""
+    """Check for lost records as the query's next start does. Raises CheckFailed; its fix is an 'acceptDataLoss' value for all losses."""
 
     def known(shard: str, position: Position) -> Facts:
         if (row := rows.get(shard)) is None:
@@ -170,7 +170,7 @@ def _stream_of(arn: str) -> str:
 
 
 def _of_manifest(last: PlannedBatch, manifest: Manifest, location: str) -> SourceEnd:
-    """Return the source of the query that reads the manifest's streams."""
+    """Return the query's source that reads the manifest's streams. Raises CheckFailed unless there is exactly one."""
     ends = [end for end in last.ends if len(last.ends) == 1 or end.streams & manifest.streams.keys()]
     if len(ends) == 1:
         return ends[0]

@@ -18,8 +18,8 @@ HASH_KEYS = 2**128
 class TreeEntry:
     """A shard at its place in the tree.
 
-    `depth` is 0 for the oldest shards. Kinesis no longer lists `trimmed_parents`. A `repeated` shard appeared before, below its other
-    parent; its children are not repeated.
+    `depth` is 0 for the oldest shards. `trimmed_parents` are parents that Kinesis no longer lists. A `repeated` shard appeared before, below
+    its other parent; its children are not repeated.
     """
 
     shard: Shard

@@ -20,7 +20,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
-"""In version 2 of the log, the id of the source comes before its offset."""
+"""Matches the id of a source, which comes before its offset in version 2 of the log."""
 
 _KNOWN_VERSIONS: Final = ("v1", "v2")
 
@@ -29,8 +29,8 @@ _KNOWN_VERSIONS: Final = ("v1", "v2")
 class PlannedBatch:
     """The last micro-batch that Spark planned.
 
-    If not `finished`, it is not in Spark's commit log, and the next start repeats it. `ends` has one entry for each kinesis-efo source of
-    the query.
+    If the micro-batch is not `finished`, it is not in Spark's commit log, and the next start repeats it. `ends` has one entry for each
+    kinesis-efo source of the query.
     """
 
     batch: int
@@ -40,10 +40,13 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The start and the end of a micro-batch for one source.
+    """Where a micro-batch ends for one source, and where the next start reads from.
 
-    The next start reads from `begin`: the end if the micro-batch is finished; None if it is the first micro-batch and its start is not in
-    the log, so that the query starts anew. `sources` has the ARNs of its streams by logical name, as far as the offset has them.
+    Attributes:
+        begin: Where the next start reads from: the end of a finished micro-batch, else its begin. None if a first micro-batch's begin is not
+            in the log: the query then begins as its options say.
+        offset: Where the micro-batch ends.
+        sources: The ARNs of the source's streams by logical name, as far as the offset has them.
     """
 
     begin: Offset | None
@@ -52,19 +55,19 @@ class SourceEnd:
 
     @property
     def streams(self) -> set[str]:
-        """Logical names of its streams."""
+        """Logical names of the source's streams."""
         return {key.stream for key in self.offset}
 
 
 class Folder(Protocol):
-    """The directory of a checkpoint."""
+    """The directory of a query's checkpoint, on a local disk or in S3."""
 
     async def exists(self) -> bool:
-        """Whether it exists, even if it is empty."""
+        """Whether the directory exists."""
         ...
 
     async def names(self, folder: str) -> Collection[str]:
-        """List the files in a subfolder, or in itself (""); empty if there is no such folder."""
+        """List the files in a subfolder, or in the directory itself (""); empty if there is no such folder."""
         ...
 
     async def read(self, name: str) -> str:
@@ -98,7 +101,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
         else f"; or, if the output has no rows of micro-batch {newest}, delete {name}: a start plans this micro-batch again"
     )  # fmt: skip
     lines = await _lines(folder, name, again)
-    # A query with asyncProgressTrackingEnabled skips numbers, and starts without them.
+    # A query with asyncProgressTrackingEnabled skips batch numbers, and can start although they are missing.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
@@ -154,14 +157,14 @@ def _follow(numbers: set[int]) -> bool:
 
 
 def _numbers(names: Collection[str]) -> set[int]:
-    # There are also checksums and temporary files.
+    # Leave out checksums and temporary files.
     return {int(name) for name in names if _NUMBER.fullmatch(name)}
 
 
 async def _lines(folder: Folder, name: str, or_else: str = "") -> list[str]:
-    """Read the lines of a file of Spark's log: its version, its metadata, and one for each source.
+    """Read the lines of a file in Spark's log: the version, the metadata, and one line for each source.
 
-    `or_else` completes the remedy for a damaged file.
+    `or_else` is appended to the fix that is shown if the file is damaged.
     """
     version, *rest = (await folder.read(name)).splitlines() or [""]
     if not version.strip():
@@ -174,7 +177,7 @@ async def _lines(folder: Folder, name: str, or_else: str = "") -> list[str]:
 
 
 def _ends(folder: Folder, name: str, lines: list[str], or_else: str = "") -> dict[int, dict[str, Any]]:
-    """Parse the offsets of this library's sources, by their place in a file of the log."""
+    """Return the offsets of kinesis-efo sources in the lines of a log file, by the source's index."""
     found = {}
     for place, line in enumerate(lines[2:]):
         text = line if line.startswith("{") else _NAMED.sub("", line, count=1)
@@ -212,7 +215,7 @@ def folder_at(location: str, clients: Clients) -> Folder:
         return _S3Folder(clients, parts.netloc, parts.path.strip("/"))
     if parts.scheme == "file":
         return _LocalFolder(Path(unquote(parts.path)))
-    if len(parts.scheme) > 1:  # one letter is a drive
+    if len(parts.scheme) > 1:  # a single letter is a Windows drive
         raise ConfigurationError(
             f"checkpoint {location}: file system {parts.scheme!r} cannot be read from here. Copy its folders 'offsets' and 'commits' "
             "and its file 'metadata' into a local folder, and give that"

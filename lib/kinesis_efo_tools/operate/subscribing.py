@@ -1,4 +1,4 @@
-"""Subscribes to one shard over each transport, one after the other, and measures the subscriptions. Stores nothing."""
+"""Subscribes to one shard over each transport, one after the other, and measures the subscriptions. Does not store anything."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ SILENT_SECONDS: Final = 12.0
 
 
 class CarriedEvents(EventStream, Protocol):
-    """The events of a subscription, with the properties of its connection."""
+    """The event stream of a subscription, with the properties of its connection."""
 
     @property
     def http(self) -> HttpFacts:
-        """Properties of the connection."""
+        """The connection's HTTP and TLS versions, and its HTTP/2 settings."""
         ...
 
 
 class Subscriber(Protocol):
-    """Subscribes over one transport."""
+    """Subscribes to shards over one transport."""
 
     async def subscribe(
         self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
     ) -> CarriedEvents:
-        """Subscribe as `Transport` does."""
+        """Subscribe to a shard; see `Transport.subscribe`."""
         ...
 
 
 Opens = Callable[[str], AbstractAsyncContextManager[Subscriber]]
-"""Opens a subscriber over a transport, by its name."""
+"""A function that opens a subscriber over the transport of the given name."""
 
 
 def over_aws(access: Access) -> Opens:
-    """Create the function that opens subscribers with a command's region, endpoint and role, each with its own connection."""
+    """Return a function that opens subscribers with the region, endpoint and role of `access`, each with a separate connection."""
 
     @asynccontextmanager
     async def opened(transport: str) -> AsyncIterator[Subscriber]:
@@ -72,11 +72,14 @@ async def measured(
     limits: Limits = KINESIS_LIMITS,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Measurement:
-    """Subscribe to the first open shard of a stream over each transport.
+    """Subscribe to the first open shard of a stream over each transport, and measure. Disconnects another reader with the same consumer.
 
-    It reads for `seconds` over each, longer if the first event takes longer. Another reader of the shard with the same consumer is
-    disconnected. `limits` are Kinesis' time limits, which tests shorten; `tell` receives progress texts. Raises CheckFailed if the stream
-    has no open shard, and the AWS clients' errors if shards cannot be listed.
+    Args:
+        seconds: How long to read over each transport; longer if the first event takes longer.
+        limits: Kinesis' time limits, which tests shorten.
+        tell: Receives progress messages.
+
+    Raises CheckFailed if the stream has no open shard, and the AWS SDK's errors if shards cannot be listed.
     """
     kinesis = await clients.client("kinesis")
     answer = await kinesis.list_shards(StreamARN=ref.stream_arn, ShardFilter={"Type": "AT_LATEST"}, MaxResults=1)
@@ -110,7 +113,7 @@ class _Meter:
         self._next_call = -inf
 
     async def measure(self, transport: str) -> SubscriptionResult:
-        """Subscribe over a transport, and read. An error is a part of the result."""
+        """Subscribe over a transport, and read. An error is not raised, but returned in the result."""
         found = SubscriptionResult(transport)
         try:
             async with self._opens(transport) as subscriber:
@@ -134,7 +137,7 @@ class _Meter:
             events.close()
 
     async def _subscribe(self, subscriber: Subscriber, found: SubscriptionResult) -> tuple[CarriedEvents, float]:
-        """Subscribe; try a second time if the consumer has just subscribed. Returns the events, and the time of the call."""
+        """Subscribe; retry once if the consumer has subscribed to the shard just before. Returns the events and the time of the call."""
         label = TRANSPORTS[found.transport]
         for last in (False, True):
             if (pause := self._next_call - self._clock.monotonic()) > 0:
@@ -163,7 +166,7 @@ class _Meter:
         self._next_call = self._clock.monotonic() + seconds
 
     async def _take(self, events: CarriedEvents, found: SubscriptionResult, called: float, end: float) -> None:
-        """Count events until the time is over and at least one has arrived."""
+        """Count events until the time `end`, and at least until the first event."""
         label = TRANSPORTS[found.transport]
         arriving = aiter(events)
         while True:

@@ -1,6 +1,6 @@
-"""Reads all shards of a stream, across reshards, until cancelled; for people to look at records.
+"""Reads all shards of a stream, across reshards, until cancelled, so that people can look at records.
 
-It does not store positions or acquire leases.
+Does not store positions or acquire leases.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from kinesis_efo_tools.operate.backlog import CALL_SECONDS
 from kinesis_efo_tools.operate.record_format import TailRecord
 
 POLLING_SECONDS: Final = 1.0
-"""Seconds between two calls to a shard that had no more records."""
+"""Seconds between two GetRecords calls for a shard that had no more records."""
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""Seconds before now at which the search for the last records begins, in turn; then it begins at the oldest record."""
+"""How many seconds ago the search for a shard's last records begins. Each is tried in turn, and finally the trim horizon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
     """A time at which reading ends.
 
-    `time` is in epoch seconds; records that arrive then or later are dropped. `reached` is called when every shard has
-    been read to it, perhaps several times.
+    `time` is in epoch seconds; records that arrive then or later are dropped. `reached` is called when every shard has been read up to
+    `time`, possibly more than once.
     """
 
     time: float
@@ -54,19 +54,19 @@ class Until:
     reached: Callable[[], None]
 
     def admits(self, record: TailRecord) -> bool:
-        """Whether a record arrived before the time."""
+        """Whether a record arrived before `time`."""
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader with this lag has passed the time, and all records that arrived before it can be read."""
+        """Whether a reader with this lag has passed `time`, and all records that arrived before `time` can be read."""
         return self.clock.time() - millis_behind / 1000 >= self.time + SETTLED_SECONDS
 
 
 class Tail:
-    """Passes the records of a stream to a function, in order within each shard.
+    """Passes the records of a stream to the function `take`, in order within each shard.
 
-    Reading pauses while `take` runs, with the records of one event. `only` has the ids of the shards to read; if empty,
-    all are read, with their descendants. Without `until`, reading does not end.
+    Reading pauses while `take` processes the records of one event. `only` has the ids of the shards to read; if empty, all shards and their
+    descendants are read. `until` drops later records, and reports when its time has been reached.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Tail:
     async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
         """Read until cancelled, or until every shard has ended.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`; `begin` returns where a shard that is open then begins instead.
+        `start` is a `TRIM_HORIZON` or `AT_TIMESTAMP` position. `begin`, if given, returns another start for each shard that is read first.
         Raises StreamError if a shard cannot be read, ConfigurationError if the stream does not have a shard of `only`.
         """
         await self._stream.refresh()
@@ -133,7 +133,7 @@ class Tail:
         self._finish(shard)
 
     def _finish(self, shard: str) -> None:
-        """Record that a shard is done. For an ended shard, this is called after its children have begun."""
+        """Record that a shard was read to its end or to `until`. At a shard's end, call this after starting its children."""
         self._finished.add(shard)
         if self._until is not None and self._finished.issuperset(self._positions):
             self._until.reached()
@@ -144,12 +144,12 @@ class Tail:
         if event.head.children:
             self._stream.learn(shard, event.head.children)
         until = self._until
-        # The end of a closed shard may be long before the time; its children continue from there.
+        # A closed shard may have ended long before `until`. Its lag does not matter then, because its children continue from there.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
             quiet.observe(event.head, until.clock.monotonic())
-            # Records alone do not show that the shard is open: it may be closed, and its children may not be listed yet.
+            # Wait for empty events: a shard that still returns records may be closed, with children that are not listed yet.
             if quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:
@@ -202,7 +202,7 @@ async def stream_access(
 ) -> AsyncIterator[Stream]:
     """Open a stream for reading: with its consumer, or with GetRecords if it has none.
 
-    `region` counts if the settings name none; `source` describes, in messages, where the ARNs came from.
+    `region` is used if `aws` does not set one; `source` says, in error messages, where the ARNs came from.
     """
     clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
@@ -215,7 +215,7 @@ async def stream_access(
             ref,
             transport,
             Topology(control, time),
-            # For a person at a terminal, ten minutes without output would be too long.
+            # Give up sooner than a query: at a terminal, ten minutes without output would be too long.
             RetrySettings(max_retries=10),
             source,
             time,
@@ -227,8 +227,8 @@ async def stream_access(
 async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
     """Return the position after which a shard has its last `count` records.
 
-    Kinesis can only be read forwards, so the search begins further and further back. `count` is at least 1; an aggregate counts once. The
-    shard may have fewer records. Raises botocore's ClientError if Kinesis refuses.
+    Kinesis can only be read forwards, so the search begins further and further back. `count` is at least 1; an aggregate counts as one
+    record. Returns `TRIM_HORIZON` if the shard has fewer records. Raises botocore's ClientError if Kinesis rejects a call.
     """
     now = clock.time()
     for seconds in _LOOK_BACK:
@@ -243,7 +243,7 @@ async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str
 
 
 async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
-    """Return the sequence numbers of the last records after a position."""
+    """Return the sequence numbers of the last `count` records after `start`, or of all if there are fewer."""
     found: deque[int] = deque(maxlen=count)
     iterator = await iterator_at(kinesis, stream_arn, shard_id, start)
     while True:

@@ -15,16 +15,16 @@ from kinesis_efo.leases.store import LeaseStore, Scan
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The changes in the table while it was watched."""
+    """What changed in the lease table while it was watched."""
 
-    scan: Scan  # The last one
+    scan: Scan  # The last scan
     live: frozenset[str]  # Keys of the leases that were renewed
     moved: frozenset[str]  # Keys of the shard rows whose checkpoint moved
     seconds: float  # How long the table was watched
 
     @property
     def live_owners(self) -> dict[str, list[str]]:
-        """The live owners, with the keys of their leases."""
+        """The live owners, each with the keys of the leases that it renewed."""
         owners: dict[str, list[str]] = {}
         for key in sorted(self.live):
             owners.setdefault(self.scan.leases[key].owner or "", []).append(key)

@@ -16,7 +16,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Pack jobs, r
 
 
 DIST: Final = Path("dist") / "emr"
-"""The default directory of archives."""
+"""The default directory for archives."""
 
 ArtifactsOption: TypeAlias = Annotated[
     str | None,
@@ -34,7 +34,7 @@ GraceOption: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicationOptions:
-    """Options with the name of a deployed application."""
+    """Options that name a deployed application."""
 
     aws: arguments.Aws
     environment: Annotated[
@@ -53,7 +53,7 @@ class ApplicationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions(ApplicationOptions):
-    """Options with an application's name, or its target and manifest."""
+    """Options that name a deployed application, or a target and a manifest."""
 
     target: Annotated[
         str | None,
@@ -94,7 +94,7 @@ class PackOptions(ApplicationOptions):
 
 
 class PackTarget(StrEnum):
-    """What an archive is for."""
+    """The service that an archive is packed for."""
 
     EMR = "emr"
     GLUE = "glue"

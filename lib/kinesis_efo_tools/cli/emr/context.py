@@ -1,4 +1,4 @@
-"""The common context of `kinesis-efo emr` commands: the application, its target, and clients, which are closed at the end."""
+"""What `kinesis-efo emr` commands have in common: the application, its target, and AWS clients, which are closed at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _no_target(given: ApplicationOptions, deployment: Deployment) -> str:
 
 @dataclass(slots=True)
 class Context:
-    """An application and its target. `deployment` is None unless the command line has its name."""
+    """An application and its target. `deployment` is None unless the command line names a deployed application."""
 
     aws: AwsSettings
     deployment: Deployment | None
@@ -59,9 +59,9 @@ class Context:
     @classmethod
     @contextmanager
     def open(cls, given: TargetOptions) -> Iterator[Context]:
-        """Identify the application, and load its manifest.
+        """Identify the application from the options, and load its manifest.
 
-        Raises UsageError if an option is missing, or the deployment or manifest cannot be read.
+        Raises UsageError if an option is missing or contradicts the manifest, ConfigurationError if the deployment or manifest cannot be read.
         """
         aws, deployment = given.aws, None
         if given.environment or given.application:
@@ -92,9 +92,9 @@ class Context:
     @classmethod
     @contextmanager
     def deployed(cls, given: ApplicationOptions) -> Iterator[Deployment]:
-        """Load the description of the named application's job.
+        """Load the deployment of the application that the options name.
 
-        Raises UsageError if a name is missing, or the application was not deployed.
+        Raises UsageError if a name is missing, ConfigurationError if the application was not deployed.
         """
         if not (given.environment and given.application):
             raise UsageError("--environment and --application go together: give both")
@@ -103,12 +103,12 @@ class Context:
 
     @property
     def name(self) -> str:
-        """The name of the application's runs."""
+        """The name that the application's runs have in EMR or Glue."""
         return job_name(self.manifest.environment, self.manifest.application)
 
     @property
     def platform(self) -> Platform:
-        """Access to the target through EMR's API."""
+        """Access to the target through the API of EMR or Glue."""
         service, kind = _PLATFORMS[self.target.kind]
         return kind(self.target, self.client(service))
 
@@ -116,7 +116,7 @@ class Context:
     def schedule(self) -> Schedule | None:
         """The declared schedule of the application's job; None if there is none.
 
-        Raises UsageError if the description lacks a group or a role, or the command line has another kind of target.
+        Raises UsageError if the deployment lacks the schedule's group or role, or the target is not EMR Serverless.
         """
         deployed = self.deployment
         if deployed is None or deployed.schedule is None:
@@ -153,7 +153,7 @@ class Context:
     def store(self, artifacts: str | None) -> Store:
         """Return the S3 location of archives and programs.
 
-        `artifacts` is the location on the command line. Raises UsageError if neither that nor the deployment has one.
+        `artifacts` is the location on the command line. Raises UsageError if neither the command line nor the deployment has a location.
         """
         location = artifacts or (self.deployment.artifacts if self.deployment else None)
         if not location:
@@ -186,7 +186,7 @@ class Context:
     @asynccontextmanager
     async def leases(self) -> AsyncIterator[LeaseStore]:
         """Open the application's lease table."""
-        # EMR may be in another region.
+        # The lease table's region may differ from EMR's.
         region = self.manifest.region
         clients = AsyncClients(replace(self.aws, region=region), region)
         async with await clients.open("dynamodb") as client:

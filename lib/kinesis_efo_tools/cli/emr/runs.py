@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 def status(given: Status) -> None:
     with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
-        # EMR Serverless' list has less data about a run than its description.
+        # Describe each run again: EMR Serverless lists runs with less data.
         runs = [context.platform.run(run.id) for run in known]
     live = any(not run.state.ended for run in runs)
     data = {
@@ -59,7 +59,7 @@ def logs(given: Logs) -> None:
 
 def stop(given: Stop) -> None:
     with Context.open(given) as context:
-        # First, because the schedule might start another run.
+        # Delete the schedule first, because it might start another run.
         unscheduled = context.unschedule()
         stopped, owners = asyncio.run(_stop(context, SystemClock(), given))
     data = {

@@ -56,7 +56,7 @@ def submit(given: Submit) -> None:
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            # Checked before packing, which takes a while. In the draft, the program takes the place of the archive.
+            # Check before packing, which takes a while. In the draft, the program stands in for the archive.
             found = asyncio.run(_checked(context, draft, SystemClock(), given))
             request = (
                 draft
@@ -76,16 +76,16 @@ def submit(given: Submit) -> None:
 
 
 async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Submit) -> Situation:
-    """Refuse a job that could not work; returns EMR's state.
+    """Check that a job could work, and return the state of the target and its runs.
 
-    Raises UsageError if a setting cannot be passed to EMR or something is missing, PlatformError if EMR refuses and
-    this is not a dry run, SubmissionRefusedError if the job could not work.
+    Raises UsageError if a setting cannot be passed to EMR or an option is missing, PlatformError if EMR rejects a call and this is not a dry
+    run, SubmissionRefusedError if the job could not work.
     """
     platform = context.platform
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # The live run may be exactly this job.
+        # Do not check: the live run may be exactly this job, and then no job is submitted.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]
@@ -95,8 +95,8 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
             await refusals(
                 draft, platform, found.site, lasting,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock,
-                # Live readers are checked right before the submission: the check takes a while, and readers may change until then.
-                # An orchestrator may send the request while a run lives.
+                # Live readers are checked again right before the submission, so check them here only for a dry run. With --upload, do not:
+                # an orchestrator sends the request later.
                 replacing=replacing or not given.dry_run or given.upload,
             )
         )  # fmt: skip
@@ -118,7 +118,7 @@ async def _submit(
     context: Context, request: JobRequest, clock: Clock, given: Submit, found: Situation
 ) -> dict[str, Any]:
     platform, store = context.platform, context.store(given.artifacts)
-    # Packing took a while, so look again; not for a dry run.
+    # Packing took a while, so get the runs again, except for a dry run.
     if not given.dry_run:
         found = look(platform, request.name)
     known, live = found.known, found.live
@@ -134,13 +134,13 @@ async def _submit(
         and not given.upload
         and (unchanged := next((run for run in live if platform.same(run, job)), None))
     ):
-        # So that what it runs does not expire: EMR reads it again when it restarts the run.
+        # Renew the objects of the live run before they expire: EMR reads them again when it restarts the run.
         upload(store, request, output.remark)
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
         if given.upload:
             upload(store, request, output.remark)
-            # A second run of one request would find the marker that stopped the first.
+            # If an orchestrator sends the request twice, the second run would find the stop marker of the first, so leave it out.
             job = replaced(job, spark={name: value for name, value in job.spark.items() if name != MARKER_SETTING})
         data |= {"submitted": False, "replaces": [run.id for run in live]}
         data["notChecked"] = _tell(_not_checked(request, found))
@@ -165,7 +165,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Refuse a job that could not work, and stop live runs. If `busy`, leases may be held without such a run."""
+    """Check that a job could work, and stop the runs that it replaces. With `busy`, live readers are tolerated. Returns the stopped runs."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(
@@ -192,7 +192,7 @@ async def _set_schedule(
     job: Job,
     found: Situation,
 ) -> dict[str, Any]:
-    """Set the schedule of a job. A run that the schedule has started continues; a run without end is stopped."""
+    """Set the schedule of a job. A run that the schedule started continues; any other live run is stopped first."""
     platform = context.platform
     assert isinstance(platform, Serverless), "checked by Context.schedule"
     lasting = [run for run in found.live if not run.scheduled]
@@ -201,7 +201,7 @@ async def _set_schedule(
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
         return {"submitted": False, **shown}
-    # A run of the schedule may be reading.
+    # If no run is stopped, tolerate live readers (`busy`): a run that the schedule started may be reading.
     replaced = await _make_room(context, request, clock, given, found, lasting, busy=not lasting)
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)

@@ -16,21 +16,21 @@ from typing import Final, Self
 import psutil
 
 _MARK: Final = "KINESIS_EFO_QUICKSTART"
-"""Environment variable by which all processes of a program are found."""
+"""Environment variable that marks all processes of a program, so that they can be found."""
 _END_WITHIN: Final = 10.0
 
 
 class Child:
-    """The program. A context manager; leaving it kills every process that it started.
+    """A Spark program in a separate process. Leaving the context kills the program and every process that it started.
 
-    `variables` are added to the environment of this process. `log` is the file for its standard error, and for its
-    output unless `shown`: then it shares this process' standard output.
+    `variables` are added to this process' environment. `log` is the file for the program's standard error, and for its standard output,
+    too, unless `shown`: then the program shares this process' standard output.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path, *, shown: bool = False) -> None:
         self._command = list(command)
         self._mark = uuid.uuid4().hex
-        # The program uses the PySpark of this environment.
+        # Make the program use this environment's Python and PySpark.
         python = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
         self._variables = {**os.environ, **python, "SPARK_LOCAL_IP": "127.0.0.1", **variables, _MARK: self._mark}
         self._variables.pop("SPARK_HOME", None)
@@ -53,13 +53,13 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code; None while it runs, and before it starts."""
+        """The program's exit code; None while it runs, and before it starts."""
         return self._process.poll() if self._process is not None else None
 
     def wait(self, seconds: float, *, end: bool = False) -> int | None:
-        """Wait for its exit code; None if it has not ended in time.
+        """Wait until the program ends, and return its exit code; None if it is still running after `seconds`.
 
-        `end` sends it SIGTERM first, as an orchestrator does.
+        `end` first sends SIGTERM to the program, as an orchestrator does.
         """
         assert self._process is not None
         if end:
@@ -69,14 +69,14 @@ class Child:
         return None
 
     def tail(self, lines: int) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of the program's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> int:
         """Send SIGKILL to the program and all processes that it started. Returns their number."""
         killed = set[int]()
         deadline = time.monotonic() + _END_WITHIN
-        # Repeated, because a process that is just being started may be missed.
+        # Repeat, because a process that is just being started may be missed.
         while (family := list(self._family())) and time.monotonic() < deadline:
             killed |= {process.pid for process in family}
             kill(family)

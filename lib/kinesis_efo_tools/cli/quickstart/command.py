@@ -1,4 +1,4 @@
-"""``kinesis-efo quickstart``: the local AWS, a stream of flights, and a program that reads and prints it."""
+"""``kinesis-efo quickstart``: runs the local AWS, a stream of flights, and a Spark program that prints the flights."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check(java: Java, spark: Finding) -> None:
 
 
 def template() -> str:
-    """Return the original program."""
+    """Return the source text of the program as quickstart writes it."""
     return files("kinesis_efo_tools.cli.quickstart").joinpath("first.py.txt").read_text()
 
 
@@ -106,9 +106,9 @@ def write(path: Path) -> bool:
 
 
 def program(path: Path, scratch: Path) -> Child:
-    """Create the process of the program, which shares this process' standard output.
+    """Return the process for the program at `path`, which is not started yet. It shares this process' standard output.
 
-    `scratch` is the directory for its errors and for Spark's files; the caller removes it.
+    `scratch` is the directory for the program's standard error and for Spark's files; the caller removes it.
     """
     submit = [
         "--master", "local[2]",
@@ -126,7 +126,7 @@ def program(path: Path, scratch: Path) -> Child:
 
 
 def point_to(environment: Mapping[str, str]) -> None:
-    """Point this process and its children to the local AWS, and remove all settings for AWS."""
+    """Set the environment variables that point this process and its children to the local AWS, and remove all other AWS variables."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
     os.environ.update(environment)
@@ -142,7 +142,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Ready:
 def introduction(ready: Ready, width: int, *, own: bool) -> str:
     """Describe what runs, and how to look at it from another shell, in lines that can be copied.
 
-    `own`: the user has changed the program. `width` is the columns of the terminal.
+    `own`: the user has changed the program. `width` is the terminal's width in columns.
     """
     kept = "has changes of yours, so it is left as it is" if own else "is yours to change: the rows below come from it"
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)

@@ -13,14 +13,14 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import Producer
 
 _AHEAD: Final = 0.02
-"""Seconds that the thread may be ahead of the rate before it waits."""
+"""How many seconds the thread may be ahead of the rate before it waits."""
 
 
 class Feeder:
-    """Puts records until the context is left, or there are no more. A context manager.
+    """Puts records in a thread, until the context is left or there are no more records. A context manager.
 
-    `records` has stream, data and partition key of each; `rate` is records per second. `error` is the error that ended it, else None.
-    `done`: whether Kinesis has acknowledged all records.
+    `records` yields each record's stream, data and partition key; `rate` is in records per second. `error` is the error that ended the
+    thread, else None. `done`: whether Kinesis has acknowledged all records.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, str]], aws: AwsSettings, rate: float) -> None:
@@ -57,7 +57,7 @@ class Feeder:
                     if stream not in self._producers:
                         self._producers[stream] = opened.enter_context(Producer(stream, aws=self._aws))
                     self._producers[stream].put(data, key)
-            # The producers have waited for every acknowledgement.
+            # Closing the producers waited for all acknowledgements.
             self.done = True
         except Exception as error:
             self.error = error

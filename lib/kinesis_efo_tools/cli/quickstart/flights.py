@@ -23,7 +23,7 @@ _LETTERS: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ"
 class Flight(msgspec.Struct, frozen=True):
     """One flight.
 
-    `origin` and `dest` are airports, `aircraft` is the registration. `delay` is minutes, negative if it is early.
+    `origin` and `dest` are airports, `aircraft` is the registration. `delay` is in minutes, negative for an early departure.
     """
 
     flight: str
@@ -36,7 +36,7 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 def flights(random: Random, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Iterator[Flight]:
-    """Generate flights that leave now, without end. The same seed of `random` gives the same flights."""
+    """Generate an endless series of flights that depart now. The same seed of `random` gives the same flights."""
     aircraft = {
         (airline, dest): [
             f"N{random.randint(100, 999)}{''.join(random.sample(_LETTERS, 2))}" for _ in range(_AIRCRAFT_EACH)
@@ -47,7 +47,7 @@ def flights(random: Random, now: Callable[[], datetime] = lambda: datetime.now(U
     while True:
         route = random.choice(_ROUTES)
         airline, origin, dest, miles = route
-        # Most are on time or a little early; a few are very late.
+        # Most flights are on time or a little early; a few are very late.
         delay = round(random.gauss(-3, 4)) if random.random() < 0.7 else round(random.expovariate(1 / 35))
         leaves = now() - timedelta(minutes=delay)
         scheduled = leaves.replace(minute=leaves.minute // 5 * 5, second=0, microsecond=0)

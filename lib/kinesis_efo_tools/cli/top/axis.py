@@ -1,4 +1,4 @@
-"""Scales of the page's charts, with round steps and a suitable unit. Pure."""
+"""Scales for the charts of the ``top`` web page, with round steps and a suitable unit. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ RECORDS: Final = ((1e6, " M/s"), (1e3, " k/s"), (1.0, "/s"))
 
 _STEPS: Final = 4
 _USED_FROM: Final = 2
-"""A unit is used from this many on: 90 s is easier to read than 1.5 m."""
+"""A unit is used if the largest figure is at least this many units: 90 s is easier to read than 1.5 m."""
 
 
 class Axis(NamedTuple):
-    """The scale of a chart, from 0 on.
+    """The scale of a chart's vertical axis, which begins at 0.
 
-    `unit` is the size of the axis' unit, in the unit of the figures; `step` is the distance of two lines, in the axis' unit. The last of
-    the `steps` lines above 0 is the top.
+    `unit` is the size of the axis' unit, in the unit of the figures, such as 60 for minutes; `name` is its label. There are `steps` lines
+    above 0, at a distance of `step` axis units; the last line is the top.
     """
 
     unit: float
@@ -29,12 +29,12 @@ class Axis(NamedTuple):
     steps: int
 
     def data(self) -> dict[str, Any]:
-        """Convert it to plain data, for the page."""
+        """Convert the scale to plain data, for the page."""
         return {"unit": self.unit, "name": self.name, "step": self.step, "steps": self.steps}
 
 
 def axis(most: float, units: tuple[tuple[float, str], ...]) -> Axis:
-    """Choose the scale for figures from 0 on. `units` has the largest first, with their sizes in the figures' unit.
+    """Choose the scale for figures from 0 to `most`. `units` has each unit's size in the figures' unit and its label, largest first.
 
     >>> axis(2_900.0, SECONDS)
     Axis(unit=60.0, name='m', step=20.0, steps=3)

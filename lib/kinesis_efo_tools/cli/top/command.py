@@ -1,4 +1,4 @@
-"""``kinesis-efo top``: watches an application's run. It reads no records."""
+"""``kinesis-efo top``: watches an application's run. Does not read records."""
 
 from __future__ import annotations
 

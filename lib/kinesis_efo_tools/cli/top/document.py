@@ -1,4 +1,4 @@
-"""The contents of the page of ``kinesis-efo top`` as plain data: an observation, and the last hour. Pure."""
+"""The contents of the web page of ``kinesis-efo top`` as plain data: the last observation, and the last hour. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from kinesis_efo_tools.operate.history import ALL, History, Point
 from kinesis_efo_tools.operate.pulse import ShardPulse, Sum, View
 
 MOST_ROWS: Final = 1_000
-"""Maximum number of shards of one stream on the page; the slowest are listed."""
+"""Maximum number of shards that the page lists for one stream; the slowest shards are listed."""
 
 _SHAPE: Final = Shape(roomy=False)
 _CHARTS: Final = (
@@ -41,9 +41,9 @@ _CHARTS: Final = (
 
 
 def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
-    """Create the contents of the page.
+    """Return the contents of the page as plain data.
 
-    `since` is the time of the newest point that the page has (epoch seconds); it gets the points from then on.
+    `since` is the time (epoch seconds) of the newest point of the history that the page already has; only points from then on are included.
     """
     view = look.view
     points = history.since()
@@ -67,14 +67,14 @@ def document(application: str, look: Observation, history: History, since: float
 
 
 def _lines(look: Observation) -> list[str]:
-    """Create a line for each query, if there are several; before the first reply, a line for each run in the table."""
+    """Return a line for each query that the run reports; before the first reply, a line for each run in the lease table."""
     if look.view is not None:
         return [query_line(each) for each in look.view.queries]
     return [run_line(stream, row, look.at) for stream, row in look.runs.items()]
 
 
 def _state(look: Observation) -> tuple[Tone, str]:
-    """Summarize the state of the run."""
+    """Summarize the state of the run: a rating, and a short text."""
     if look.trouble:
         return Tone.BAD, "no answer"
     slow = 0 if look.view is None else sum(each.cause is not None for each in look.view.shards)
@@ -107,7 +107,7 @@ def _slowest(view: View) -> str:
 
 
 def _contents(arrived: float | None, records: float | None) -> str:
-    """Describe the contents of events: the records, and roughly the bytes of data."""
+    """Describe what arriving bytes contain: records per second, and approximately the bytes of the records' data per second."""
     if records is None:
         return ""
     return f"{records:,.{0 if records >= 10 else 1}f} records/s, {rate(data_in(arrived, records))} of data"
@@ -125,7 +125,7 @@ def _stream(view: View, name: str, points: list[Point]) -> dict[str, Any]:
         "heads": [{"text": each.title, "justify": each.justify, "spare": each.spare} for each in kept],
         "rows": [_row(each, kept) for each in shards[:MOST_ROWS]],
         "left": left_out(shards[MOST_ROWS:]) if len(shards) > MOST_ROWS else "",
-        # A single stream has the same charts as the whole.
+        # The charts of a single stream would be the same as the charts of the whole run.
         "charts": _charts(name, points) if len(view.streams) > 1 else [],
     }
 
@@ -142,7 +142,7 @@ def _row(each: ShardPulse, kept: list[Column[ShardPulse]]) -> dict[str, Any]:
 
 
 def _charts(key: str, points: list[Point]) -> list[dict[str, Any]]:
-    """Create the scales of a stream's charts, except charts without figures."""
+    """Return the titles and scales of a stream's charts, or of all streams'. Charts without figures are left out."""
     found, first = [], 0
     for title, units, series in _CHARTS:
         of_chart = slice(first, first + len(series))
@@ -165,6 +165,6 @@ def _point(each: Point) -> dict[str, Any]:
 
 
 def _figures(total: Sum) -> list[float | None]:
-    """Return the figures of the charts, in the order of their series."""
+    """Return the figures for the charts, in the order of the series in `_CHARTS`."""
     figures = (total.seconds, total.records_in, total.records_out, total.incoming, total.processed)
     return [None if each is None else round(each, 2) for each in figures]

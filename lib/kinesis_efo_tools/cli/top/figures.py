@@ -1,4 +1,4 @@
-"""The figures of ``kinesis-efo top``, for terminal and page: columns, sums, states, remedies. Pure."""
+"""The figures of ``kinesis-efo top``, for the terminal and the web page: columns, sums, states, remedies. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STEADY: Final = 0.02
 
 
 class Tone(Enum):
-    """The rating of a state; terminal and page have a colour for each."""
+    """The rating of a state; the terminal and the page show each rating in a different color."""
 
     GOOD = "good"
     BUSY = "busy"
@@ -51,10 +51,10 @@ T = TypeVar("T")
 
 
 class Column(NamedTuple, Generic[T]):
-    """A column of the table of shards, or of queries.
+    """A column in the table of shards or of queries.
 
-    `cell` returns None if the text is unknown. In a narrow table, the column with the highest `spare` is dropped first; a column with 0 is
-    never dropped.
+    `cell` formats the cell of a row; None if unknown. In a narrow terminal, the column with the highest `spare` is dropped first; a column
+    with `spare` 0 is never dropped.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns(view: View) -> list[Column[ShardPulse]]:
-    """Return the columns for the shards of a run, without those that are the same for all."""
+    """Return the columns for the shards of a run, without the stream if there is only one, and without fetchers if none is named."""
     needless = {
         "stream": len(view.streams) == 1,
         "fetcher": not any(each.status.fetcher for each in view.shards),
@@ -73,7 +73,7 @@ def columns(view: View) -> list[Column[ShardPulse]]:
 
 
 def query_columns(view: View) -> list[Column[QueryPulse]]:
-    """Return the columns for the queries of a run, without those that are the same for all."""
+    """Return the columns for the queries of a run, without their streams if all queries read the same streams."""
     alike = len({tuple(each.status.streams) for each in view.queries}) == 1
     return [each for each in _QUERY_COLUMNS if each.title != "reads" or not alike]
 
@@ -94,7 +94,7 @@ def _age(each: ShardPulse, shape: Shape) -> str | None:
 
 
 def _fetcher(each: ShardPulse, shape: Shape) -> str | None:
-    """Format the fetcher: its number, and if there is room, its host."""
+    """Format a shard's fetcher: its number, and its host if there is room."""
     name = each.status.fetcher
     return name if name is None or shape.roomy else name.partition(" ")[0]
 
@@ -104,7 +104,7 @@ def _counted(each: ShardPulse, name: Literal["opened", "failures"]) -> str | Non
 
 
 def _apart(each: QueryPulse, _: Shape) -> str:
-    """Format the number of shards on which a query catches up, and its rate."""
+    """Format the number of shards in which a query catches up with GetRecords, and the bytes per second."""
     if not each.status.apart:
         return ""
     shards = output.count(each.status.apart, "shard")
@@ -162,12 +162,12 @@ def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
 
 
 def behind(total: Sum) -> str:
-    """Format the lag of several shards."""
+    """Format the lag of several shards: the lag of the slowest."""
     return "no status yet" if total.seconds is None else f"{duration(total.seconds)} behind"
 
 
 def stream_line(stream: str, total: Sum) -> str:
-    """Format the sum of a stream's shards in one line."""
+    """Format the total of a stream's shards in one line."""
     return (
         f"{stream}: {output.count(total.shards, 'shard')}, {behind(total)}, "
         f"in {rate(total.incoming) or '-'}, processed {rate(total.processed) or '-'}"
@@ -182,7 +182,7 @@ def buffered_line(view: View) -> str:
 
 
 def left_out(left: list[ShardPulse]) -> str:
-    """Summarize the shards for which there is no room in one line."""
+    """Format a line about the shards that are not shown, because there is no room for them."""
     known = [each.seconds for each in left if each.seconds is not None]
     return f"and {output.count(len(left), 'shard')} more" + (
         f", none further behind than {duration(max(known))}" if known else ""
@@ -190,13 +190,13 @@ def left_out(left: list[ShardPulse]) -> str:
 
 
 def stale(look: Observation) -> str | None:
-    """Format the age of the figures; None if they are new."""
+    """Format the age of the figures; None if they are at most a few seconds old."""
     age = 0.0 if look.said is None else look.at - look.said
     return f"as of {duration(age)} ago" if age > _STALE_SECONDS else None
 
 
 def remedies(view: View) -> list[str]:
-    """Create a line for each cause: the fault, the number of shards, what to do, and the section of the runbook."""
+    """Return a line for each cause of lag: what is slow, the number of shards, what to do, and the section of the runbook."""
     lines = []
     for cause in LagCause:
         shards = sum(each.cause is cause for each in view.shards)

@@ -25,9 +25,9 @@ _NOTHING_ELSE: Final = {
 
 
 class Page:
-    """Serves a page that polls the newest observation; its first request also gets the last hour.
+    """Serves a web page that polls the newest observation. The page's first poll also returns the figures of the last hour.
 
-    With `port` 0, it takes any free port. `pause` is the seconds between two observations.
+    If `port` is 0, a free port is used. `pause` is the seconds between two observations.
     """
 
     def __init__(self, application: str, port: int, pause: float) -> None:
@@ -38,13 +38,13 @@ class Page:
         self._runner: web.AppRunner | None = None
 
     def show(self, look: Observation) -> None:
-        """Show an observation, and keep its sums for an hour."""
+        """Make an observation available to the page, and keep its figures for an hour."""
         if look.view is not None and (self._look is None or self._look.said != look.said):
             self._history.add(look.at, look.view)
         self._look = look
 
     async def start(self) -> str:
-        """Start serving; returns the page's URL. Raises ConfigurationError if the port is in use."""
+        """Start serving, and return the page's URL. Raises ConfigurationError if the port cannot be used."""
         app = web.Application(middlewares=[_known_host])
         app.router.add_get("/", _file("top.html", "text/html"))
         app.router.add_get("/top.js", _file("top.js", "text/javascript"))
@@ -78,7 +78,7 @@ class Page:
 
 @web.middleware
 async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
-    # Against DNS rebinding, by which a page of another site could reach this server.
+    # Prevent DNS rebinding, with which a page of another site could reach this server.
     if request.host.rpartition(":")[0] not in (HOST, "localhost"):
         raise web.HTTPForbidden(text="this page is for browsers on this machine")
     answer: web.StreamResponse = await handler(request)

@@ -35,7 +35,7 @@ _STYLES: Final = {Tone.GOOD: "green", Tone.BUSY: "yellow", Tone.BAD: "bold red",
 
 
 def show(application: str, look: Observation, width: int, height: int) -> RenderableType:
-    """Format an observation so that it fills a terminal. Shards that do not fit into `height` lines are summed up."""
+    """Format an observation for a terminal. Shards that do not fit into `height` lines are summarized in one line."""
     shape = Shape.of(width)
     view = look.view
     parts: list[RenderableType] = [_title(application, look, shape)]
@@ -72,7 +72,7 @@ def _title(application: str, look: Observation, shape: Shape) -> Text:
 
 
 def _queries(view: View, shape: Shape, width: int, room: int) -> list[RenderableType]:
-    """Create the table of the queries, or of the slowest, and a line about those for which there is no room."""
+    """Return a table of the queries. If there are more than `room`, the table has the slowest, and a line describes the others."""
     if len(view.queries) <= room:
         return [_table(query_columns(view), view.queries, shape, width)]
     slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))
@@ -82,13 +82,13 @@ def _queries(view: View, shape: Shape, width: int, room: int) -> list[Renderable
 
 
 def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, list[ShardPulse]]:
-    """Create the table of as many shards as there is room for; returns it and the omitted shards."""
+    """Return a table of the first `room` shards, and the shards that are left out."""
     shown, left = view.shards[:room], list(view.shards[room:])
     return _table(columns(view), shown, shape, width), left
 
 
 def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: int) -> Table:
-    """Create a table with the columns for which there is room."""
+    """Create a table of the rows `shown`, with the columns for which there is room."""
     cells = {each.title: [each.cell(row, shape) for row in shown] for each in kept}
     while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
         kept.remove(spare)
@@ -108,6 +108,6 @@ def _painted(column: Column[Any], text: str | None, each: Any) -> Text | str:
 
 
 def _needed(kept: Sequence[Column[Any]], cells: Mapping[str, Sequence[str | None]]) -> int:
-    """Return the width of columns."""
+    """Return the width that the columns need in total."""
     widths = (max([len(each.title), *(len(cell or "-") for cell in cells[each.title])]) for each in kept)
     return sum(widths) + _BETWEEN * (len(kept) - 1)

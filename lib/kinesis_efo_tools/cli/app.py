@@ -109,7 +109,7 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command's module, and return the command under the name `name`."""
+    """Import a command's module, and return its command, renamed to `name`."""
     found = typer.main.get_command(importlib.import_module(entry.module).app)
     found.name = name
     for below in getattr(found, "commands", {}).values():

@@ -33,7 +33,7 @@ class LagReport:
         reported: The lag in CloudWatch in milliseconds, by stream.
         remarks: Messages for the user.
         missing: The errors of streams that are not shown, by stream.
-        queries: The status of the queries of a run, by stream; a single query that keeps up is left out.
+        queries: The status of a run's queries, by stream; a single query that is not catching up is left out.
     """
 
     application: str

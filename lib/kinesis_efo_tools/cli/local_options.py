@@ -113,7 +113,7 @@ class Declaration:
         return [stream.name for stream in self.application.streams]
 
     def rewritten(self, written: Path) -> bool:
-        """Whether a second manifest was `written`, because the local AWS could not use the ARNs of the existing one."""
+        """Whether `written` is a second manifest, because the local AWS could not use the ARNs of the existing manifest."""
         return self.manifest == self.given and written != self.manifest.absolute()
 
 

@@ -74,7 +74,7 @@ class _Stream(io.FileIO):
 
 def name_standard_streams() -> None:
     """Replace this process' standard streams by streams whose errors name the stream, even if it is closed."""
-    # Replace a closed stream with a descriptor open in the other direction: it fails, too, but no file or socket can reuse its number.
+    # Replace a closed stream by a null device opened in the wrong direction: it still fails, but no file or socket can reuse its number.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):

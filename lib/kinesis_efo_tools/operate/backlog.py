@@ -1,6 +1,6 @@
 """Counts the unread records after a position with GetRecords, without a subscription.
 
-All polling readers of a shard share its limits: five calls and 2 MB per second (API reference, GetRecords).
+GetRecords has limits for each shard, which all polling readers share: five calls and 2 MB per second (API reference, GetRecords).
 """
 
 from __future__ import annotations

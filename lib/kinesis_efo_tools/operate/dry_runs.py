@@ -34,7 +34,8 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream. If there are any, an endpoint other than AWS is called only with `anyway`.
+    `owners` are the workers that own leases of the stream. If there are any, an endpoint that is not AWS and may not know dry runs is called
+    only with `anyway`.
     """
 
     async def look() -> str:

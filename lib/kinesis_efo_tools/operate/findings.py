@@ -1,4 +1,4 @@
-"""The outcome of a check: passed, failed or unknown, with the fix. Errors during a check become such an outcome."""
+"""The outcome of a check: passed, failed or unknown, with the fix. An error during a check is turned into an outcome, too."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Creates lease table rows with which a KCL application continues exactly where a query stopped.
 
-KCL 2.7 and 3.5 were tested to accept these rows: a sequence number, the index of the last user record in its aggregate, parents, children.
+KCL 2.7 and 3.5 were tested to accept them. A row has a sequence number, the last user record's index in the aggregate, parents and children.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) ->
 
 
 async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int) -> int | None:
-    """Return the sub-sequence number of the last user record in a record (0 unless it is an aggregate); None if the record expired."""
+    """Return the sub-sequence number of an aggregate's last user record, 0 for any other record; None if the record has expired."""
     answer = await kinesis.get_shard_iterator(
         StreamARN=stream_arn,
         ShardId=shard_id,

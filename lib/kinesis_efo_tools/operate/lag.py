@@ -36,11 +36,11 @@ class ReaderState(Enum):
     """The state of a shard's reader."""
 
     READING = "reading"
-    """The lease's owner renews it."""
+    """The lease's owner keeps renewing it."""
     SILENT = "silent"
     """The lease's owner has not renewed it within the lease timeout."""
     HELD = "held"
-    """The lease has an owner, which was not watched long enough to know whether it is alive."""
+    """The lease has an owner, but was not watched long enough to know whether the owner is alive."""
     FREE = "free"
     """The lease has no owner."""
     ENDED = "ended"
@@ -76,7 +76,7 @@ class ShardLag:
         seconds: Age of the oldest unread record in seconds; 0 if there is none; None if unknown.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
         movement: Whether and when the position moved.
-        age: Seconds since the position was written; 0 if the run itself reported it; None if unknown.
+        age: Seconds since the position was written to the lease table; 0 if the run itself reported it; None if unknown.
         query: The number of the query that is slowest in this shard, if the run has several queries; else None.
     """
 
@@ -154,7 +154,7 @@ def rows(
     lease on the stream; None if there never was a run.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # A row without a position is from KCL, which has just started the shard.
+    # KCL writes a row without a position when it starts a shard: count the shard as begun.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     unread = {shard for shard, position in positions.items() if not position.is_end}

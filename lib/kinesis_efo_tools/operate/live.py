@@ -54,7 +54,7 @@ class RunReplies:
         return replace(run, lag=lag_of(shards.values(), at))
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
-        """Return the status of the queries that read a stream; empty without a reply, or if a single query keeps up."""
+        """Return the status of the queries that read a stream; empty without a reply, or for a single query that is not catching up."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 

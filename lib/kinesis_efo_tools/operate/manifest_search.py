@@ -1,4 +1,4 @@
-"""Looks up the resources for a manifest in an AWS account: streams, their consumers and the lease table. Does not create or register any."""
+"""Looks up the resources for a manifest in an AWS account: streams, their consumers and the lease table. Read-only."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SILENT_SECONDS: Final = 30.0
 """A subscription is silent after this time without an event: six times the interval of events from an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
-"""Bytes per second from which a shard counts as at Kinesis' limit of 2 MB/s per shard and consumer, which includes JSON overhead."""
+"""Bytes per second above which a shard is considered to be at Kinesis' limit (2 MB/s per shard and consumer, including JSON overhead)."""
 _BUSY: Final = 0.9
 _EVENTS: Final = 20
 
@@ -121,7 +121,7 @@ class ShardPulse:
 
     @property
     def seconds(self) -> float | None:
-        """The shard's lag in seconds, up to processing; None if unknown."""
+        """The shard's lag in seconds: the age of its oldest unprocessed record; None if unknown."""
         return None if self.status.millis is None else self.status.millis / 1000
 
     @property
@@ -378,7 +378,7 @@ def cause_of(
         busy: The process that fetches is out of CPU.
         incoming: Bytes per second that arrive; None if unknown.
     """
-    # Check for a failing subscription first: without AWS, the run pauses, so that records also wait in the buffer.
+    # Check for a failing subscription first: without AWS, the run pauses, and then records wait in the buffer, too.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

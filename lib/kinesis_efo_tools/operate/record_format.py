@@ -55,7 +55,7 @@ class RecordFilter:
 
 
 def raw(record: TailRecord) -> bytes:
-    """Format as the record's data, followed by a line feed.
+    """Format a record as its data, followed by a line feed.
 
     >>> raw(TailRecord("shardId-0", "7", 0, "k", None, b"hello"))
     b'hello\\n'
@@ -64,7 +64,7 @@ def raw(record: TailRecord) -> bytes:
 
 
 def as_json(record: TailRecord) -> bytes:
-    """Format as one line of JSON. The record's data is in `data` (unchanged) if it is JSON, in `text` if it is UTF-8, else in `base64`.
+    """Format a record as one line of JSON, with its data in `data` (unchanged) if it is JSON, in `text` if it is UTF-8, else in `base64`.
 
     >>> as_json(TailRecord("shardId-0", "7", 0, "k", None, b'{"b":1.10,"x":1e400}'))[-29:]
     b'"data":{"b":1.10,"x":1e400}}\\n'
@@ -95,7 +95,7 @@ def as_json(record: TailRecord) -> bytes:
 
 
 def hexadecimal(record: TailRecord) -> bytes:
-    """Format as a heading and a hex dump of the data, with 16 bytes per line.
+    """Format a record as a heading and a hex dump of its data, with 16 bytes per line.
 
     >>> print(hexadecimal(TailRecord("shardId-0", "7", 0, "k", None, b"hello")).decode(), end="")
     shardId-0 7 key='k' 5 bytes

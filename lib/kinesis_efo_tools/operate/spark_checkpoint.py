@@ -43,8 +43,8 @@ class SourceEnd:
     """Where a micro-batch ends for one source, and where the next start reads from.
 
     Attributes:
-        begin: Where the next start reads from: the end of a finished micro-batch, else its begin. None if a first micro-batch's begin is not
-            in the log: the query then begins as its options say.
+        begin: Where the next start reads from: the end of a finished micro-batch, the start of an unfinished one. None if the log lacks the
+            start of the query's first micro-batch: the query then starts where its options say.
         offset: Where the micro-batch ends.
         sources: The ARNs of the source's streams by logical name, as far as the offset has them.
     """

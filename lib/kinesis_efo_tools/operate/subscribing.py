@@ -72,7 +72,7 @@ async def measured(
     limits: Limits = KINESIS_LIMITS,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Measurement:
-    """Subscribe to the first open shard of a stream over each transport, and measure. Disconnects another reader with the same consumer.
+    """Subscribe to the first open shard of a stream over each transport, and measure. Disconnects any other reader with this consumer.
 
     Args:
         seconds: How long to read over each transport; longer if the first event takes longer.

@@ -100,7 +100,7 @@ class Tail:
     async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
         """Read until cancelled, or until every shard has ended.
 
-        `start` is a `TRIM_HORIZON` or `AT_TIMESTAMP` position. `begin`, if given, returns another start for each shard that is read first.
+        `start` is a `TRIM_HORIZON` or `AT_TIMESTAMP` position. `begin`, if given, returns another start for each initial shard.
         Raises StreamError if a shard cannot be read, ConfigurationError if the stream does not have a shard of `only`.
         """
         await self._stream.refresh()

@@ -169,10 +169,10 @@ class Context:
         return self._clients[service]
 
     def mark(self, uri: str, artifacts: str | None) -> bool:
-        """Write the stop marker of a run, but only at the location that `submission.plan` would choose.
+        """Write the stop marker of a run, and return whether it was written.
 
-        Returns whether it was written. `uri` is the marker's location in the run's settings; `artifacts` is the S3
-        location on the command line. Raises UsageError if no location is known.
+        `uri` is the marker's location in the run's settings; the marker is written only if `submission.plan` would choose the same location.
+        `artifacts` is the S3 location on the command line. Raises UsageError if no location is known.
         """
         store, key = self.store(artifacts), f"stops/{self.name}/{uri.rpartition('/')[2]}"
         if uri != store.uri(key):

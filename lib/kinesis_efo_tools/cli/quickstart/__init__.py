@@ -1,4 +1,4 @@
-"""``kinesis-efo quickstart``: the first minutes of a new user, on one machine, without an AWS account."""
+"""``kinesis-efo quickstart``: a first try for new users, on one machine, without an AWS account."""
 
 from kinesis_efo_tools.cli.quickstart.command import quickstart
 

@@ -142,7 +142,7 @@ def _row(each: ShardPulse, kept: list[Column[ShardPulse]]) -> dict[str, Any]:
 
 
 def _charts(key: str, points: list[Point]) -> list[dict[str, Any]]:
-    """Return the titles and scales of a stream's charts, or of all streams'. Charts without figures are left out."""
+    """Return the titles and scales of the charts for a stream, or for all streams (`ALL`). Charts without figures are left out."""
     found, first = [], 0
     for title, units, series in _CHARTS:
         of_chart = slice(first, first + len(series))

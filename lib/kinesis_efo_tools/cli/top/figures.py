@@ -64,7 +64,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns(view: View) -> list[Column[ShardPulse]]:
-    """Return the columns for the shards of a run, without the stream if there is only one, and without fetchers if none is named."""
+    """Return the columns for the shards of a run. Omits `stream` if there is only one stream, and `fetcher` if no shard names its fetcher."""
     needless = {
         "stream": len(view.streams) == 1,
         "fetcher": not any(each.status.fetcher for each in view.shards),
@@ -73,7 +73,7 @@ def columns(view: View) -> list[Column[ShardPulse]]:
 
 
 def query_columns(view: View) -> list[Column[QueryPulse]]:
-    """Return the columns for the queries of a run, without their streams if all queries read the same streams."""
+    """Return the columns for the queries of a run. Omits `reads`, the streams of a query, if all queries read the same streams."""
     alike = len({tuple(each.status.streams) for each in view.queries}) == 1
     return [each for each in _QUERY_COLUMNS if each.title != "reads" or not alike]
 

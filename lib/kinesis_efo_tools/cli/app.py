@@ -58,7 +58,7 @@ COMMANDS: Final = {
 
 
 _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
-"""The names that help shows for Python's types."""
+"""The names that help shows for the values of options, by their Python type."""
 
 
 _FORMER: Final = {"--app": "--application"}

@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check whether Kinesis recently rejected subscriptions, which happens with a second reader, or over one call per second and shard."""
+    """Check for recently rejected subscriptions. The cause is a second reader, or more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")

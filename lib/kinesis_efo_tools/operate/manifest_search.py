@@ -75,7 +75,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search."""
+    """The resources that a search found."""
 
     manifest: Manifest
     lease_table_arn: str

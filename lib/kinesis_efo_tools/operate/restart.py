@@ -28,7 +28,7 @@ from kinesis_efo_tools.operate.lease_checkup import open_table
 from kinesis_efo_tools.operate.spark_checkpoint import PlannedBatch, SourceEnd, folder_at, planned
 
 SUBJECT = "checkpoint"
-"""Subject of the check of the checkpoint as a whole."""
+"""Subject of the check that reads the checkpoint."""
 
 
 async def restart(access: Access, manifest: Manifest, location: str, clock: Clock) -> list[Finding]:

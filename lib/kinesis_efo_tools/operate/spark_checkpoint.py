@@ -20,7 +20,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
-"""Matches the id of a source, which comes before its offset in version 2 of the log."""
+"""Matches the id of a source, which comes before the source's offset in version 2 of Spark's offset log."""
 
 _KNOWN_VERSIONS: Final = ("v1", "v2")
 

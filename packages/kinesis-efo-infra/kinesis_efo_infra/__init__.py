@@ -1,7 +1,7 @@
-"""Constructs of CDK for Terraform for Amazon Kinesis with Enhanced Fan-Out, in the style of the CDK's L2 constructs.
+"""CDK for Terraform (CDKTF) constructs for Amazon Kinesis Enhanced Fan-Out, in the style of the AWS CDK's L2 constructs.
 
-Names of this package are public; its modules are not. Names that need CDKTF are loaded when they are first used, so that names, statements
-and documents can be used without CDKTF.
+The names in this package are public; its modules are not. Names that need CDKTF are imported on first use, so that IAM statements and
+policies can be used without CDKTF.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 _MODULES: Final = (
     "access", "alarms", "application", "base", "consumer", "dashboard", "glue", "grants", "key", "manifest", "stream", "table",
 )  # fmt: skip
-"""The modules of the names that are loaded when they are first used."""
+"""Modules that define the names which are imported on first use."""
 
 
 def __getattr__(name: str) -> Any:

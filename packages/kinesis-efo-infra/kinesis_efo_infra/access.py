@@ -1,4 +1,4 @@
-"""The managed policies of an application, and a role for its jobs."""
+"""IAM managed policies for an application, and a role for its jobs."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kinesis_efo_infra.trust import EmrOnEc2, PodIdentity, Trust
 
 
 class ReaderAccess(Part):
-    """The policy of an application and, with `trust`, a role that has the policy.
+    """An application's managed policy and, if `trust` is given, a role with this policy attached.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
+        id: Construct id, unique within `scope`.
         application: The application, as named in descriptions and default names.
-        policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
-        environment: Where it is deployed, for descriptions and default names; default: the name of the stack.
+        policy: Permissions that were granted before this call: a policy from `policy_for`. Registering consumers is always denied.
+        environment: Name of the environment, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
-        role_name: Name of the role; default: the policy's.
-        role_policies: ARNs of additional managed policies of the role, such as for checkpoint and output buckets.
+        trust: Who may assume the role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role.
+        role_name: Name of the role; default: the same as the policy's name.
+        role_policies: ARNs of additional managed policies for the role, such as for access to checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
-        tags: Tags of what it declares, in addition to the provider's.
-        place: Its Terraform name.
+        tags: Tags of the declared resources, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
         ArgumentError: A name is invalid (IAM API reference, CreatePolicy and CreateRole).
@@ -96,12 +96,12 @@ class ReaderAccess(Part):
 
     @property
     def role_name(self) -> str | None:
-        """Name of the role, to which other constructs may grant more; None if only a policy is declared."""
+        """Name of the role, so that other constructs can grant it more permissions; None if only a policy is declared."""
         return self._role.name if self._role else None
 
     @property
     def grant_principal(self) -> IamRole:
-        """The role, to which constructs may grant more; an error if only a policy is declared."""
+        """The role, as the grantee of other constructs. Raises `ArgumentError` if only a policy is declared."""
         if self._role is None:
             raise ArgumentError(f"{self.node.path}: grants need a role; got none: give `trust`, or grant to the policy")
         return self._role
@@ -138,7 +138,7 @@ class ReaderAccess(Part):
             put(association, self._place and self._place.join(part))
 
     def _attach(self, role: IamRole, policies: Sequence[str]) -> None:
-        # Use a digest: policies in different paths may share a name, and names may contain characters that Terraform rejects.
+        # Use digests as ids: policies in different paths may share a name, and names may contain characters that Terraform rejects.
         attached = {hashlib.sha256(arn.encode()).hexdigest()[:8]: arn for arn in policies}
         for name, arn in {"reader": self._policy_arn, **attached}.items():
             attachment = IamRolePolicyAttachment(self, f"attach-{name}", role=role.name, policy_arn=arn)
@@ -146,17 +146,17 @@ class ReaderAccess(Part):
 
 
 class BatchAccess(Part):
-    """The policy for batch reads of an application's streams: attach it to a role of your own.
+    """The managed policy for batch reads of an application's streams; attach it to your own role.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
+        id: Construct id, unique within `scope`.
         application: The application, as named in the description and the default name.
-        policy: The permissions granted so far, from `policy_for`; registering consumers is denied in addition, always.
-        environment: Where it is deployed, for the description and the default name; default: the name of the stack.
+        policy: Permissions that were granted before this call: a policy from `policy_for`. Registering consumers is always denied.
+        environment: Name of the environment, for the description and the default name; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
-        tags: Tags of what it declares, in addition to the provider's.
-        place: Its Terraform name.
+        tags: Tags of the declared policy, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
         ArgumentError: The name is invalid (IAM API reference, CreatePolicy).
@@ -191,7 +191,7 @@ class BatchAccess(Part):
 def _declare(
     scope: Part, policy: Policy, name: str, description: str, document: str | None, place: Place | None
 ) -> str:
-    # Put names, not ids, into descriptions: changing the description of a policy replaces the policy.
+    # Use names, not construct ids, in descriptions: Terraform replaces a policy whose description changes.
     policy.deny_registration()
     statements = policy_document(scope, "document", policy.statements.values(), name=document)
     managed = IamPolicy(scope, "policy", name=name, description=description, policy=statements.json)

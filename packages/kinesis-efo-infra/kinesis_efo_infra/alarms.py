@@ -1,4 +1,4 @@
-"""Alarms on a consumer: it falls behind, it nears the end of the retention, or its subscriptions are refused.
+"""CloudWatch alarms on a consumer: high lag, lag that nears the retention period, and refused subscriptions.
 
 Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch".
 """
@@ -18,20 +18,20 @@ LAG: Final = "SubscribeToShardEvent.MillisBehindLatest"
 BYTES: Final = "SubscribeToShardEvent.Bytes"
 RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
 AT_RISK: Final = 0.5
-"""The fraction of a stream's retention by which an application may be behind before it is in danger of losing records."""
-TAKEOVERS: Final = 5  # in five minutes; the library gives up after as many
+"""A lag above this fraction of the stream's retention period is treated as a risk of losing records."""
+TAKEOVERS: Final = 5  # alarm above this many refused calls in five minutes; the library gives up at this many take-overs
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric in CloudWatch, as returned by `metric` of streams and consumers.
+    """A CloudWatch metric, as returned by `Stream.metric` and `StreamConsumer.metric`.
 
     Attributes:
-        metric_name: Its name.
-        dimensions: Stream, and consumer if there is one.
-        statistic: What is computed of each period, such as `Maximum` or `p99`.
+        metric_name: Name of the metric.
+        dimensions: Value of each dimension: `StreamName` and, for a consumer, `ConsumerName`.
+        statistic: Statistic to compute for each period, such as `Maximum` or `p99`.
         period: Length of a period in seconds.
-        namespace: Its namespace.
+        namespace: Namespace of the metric.
     """
 
     metric_name: str
@@ -50,14 +50,14 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When an alarm on a metric goes off.
+    """The condition under which an alarm goes off.
 
     Attributes:
         metric: The metric.
-        threshold: The alarm is for values above this.
-        periods: How many periods are looked at.
-        datapoints: In how many of them the value must be above the threshold.
-        missing: How a period without data is treated.
+        threshold: The value that the metric must exceed.
+        periods: Number of most recent periods to evaluate.
+        datapoints: Number of these periods in which the metric must exceed the threshold.
+        missing: How CloudWatch treats a period without data (`treat_missing_data`).
     """
 
     metric: Metric
@@ -68,7 +68,7 @@ class Rule:
 
 
 def described(description: str, what: str) -> str:
-    """Return the description of an alarm: what is wrong, and the page that says what to do."""
+    """Return an alarm's description, followed by a reference to the runbook section of alarm `what`."""
     return f"{description} Runbook: docs/runbook.md, alarm {what}."
 
 
@@ -79,12 +79,12 @@ def declare(
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        rule: When it goes off.
-        name: Its name; the part after the last `/` is the name of its section in the runbook.
-        description: What is wrong then.
-        notify: ARNs of topics that it notifies.
-        place: Its Terraform name.
+        id: Construct id, unique within `scope`.
+        rule: When the alarm goes off.
+        name: Name of the alarm; the part after the last `/` names its section in the runbook.
+        description: What is wrong when the alarm goes off.
+        notify: ARNs of SNS topics to notify when the alarm goes off and when it ends.
+        place: Terraform name of the resources; default: derived by CDKTF.
     """
     topics = list(notify) or None
     alarm = CloudwatchMetricAlarm(
@@ -106,25 +106,25 @@ def declare(
 
 
 class ConsumerAlarms(Part):
-    """The three alarms on a consumer. `StreamConsumer.alarms` declares them.
+    """Three alarms on a consumer: lag, retention and refused subscriptions. `StreamConsumer.alarms` declares them.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        name: What their names begin with, before `/lag`, `/retention` and `/subscribe-refused`.
-        application: Who reads, for descriptions.
-        stream: The stream, for descriptions.
-        stream_name: Name of the stream in Kinesis; may be a reference.
-        consumer_name: Name of the consumer.
-        notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
-        lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
-        continuous: Whether it always has a subscription: silence is an alarm then.
+        id: Construct id, unique within `scope`.
+        name: Prefix of the alarms' names, before `/lag`, `/retention` and `/subscribe-refused`.
+        application: The application that uses the consumer, as named in descriptions.
+        stream: The stream, as named in descriptions.
+        stream_name: Name of the stream in Kinesis; may be a Terraform reference.
+        consumer_name: Name of the consumer; may be a Terraform reference.
+        notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
+        lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
+        continuous: Whether the consumer is read all the time; if so, the lag alarm also goes off when its metric has no data.
         retention_hours: How long the stream retains records.
-        tags: Their tags, in addition to the provider's.
-        place: Their Terraform name, joined with what each of them is about.
+        tags: Tags of the alarms, in addition to the provider's default tags.
+        place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
 
     Raises:
-        ArgumentError: The threshold or the retention is out of range.
+        ArgumentError: `lag_threshold_seconds` or `retention_hours` is out of range.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ConsumerAlarms(Part):
         super().__init__(scope, id, tags)
         dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
         lag = Metric(LAG, dimensions, "Maximum", 60)
-        # An open subscription receives events even if the stream is idle, so no data means that there is no reader.
+        # An open subscription receives events even if the stream is idle, so missing data means that nothing reads.
         silence = "breaching" if continuous else "notBreaching"
         rules = {
             "lag": (
@@ -181,10 +181,10 @@ class ConsumerAlarms(Part):
 
     @property
     def lag_arn(self) -> str:
-        """ARN of the alarm on lag, whose state dashboards show."""
+        """ARN of the lag alarm, whose state is shown on dashboards."""
         return self._arns["lag"]
 
     @property
     def arns(self) -> Sequence[str]:
-        """ARN of each of them."""
+        """ARNs of the three alarms."""
         return tuple(self._arns.values())

@@ -1,4 +1,4 @@
-"""All that one application needs to read its streams, in one construct."""
+"""One construct with everything that an application needs to read its streams."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from kinesis_efo_infra.trust import Trust
 
 
 class StreamingApplication(Part):
-    """A consumer on each stream, a lease table, the manifest, and a policy with only the actions that a reader needs.
+    """A streaming application: a consumer per stream, a lease table, a manifest, and a policy with only the actions that it needs.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        name: The application: the name of its consumers, and part of the names of all else.
-        streams: What it reads, by the names used in options and offsets, which cannot be changed later. For a stream, a consumer is
-            declared, unless it only polls; a given consumer is used unchanged.
-        environment: Where it is deployed, such as `prod`: part of all names but the consumers'; default: the name of the stack.
-        polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another one of the
-            same program reads alone by it until it has caught up. With `Polling.NEVER`, all of them wait for the slowest; `Polling.ONLY`
-            allows nothing else, and declares no consumers.
-        batch: Declare a second policy, for batch reads of the streams, without consumers and leases.
-        writes: Streams it may put records into.
-        output: Where it writes, as `s3://bucket/prefix`: it may only use objects below this prefix.
-        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
-        output_key: ARN of the customer key of what it writes to both; default: none.
-        lease_table: Its lease table, for no other application; default: one is declared.
-        manifest_bucket: Bucket in which the manifest is kept as an object; default: it is a parameter of at most 4 KB.
-        encryption_key: Key of lease table and manifest: `own` (one is declared for both), `aws-managed`, a `CustomerKey`, or the ARN of
-            one.
-        trust: Who may assume a role: `EmrOnEc2`, `EmrServerless`, `ServiceAccount` or `PodIdentity`; default: no role is declared.
+        id: Construct id, unique within `scope`.
+        name: Name of the application and its consumers; part of the names of the other resources.
+        streams: Streams to read, by the names used in options and offsets, which cannot be changed later. For a `Stream`, a consumer is
+            declared, except with `Polling.ONLY`; a `StreamConsumer` is used as it is.
+        environment: Name of the environment, such as `prod`: part of all names but the consumers'; default: the name of the stack.
+        polling: Whether to allow GetRecords: for `readMode=polling`, for batch reads, and for queries that read apart while they catch up
+            with other queries of their program. With `Polling.NEVER`, a program's queries wait for the slowest instead. With
+            `Polling.ONLY`, subscribing is not allowed, and no consumers are declared.
+        batch: Declare a second policy, for batch reads of the streams without consumers or leases.
+        writes: Streams that the application may put records into.
+        output: S3 location of its output, as `s3://bucket/prefix`; only objects below this prefix may be used.
+        checkpoint: S3 location of Spark's checkpoints, if they are not below `output`.
+        output_key: ARN of the customer key that encrypts objects in `output` and `checkpoint`; default: none.
+        lease_table: A lease table that no other application uses; default: one is declared.
+        manifest_bucket: Bucket that stores the manifest as an object; default: a Parameter Store parameter of at most 4 KB.
+        encryption_key: Encrypts lease table and manifest: `own` (one customer key is declared for both), `aws-managed`, a `CustomerKey`,
+            or the ARN of a key.
+        trust: Who may assume the role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role.
         role_name: Name of the role; default: `kinesis-efo-<environment>-<name>`.
-        role_policies: ARNs of additional managed policies of the role, such as for checkpoint and output buckets.
+        role_policies: ARNs of additional managed policies for the role, such as for access to checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary.
-        protected: Terraform refuses to destroy consumers, lease table and key.
-        tags: Tags of what it declares, in addition to the provider's.
-        place: Its Terraform name; that of a consumer is joined from it and the stream's name in `streams`.
+        protected: Whether Terraform refuses to destroy consumers, lease table and key.
+        tags: Tags of the declared resources, in addition to the provider's default tags.
+        place: Terraform name of the resources; for a consumer, followed by `_` and the stream's name in `streams`.
 
     Raises:
-        ArgumentError: There are no streams, consumers are given to one that only polls, or an argument of a part is wrong.
+        ArgumentError: There are no streams, a consumer is given with `Polling.ONLY`, or another argument is invalid.
 
     >>> lake = StreamingApplication(stack, "lake-app", name="lake", streams={"orders": orders}, trust=EmrServerless())
     >>> lake.manifest.location
@@ -184,32 +184,32 @@ class StreamingApplication(Part):
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
-        """Its consumers, by the names of `streams`; none if it only polls."""
+        """The application's consumers, by the names in `streams`; empty with `Polling.ONLY`."""
         return MappingProxyType(self._consumers)
 
     @property
     def lease_table(self) -> LeaseTable:
-        """Its lease table."""
+        """The application's lease table."""
         return self._table
 
     @property
     def manifest(self) -> Manifest:
-        """Its manifest; `manifest.location` is the value for a job's option."""
+        """The application's manifest; `manifest.location` is the value of a job's `manifest` option."""
         return self._manifest
 
     @property
     def access(self) -> ReaderAccess:
-        """Its policy, and its role if one is declared."""
+        """The application's policy and, if one is declared, its role."""
         return self._access
 
     @property
     def grant_principal(self) -> IamRole:
-        """The role, to which constructs may grant more; an error if none is declared."""
+        """The application's role, as the grantee of other constructs. Raises `ArgumentError` if none is declared."""
         return self._access.grant_principal
 
     @property
     def batch_access(self) -> BatchAccess | None:
-        """The policy for batch reads; None without `batch`."""
+        """The policy for batch reads; None unless `batch` is set."""
         return self._batch
 
     def dashboard(
@@ -221,14 +221,14 @@ class StreamingApplication(Part):
         lag_threshold_seconds: int | None = None,
         place: Place | None = None,
     ) -> Dashboard:
-        """Declare a dashboard that shows whether the application keeps up: the state of alarms, its reads, and the writes.
+        """Declare a dashboard that shows whether the application keeps up: states of alarms, its reads, and writes to its streams.
 
         Args:
-            id: Its id below the application.
+            id: Construct id of the dashboard, within the application.
             name: Name of the dashboard; default: `kinesis-efo-<environment>-<name>`.
-            alarms: Alarms of its consumers, whose state is shown on top.
-            lag_threshold_seconds: Draw a line at this lag, as at that of an alarm.
-            place: Its Terraform name.
+            alarms: Alarms of the application's consumers; their states are shown on top.
+            lag_threshold_seconds: Draw a line at this lag, such as the threshold of the lag alarm.
+            place: Terraform name of the resources; default: derived by CDKTF.
 
         >>> archive = StreamingApplication(stack, "archive", name="archive", streams={"orders": orders})
         >>> alarms = [consumer.alarms() for consumer in archive.consumers.values()]
@@ -248,7 +248,7 @@ class StreamingApplication(Part):
 
     def _reads(self, limit: float | None) -> list[Widget]:
         def graph(title: str, of_consumers: str, of_streams: str, statistic: str, line: float | None = None) -> Widget:
-            # Without consumers, there are only metrics of all that poll the streams.
+            # Without consumers, use the streams' metrics, which cover everything that polls the streams.
             metrics = [
                 metric(of_consumers, self._streams[key].name, key, each.metric_name)
                 for key, each in self._consumers.items()

@@ -1,4 +1,4 @@
-"""Common parts of the constructs: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
+"""Helpers shared by the constructs: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base of the constructs, whose tags apply to all resources below. The error for a wrong keyword lists the valid ones."""
+    """Base class of the constructs. Tags apply to all resources below; the error for an unknown keyword lists the valid ones."""
 
     def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
         super().__init__(scope, id)
@@ -72,7 +72,7 @@ def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def put(resource: _Resource, place: Place | None) -> _Resource:
-    """Set a resource's tags, and the Terraform name of its place. If the place has a former name, Terraform moves the resource."""
+    """Set the tags and the Terraform name of a resource. If `place` has a former name, Terraform moves the resource to the new one."""
     tags = resource.node.try_get_context(_TAGS)
     if tags and hasattr(type(resource), "tags"):
         resource.tags = tags  # type: ignore[attr-defined]
@@ -86,12 +86,12 @@ def put(resource: _Resource, place: Place | None) -> _Resource:
 def keep(
     protected: bool, *, ignoring: Sequence[str] = (), requiring: Sequence[Precondition] = ()
 ) -> TerraformResourceLifecycle | None:
-    """Return the lifecycle of a resource: if it is protected, Terraform refuses to destroy it.
+    """Return the `lifecycle` block of a resource; None if it would be empty.
 
     Args:
-        protected: Whether it is protected.
-        ignoring: Attributes that are changed elsewhere, which Terraform must not change.
-        requiring: Conditions without which Terraform rejects the plan.
+        protected: Whether Terraform refuses to destroy the resource.
+        ignoring: Attributes that something else changes; Terraform leaves them alone.
+        requiring: Preconditions; Terraform rejects a plan that does not meet them.
     """
     if not (protected or ignoring or requiring):
         return None
@@ -112,17 +112,17 @@ class _Validation:
 
 
 def validate(scope: Construct, rule: Callable[[], Iterable[str]]) -> None:
-    """Make synthesis fail with the faults that a rule finds, once the construct tree is complete.
+    """Register a check that runs when the construct tree is complete; synthesis fails if it yields an error.
 
     Args:
-        scope: The construct that the rule is about.
-        rule: Yields a sentence for each fault.
+        scope: The construct to check.
+        rule: The check, which yields a message for each error.
     """
     scope.node.add_validation(_Validation(rule))
 
 
 def region_of(scope: Construct) -> str | None:
-    """Return the region of a deployment, if it is known before Terraform calls AWS: pinned, or set in the provider."""
+    """Return the region of a deployment: pinned, or set in the provider; None if it is not known before Terraform calls AWS."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return str(pinned["region"])
@@ -138,16 +138,16 @@ def _regions(stack: TerraformStack) -> Iterator[str]:
 def pin_account(scope: Construct, account_id: str, region: str) -> None:
     """Set the account and region that a stack is deployed to, so that Terraform need not look them up.
 
-    Call it before anything else is put into the scope. Without it, a stack gets the data sources `aws_caller_identity`,
-    `aws_region` and `aws_partition` of its default provider.
+    Call this before adding anything to the scope. Without it, the stack's default provider looks them up with the data sources
+    `aws_caller_identity`, `aws_region` and `aws_partition`.
 
     Args:
         scope: A stack, or an app.
-        account_id: Its account.
-        region: Its region.
+        account_id: Id of the account.
+        region: Name of the region.
 
     Raises:
-        ArgumentError: Something is in the scope already.
+        ArgumentError: The scope already contains constructs.
     """
     if scope.node.children:
         there = ", ".join(each.node.id for each in scope.node.children)
@@ -158,7 +158,7 @@ def pin_account(scope: Construct, account_id: str, region: str) -> None:
 
 
 def account_of(scope: Construct) -> Account:
-    """Return the account and region of a deployment: pinned, or looked up by Terraform with its provider."""
+    """Return the account and region of a deployment: pinned, or as references that Terraform looks up with the default provider."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return Account.literal(pinned["account_id"], pinned["region"])
@@ -175,7 +175,7 @@ def account_of(scope: Construct) -> Account:
 
 
 def environment_of(scope: Construct, owner: str, environment: str | None) -> str:
-    """Return the name of the environment for names and messages: `environment` if given, else the name of the stack."""
+    """Return the environment's name, for use in names and messages: `environment` if given, else the name of the stack."""
     chosen = environment or TerraformStack.of(scope).node.id
     remedy = "give `environment` a short name such as 'dev'; its default is the name of the stack"
     return checks.text(owner, "environment", chosen, checks.PART_OF_NAMES, remedy)
@@ -184,13 +184,13 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Create a Terraform data source with the statements, which evaluates references and which checkov understands.
+    """Create an `aws_iam_policy_document` data source, which evaluates references and which checkov understands.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        statements: Its statements.
-        name: Its Terraform name; default: CDKTF's.
+        id: Construct id, unique within `scope`.
+        statements: The statements of the document.
+        name: Terraform name; default: derived by CDKTF.
     """
     document = DataAwsIamPolicyDocument(scope, id, statement=[_statement(each) for each in statements])
     if name:
@@ -199,7 +199,7 @@ def policy_document(
 
 
 def put_statements(document: DataAwsIamPolicyDocument, statements: Iterable[Statement]) -> None:
-    """Replace the statements of a document."""
+    """Replace the statements of a policy document."""
     document.put_statement([_statement(each) for each in statements])
 
 

@@ -1,8 +1,8 @@
-"""Re-exports all that the constructs use of CDKTF and its AWS provider. No other module imports these."""
+"""Re-exports everything that the constructs use from CDKTF and its AWS provider. No other module imports CDKTF directly."""
 
 from __future__ import annotations
 
-# First: it chooses the engine, and makes the provider start quickly.
+# Import this first: it chooses the engine, and makes the provider load quickly.
 from kinesis_efo_infra.engine import ENGINE
 
 # isort: split

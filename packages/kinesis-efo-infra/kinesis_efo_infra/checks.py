@@ -1,4 +1,4 @@
-"""Checks of the constructs' arguments, when a construct is created. Tokens, whose values only Terraform knows, are accepted."""
+"""Validates constructs' arguments when a construct is created. Accepts CDKTF tokens, whose values only Terraform knows."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PRINCIPAL_ARN: Final = re.compile(r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]
 POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
 """Source: IAM API reference, CreatePolicy."""
 PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""An application or environment: part of the names of a table, a parameter, a policy and a role."""
+"""Name of an application or environment, which becomes part of the names of a table, a parameter, a policy and a role."""
 
 _NUMBER_TOKEN: Final = -1e288
-"""CDKTF writes tokens for numbers as numbers below this."""
+"""CDKTF represents a token for a number as a float below this."""
 
 
 def is_token(value: object) -> bool:
-    """Whether only Terraform knows the value.
+    """Whether a value is a CDKTF token, whose value only Terraform knows.
 
     >>> is_token("${aws_kinesis_stream.orders.arn}"), is_token("orders")
     (True, False)
@@ -46,10 +46,10 @@ def is_token(value: object) -> bool:
 
 
 def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: str) -> str:
-    """Return `value` if it matches `form`.
+    """Return `value` if it is a token or matches `form`.
 
     Raises:
-        ArgumentError: It does not match.
+        ArgumentError: `value` is neither.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
@@ -57,10 +57,10 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
 
 
 def number(owner: str, argument: str, value: float, lowest: int, highest: int, remedy: str) -> float:
-    """Return `value` if it is a whole number within limits.
+    """Return `value` if it is a token or a whole number from `lowest` to `highest`.
 
     Raises:
-        ArgumentError: It is not.
+        ArgumentError: `value` is neither.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):
@@ -74,7 +74,7 @@ def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy
     """Return `value` if it is one of the known values.
 
     Raises:
-        ArgumentError: It is not.
+        ArgumentError: `value` is not known.
     """
     if value not in known:
         raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")

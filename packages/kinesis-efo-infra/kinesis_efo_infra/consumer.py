@@ -1,4 +1,4 @@
-"""A consumer of a stream, for Enhanced Fan-Out. It is declared here; readers never register it."""
+"""An Enhanced Fan-Out consumer of a stream. Terraform registers it; readers never do."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _ARN = "arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<crea
 
 
 class StreamConsumer(Shareable):
-    """A consumer, with a separate 2 MB/s from every shard of its stream. It is billed as long as it exists.
+    """An Enhanced Fan-Out consumer, with its own 2 MB/s from every shard of its stream. It is billed as long as it exists.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        stream: Its stream.
-        name: Its name: 1 to 128 letters, digits, `_`, `.` and `-`.
-        protected: Terraform refuses to destroy it.
+        id: Construct id, unique within `scope`.
+        stream: The stream to read.
+        name: Name of the consumer: 1 to 128 letters, digits, `_`, `.` and `-`.
+        protected: Whether Terraform refuses to destroy the consumer.
         import_existing: ARN of an existing consumer with this name, which Terraform imports. The name is not enough, because the
-            ARN contains the time of creation.
-        tags: Its tags and those of its alarms, in addition to the provider's.
-        place: Its Terraform name.
+            ARN contains the creation time.
+        tags: Tags of the consumer and its alarms, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
-        ArgumentError: The name is invalid (Kinesis API reference, RegisterStreamConsumer), the ARN is another consumer's, or the
-            stream is of another account or region, where its owner registers consumers.
+        ArgumentError: The name is invalid (Kinesis API reference, RegisterStreamConsumer), `import_existing` is the ARN of another
+            consumer, or the stream is in another account or region, where its owner must register the consumer.
 
     >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
     >>> grant = orders.grant_read("lake-job", lake)
@@ -78,37 +78,37 @@ class StreamConsumer(Shareable):
 
         Args:
             scope: The parent construct.
-            id: Its id within the parent.
-            arn: The consumer; may be a reference.
-            stream: Its stream.
+            id: Construct id, unique within `scope`.
+            arn: ARN of the consumer; may be a Terraform reference.
+            stream: The consumer's stream.
 
         Raises:
-            ArgumentError: It is not the ARN of a consumer, or of one on another stream.
+            ArgumentError: `arn` is not the ARN of a consumer of `stream`.
         """
         _check(f"StreamConsumer.from_arn {id!r}", "arn", arn, stream)
         return _GivenConsumer(scope, id, arn, stream)
 
     @property
     def stream(self) -> Stream:
-        """Its stream."""
+        """The consumer's stream."""
         return self._stream
 
     @property
     def name(self) -> str | None:
-        """Its name; None if only Terraform knows it."""
+        """Name of the consumer; None if only Terraform knows it."""
         return self._name
 
     @property
     def metric_name(self) -> str:
-        """Its name in metrics; a reference if only Terraform knows it."""
+        """Name of the consumer in CloudWatch metrics; a reference if only Terraform knows it."""
         return self._name or Fn.element(Fn.split(":", Fn.element(Fn.split("/", self._arn), 3)), 0)
 
     def grant_read(self, grantee: Grantee, *, polling: bool = True) -> Grant:
-        """Allow a runtime to read the stream through it, as `Stream.grant_read` does."""
+        """Allow a runtime to read the stream through this consumer; see `Stream.grant_read`."""
         return self._stream.grant_read(grantee, self, polling=polling)
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
-        """A metric of the consumer. The method below takes the same keywords."""
+        """Return a CloudWatch metric of the consumer. `metric_millis_behind_latest` accepts the same keywords."""
         dimensions = {"StreamName": self._stream.name, "ConsumerName": self.metric_name}
         return Metric(metric_name, dimensions, statistic, period)
 
@@ -127,21 +127,21 @@ class StreamConsumer(Shareable):
         tags: Mapping[str, str] | None = None,
         place: Place | None = None,
     ) -> ConsumerAlarms:
-        """Declare alarms on it: it is behind, its lag approaches the retention, or its subscriptions are refused.
+        """Declare alarms on the consumer: high lag, lag that nears the retention period, and refused subscriptions.
 
         Args:
-            id: Their id below the consumer.
-            application: Who reads, for names and descriptions; default: the consumer's name.
-            environment: Where it is deployed, for names; default: the name of the stack.
-            notify: ARNs of SNS topics that they notify; without one, they only show in CloudWatch.
-            lag_threshold_seconds: The first goes off when it is further behind than this for five minutes.
-            continuous: False for an application that only reads now and then, or may poll: silence is then not an alarm.
+            id: Construct id of the alarms, within the consumer.
+            application: The application that reads, for names and descriptions; default: the consumer's name.
+            environment: Name of the environment, for names; default: the name of the stack.
+            notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
+            lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
+            continuous: False for an application that only reads now and then, or may poll: missing data is then not an alarm.
             retention_hours: How long the stream retains records; default: what is declared, or 24 for a stream declared elsewhere.
-            tags: Their tags, in addition to the provider's.
-            place: Their Terraform name.
+            tags: Tags of the alarms, in addition to the provider's default tags.
+            place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
 
         Raises:
-            ArgumentError: A number is out of its limits, or the stream is known to be of another account or region, where its metrics are.
+            ArgumentError: A number is out of range, or the stream is known to be in another account or region, where its metrics are.
 
         >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
         >>> topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
@@ -170,10 +170,10 @@ class StreamConsumer(Shareable):
         )
 
     def read_by(self, application: str) -> None:
-        """Record that an application reads through it. Synthesis fails for two applications, which would end each other's subscriptions.
+        """Record that an application uses this consumer. Synthesis fails if two do, because they would end each other's subscriptions.
 
         Args:
-            application: The application and where it is deployed, as named in messages.
+            application: The application and its environment, as named in error messages.
         """
         self._readers[application] = None
 
@@ -183,7 +183,7 @@ class StreamConsumer(Shareable):
         validate(self, self._wrong)
 
     def _wrong(self) -> Iterator[str]:
-        # A consumer that is given by its ARN may occur more than once.
+        # Several constructs may stand for one consumer that is given by its ARN; only the first of them reports errors.
         alike = [each for each in _IN_APP[self.node.root] if each._is(self)]
         if alike[0] is not self:
             return
@@ -208,7 +208,7 @@ class StreamConsumer(Shareable):
 
 
 _IN_APP: WeakKeyDictionary[IConstruct, list[StreamConsumer]] = WeakKeyDictionary()
-"""The consumers of each app."""
+"""The consumers in each app, by the app's root construct."""
 
 
 class _GivenConsumer(StreamConsumer):
@@ -219,7 +219,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Reject a stream of another account or region. If only Terraform knows these, return conditions with which it checks them."""
+    """Reject a stream in another account or region; return preconditions with which Terraform checks what only Terraform knows."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

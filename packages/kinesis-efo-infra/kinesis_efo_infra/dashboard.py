@@ -20,10 +20,10 @@ class Widget:
     """A graph of metrics.
 
     Attributes:
-        title: Its title.
-        metrics: Each metric, as CloudWatch's dashboards name it.
-        statistic: What is computed of each period.
-        limit: A value to draw a line at, such as that of an alarm.
+        title: Title of the graph.
+        metrics: Metrics in the format of a CloudWatch dashboard; see `metric`.
+        statistic: Statistic to compute for each period, such as `Sum`.
+        limit: A value to draw a line at, such as the threshold of an alarm.
     """
 
     title: str
@@ -33,22 +33,22 @@ class Widget:
 
 
 def metric(name: str, stream_name: str, label: str, consumer_name: str | None = None) -> list[Any]:
-    """A metric of Kinesis, of a stream or of a consumer on it."""
+    """Return a Kinesis metric of a stream, or of a consumer of the stream, in the format of a CloudWatch dashboard."""
     consumer = [] if consumer_name is None else ["ConsumerName", consumer_name]
     return ["AWS/Kinesis", name, "StreamName", stream_name, *consumer, {"label": label}]
 
 
 class Dashboard(Part):
-    """The state of alarms on top, then rows of graphs. `StreamingApplication.dashboard` declares one.
+    """A CloudWatch dashboard: states of alarms on top, then rows of graphs. `StreamingApplication.dashboard` declares one.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
+        id: Construct id, unique within `scope`.
         name: Name of the dashboard.
         region: Region of the metrics.
-        rows: Rows of graphs; one without metrics in its first graph is left out.
-        alarms: ARNs of alarms whose state is shown.
-        place: Its Terraform name.
+        rows: Rows of graphs; a row is left out if its first graph has no metrics.
+        alarms: ARNs of the alarms whose states are shown.
+        place: Terraform name of the resources; default: derived by CDKTF.
     """
 
     def __init__(

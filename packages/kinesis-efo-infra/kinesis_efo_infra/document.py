@@ -1,6 +1,6 @@
-"""The manifest's document, the interface between infrastructure and library.
+"""The manifest document, the interface between the infrastructure and the library.
 
-The library reads exactly these keys: change both sides together.
+The library reads exactly these keys, so change both sides together.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class StreamRef:
     """A manifest's entry for one stream.
 
     Attributes:
-        name: Name in Kinesis.
+        name: Name of the stream in Kinesis.
         arn: ARN of the stream.
-        consumer_arn: ARN of the application's consumer on it; None if it only polls.
+        consumer_arn: ARN of the application's consumer of the stream; None if the application only polls.
     """
 
     name: str
@@ -40,11 +40,11 @@ def manifest(
 
     Args:
         application: The application, as named in metrics and messages.
-        environment: Where it is deployed, for metrics and messages.
-        region: Region of its streams and its table.
-        table_name: Name of its lease table.
-        table_arn: ARN of its lease table.
-        streams: Its streams, by the names used in options and offsets.
+        environment: Name of the environment, for metrics and messages.
+        region: Region of the streams and the lease table.
+        table_name: Name of the lease table.
+        table_arn: ARN of the lease table.
+        streams: Streams that the application reads, by the names used in options and offsets.
 
     >>> document = manifest(application="lake", environment="dev", region="eu-west-1", table_name="t", table_arn="a", streams={})
     >>> sorted(document)

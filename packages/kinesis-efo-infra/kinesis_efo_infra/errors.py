@@ -6,7 +6,7 @@ InfraError
 ├── MissingError    something that synthesis needs is not installed
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── GateError       checkov could not scan, or its scan cannot be trusted
-├── AwsError        AWS cannot be asked: no credentials, or no way to it
+├── AwsError        AWS cannot be called: no credentials, or it cannot be reached
 └── PipelineError   a step of the pipeline failed, or refuses to continue
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
@@ -36,7 +36,7 @@ class Fault:
     """A fault in an environment file.
 
     Attributes:
-        path: Where in the file, as `streams.orders.shards`; empty for the file as a whole.
+        path: Path of the setting in the file, such as `streams.orders.shards`; empty for the file as a whole.
         value: The value found there; None if it is missing.
         rule: What the value must be, and what to do.
         file: The environment file.
@@ -73,7 +73,7 @@ class SettingsError(InfraError):
 
 
 class GateError(InfraError):
-    """A scan could not be made, or cannot be trusted."""
+    """checkov could not scan, or its scan cannot be trusted."""
 
 
 class AwsError(InfraError):

@@ -1,4 +1,4 @@
-"""A job of AWS Glue that runs an application."""
+"""An AWS Glue job that runs an application."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from kinesis_efo_infra.places import Place
 
 
 class StreamingGlueJob(Part):
-    """A streaming job of Glue, which `kinesis-efo glue submit` starts: one run at a time, without bookmarks.
+    """A Glue streaming job, which `kinesis-efo glue submit` starts: one run at a time, without job bookmarks.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        name: Its name.
+        id: Construct id, unique within `scope`.
+        name: Name of the job.
         access: Access with a role that Glue may assume: `ReaderAccess(..., trust=Glue(), permissions_boundary=...)`.
-        script: S3 URI of the program; `kinesis-efo glue submit` runs another in its place.
+        script: S3 URI of the default program; `kinesis-efo glue submit` runs the submitted program instead.
         glue_version: Version of Glue, 6.0 or newer.
         worker_type: Size of each worker.
-        workers: How many workers, of which one is the driver.
+        workers: Number of workers, including the driver.
         connections: Names of Glue connections, for jobs in a VPC.
         arguments: Default arguments of each run.
-        tags: Its tags, in addition to the provider's.
-        place: Its Terraform name.
+        tags: Tags of the job, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
         ArgumentError: The access has no role.
@@ -65,7 +65,7 @@ class StreamingGlueJob(Part):
             command=GlueJobCommand(name="gluestreaming", script_location=script, python_version="3"),
             worker_type=worker_type,
             number_of_workers=workers,
-            # Two submissions at the same moment start one run.
+            # If two submissions coincide, only one starts a run.
             execution_property=GlueJobExecutionProperty(max_concurrent_runs=1),
             connections=list(connections) or None,
             default_arguments={"--job-bookmark-option": "job-bookmark-disable", **(arguments or {})},

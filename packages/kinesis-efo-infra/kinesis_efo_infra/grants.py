@@ -1,4 +1,4 @@
-"""Grants permissions: to whom, and which policies a grant declares."""
+"""Grants of permissions: who can receive them, and the policies that a grant declares."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Grantable(Protocol):
 
     @property
     def grant_principal(self) -> IamRole:
-        """Its role."""
+        """The role that receives the permissions."""
 
 
 Grantee = Policy | Grantable | IamRole | ArnPrincipal | ServicePrincipal | str
-"""A policy that gathers grants; a role, its name or its ARN; or a principal that resource policies name."""
+"""A policy that collects grants; a role, its name or its ARN; or a principal for resource policies to name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Grant:
     Attributes:
         principal_statements: Statements added to the policy of the grantee.
         resource_statements: Statements added to resource policies.
-        resources: The Terraform resources that have them; none if a `Policy` gathers them.
+        resources: The Terraform resources that contain these statements; empty if the grantee is a `Policy`.
     """
 
     principal_statements: Sequence[Statement] = ()
@@ -67,7 +67,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class _Declared:
-    """A policy that is declared, to which statements may be added."""
+    """A policy that is already declared, to which statements can still be added."""
 
     policy: Policy
     document: DataAwsIamPolicyDocument
@@ -81,21 +81,21 @@ class _Declared:
 
 
 class Resource(Part):
-    """Base of resources on which permissions are granted."""
+    """Base class of resources on which permissions can be granted."""
 
     _arn: str
     _shared: _Declared | None = None
 
     @property
     def arn(self) -> str:
-        """Its ARN."""
+        """ARN of the resource."""
         return self._arn
 
     def grant(self, grantee: Grantee, *actions: str) -> Grant:
-        """Grant API actions on it; the use of its customer key is not included.
+        """Grant API actions on the resource. This does not include the use of its customer key.
 
         Raises:
-            ArgumentError: There are no actions, or one registers consumers, or the grantee is none.
+            ArgumentError: No actions are given, one of them registers or deregisters consumers, or the grantee is invalid.
         """
         if not actions or set(actions) & set(REGISTRATION):
             raise ArgumentError(
@@ -106,23 +106,24 @@ class Resource(Part):
 
     def _declare(self, resource: TerraformResource, place: Place | None) -> None:
         self.node.default_child = put(resource, place)
-        # Set this only now: a reference contains the name that the resource has when the reference is created.
+        # Read the ARN only after `put`: a reference contains the Terraform name that the resource has when the reference is created.
         self._arn = resource.arn  # type: ignore[attr-defined]
         _DECLARED.setdefault(self.node.root, {})[self._arn] = self
 
 
 _DECLARED: WeakKeyDictionary[IConstruct, dict[str, Resource]] = WeakKeyDictionary()
-"""The resources that each app declares, by ARN."""
+"""The resources declared in each app, by ARN."""
 
 
 class Shareable(Resource):
-    """Base of resources that may have a resource policy."""
+    """Base class of resources that can have a resource policy."""
 
     def add_to_resource_policy(self, statement: Statement) -> TerraformResource:
-        """Add a statement to its resource policy, which is declared with the first one.
+        """Add a statement to the resource policy, which is declared when the first statement is added.
 
         Raises:
-            ArgumentError: The resource is declared elsewhere, so this would replace its only policy; or the statement has no principals.
+            ArgumentError: The resource is declared elsewhere, so that its existing policy would be replaced; or the statement has no
+                principals.
         """
         if self.node.default_child is None or not statement.principals:
             raise ArgumentError(
@@ -137,11 +138,10 @@ class Shareable(Resource):
 
 
 _GIVEN: WeakKeyDictionary[Construct, dict[tuple[str, str], _Declared]] = WeakKeyDictionary()
-"""The policies that each construct has granted, by permission and role: a second grant extends the policy instead of adding one."""
-
+"""Inline policies that each construct has declared, by permission and role, so that another grant extends the existing policy."""
 
 _ACCOUNTS: WeakKeyDictionary[IConstruct, Account] = WeakKeyDictionary()
-"""The accounts of stacks, created once: each new reference has a different text, but equal statements must have equal texts."""
+"""The account of each stack, created only once: each new reference is a different token, but equal statements must have equal tokens."""
 
 
 def _account(scope: Construct) -> Account:
@@ -150,23 +150,23 @@ def _account(scope: Construct) -> Account:
 
 
 def policy_for(scope: Construct) -> Policy:
-    """Return an empty policy for the account and region of a stack, to pass to the grants of constructs."""
+    """Return an empty policy for the account and region of a stack, to be passed to the constructs' `grant_...` methods."""
     account = _account(scope)
     return Policy(account.region, account.dns_suffix)
 
 
 def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy], None]) -> Grant:
-    """Grant permissions. The same grant again changes nothing.
+    """Grant permissions. Repeating a grant has no effect.
 
     Args:
-        scope: The construct that grants; the inline policy of a role is declared in it.
-        what: What is granted, as a part of names, such as `read`.
-        grantee: To whom. The inline policy of a role also denies registering and deregistering consumers. Roles of other
-            accounts are added to resource policies.
-        add: Adds the permissions to a policy.
+        scope: The construct that grants; a role's inline policy is declared in it.
+        what: Short name of the permissions, such as `read`, which becomes part of names.
+        grantee: Who receives the permissions. A role's inline policy also denies registering and deregistering consumers. Roles of
+            other accounts are added to resource policies instead.
+        add: Function that adds the permissions to a policy.
 
     Raises:
-        ArgumentError: The grantee is invalid, or needs a resource policy where there can be none.
+        ArgumentError: The grantee is invalid, or needs a resource policy on a resource that cannot have one here.
     """
     to: Any = getattr(grantee, "grant_principal", grantee)
     policy = Policy(to.region, to.dns_suffix) if isinstance(to, Policy) else policy_for(scope)
@@ -185,7 +185,7 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
     role = arn[2] if arn else to if isinstance(to, str) else to.name
     remedy = "give a role, its name or its ARN, or an ArnPrincipal or a ServicePrincipal"
     checks.text(owner, "the role's name", role, checks.ROLE_NAME, remedy)
-    # Use a reference's text in Terraform: the number of a token changes whenever something before it changes.
+    # Name policies after a reference as Terraform writes it: a token's number changes if an earlier token is added or removed.
     resolver = DefaultTokenResolver(StringConcat())
     text = str(Tokenization.resolve(role, scope=scope, resolver=resolver, preparing=False))
     given = _GIVEN.setdefault(scope, {})
@@ -203,21 +203,21 @@ def _inline(scope: Construct, what: str, role: str, text: str, policy: Policy) -
     policy.deny_registration()
     name = f"{what}-{re.sub(r'[^a-zA-Z0-9_]+', '-', text).strip('-')}"
     document = policy_document(scope, f"{name}-document", policy.statements.values())
-    # A name allows fewer characters than an id. Add part of the construct's address, so that another construct's grant to the same role
-    # does not overwrite this one.
+    # A policy name allows fewer characters than a construct id. Add part of the construct's address, so that another construct's grant
+    # to the same role does not overwrite this policy.
     called = f"kinesis-efo-{re.sub(r'[^a-zA-Z0-9_.-]', '-', what)[:100]}-{scope.node.addr[-10:]}"
     return _Declared(policy, document, IamRolePolicy(scope, name, name=called, role=role, policy=document.json))
 
 
 def _share(scope: Construct, owner: str, to: ArnPrincipal | ServicePrincipal, statements: Sequence[Statement]) -> Grant:
-    """Add statements to the policies of their resources. The policy of a key that is given by its ARN is not changed."""
+    """Add statements to the resource policies of the resources that they name. Keys that are given by their ARNs are skipped."""
     conditions: tuple[Condition, ...] = ()
     if isinstance(to, ArnPrincipal):
         checks.text(owner, "the principal", to.arn, checks.PRINCIPAL_ARN, "give the ARN of a role, user or account")
         principals = {"AWS": (to.arn,)}
     else:
         principals = {"Service": (to.service,)}
-        # Against the confused deputy: only for what the service does for this account.
+        # Prevent the confused deputy problem: the service may only act on behalf of this account.
         conditions = (Condition("StringEquals", "aws:SourceAccount", (_account(scope).account_id,)),)
     shared: list[tuple[Statement, TerraformResource]] = []
     for each in statements:

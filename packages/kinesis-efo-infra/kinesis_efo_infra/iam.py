@@ -1,6 +1,6 @@
-"""IAM statements and policies, in CDKTF tokens (placeholders for values that only AWS knows) or in literal values.
+"""IAM statements and policies, with literal values or CDKTF tokens (placeholders for values that only AWS knows).
 
-The actions are those that the library calls.
+They allow the API actions that the library calls.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class Polling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArnPrincipal:
-    """A role, a user or a whole account (`arn:aws:iam::111122223333:root`), which resource policies name."""
+    """A principal for resource policies to name: a role, a user or a whole account (`arn:aws:iam::111122223333:root`)."""
 
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePrincipal:
-    """An AWS service, such as `firehose.amazonaws.com`, which resource policies name. It must act for this account."""
+    """An AWS service for resource policies to name, such as `firehose.amazonaws.com`. It may only act on behalf of this account."""
 
     service: str
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition of a statement."""
+    """A condition of an IAM statement: an operator, a condition key, and the accepted values."""
 
     test: str
     variable: str
@@ -74,14 +74,14 @@ class Statement:
     """One statement of an IAM policy.
 
     Attributes:
-        sid: Its id.
-        actions: API actions that it allows or denies.
-        resources: ARNs; none in a role's trust policy.
+        sid: Id of the statement.
+        actions: API actions that the statement allows or denies.
+        resources: ARNs that the statement applies to; empty in a role's trust policy.
         effect: `Allow` or `Deny`.
         conditions: Conditions, which must all hold.
         principals: For resource and trust policies: principals by type (`AWS`, `Service`, `Federated`).
-        excepted: ARNs to which it does not apply, in place of `resources`.
-        but_actions: Actions to which it does not apply, in place of `actions`.
+        excepted: Instead of `resources`: the only ARNs that the statement does not apply to (`NotResource`).
+        but_actions: Instead of `actions`: the only actions that the statement does not apply to (`NotAction`).
     """
 
     sid: str
@@ -95,19 +95,19 @@ class Statement:
 
 
 def through(region: str, *services: str, dns_suffix: str = "") -> tuple[Condition]:
-    """Condition: a key is used only through these services (kms:ViaService).
+    """Return the condition that a key is used only through these services (`kms:ViaService`).
 
     Args:
         region: The services' region.
-        services: The first parts of their hosts' names, as `kinesis`.
-        dns_suffix: The last part of their hosts' names; default: the region's, which must then be literal.
+        services: The first part of the services' host names, such as `kinesis`.
+        dns_suffix: The last part of the services' host names; default: derived from `region`, which must then be literal.
     """
     hosts = tuple(f"{service}.{region}.{dns_suffix or regions.dns_suffix(region)}" for service in services)
     return (Condition("StringEquals", "kms:ViaService", hosts),)
 
 
 def decrypt_through(region: str, service: str, *, principals: Sequence[str], dns_suffix: str = "") -> Statement:
-    """Statement of a key's policy: principals of other accounts may decrypt through a service."""
+    """Return a statement for a key policy that lets principals of other accounts decrypt through a service."""
     return Statement(
         "OtherAccounts",
         ("kms:Decrypt",),
@@ -118,16 +118,16 @@ def decrypt_through(region: str, service: str, *, principals: Sequence[str], dns
 
 
 def share_consumer(consumer_arn: str, principals: Sequence[str]) -> Statement:
-    """Statement of a consumer's resource policy: principals of another account may subscribe with it."""
+    """Return a statement for a consumer's resource policy that lets principals of another account subscribe."""
     return Statement("Subscribe", SUBSCRIBE, (consumer_arn,), principals={"AWS": tuple(principals)})
 
 
 def share_stream(application: str, stream_arn: str, principals: Sequence[str], *, polling: bool) -> Statement:
-    """Statement of a stream's resource policy: principals of another account may list its shards.
+    """Return a statement for a stream's resource policy that lets principals of another account list its shards.
 
-    With `polling`, they may also get its records, as a query does to catch up with another one of its program.
+    With `polling`, they may also call GetRecords, which a query uses to catch up with another query of the same program.
     """
-    # Keys have no capitals, so that no two keys give one sid, which may have letters and digits only.
+    # A sid may have letters and digits only. `application` has no capitals, so no two applications result in the same sid.
     sid = f"Read{application.capitalize().replace('-', 'X')}"
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 
@@ -137,7 +137,7 @@ def _read_actions(polling: bool) -> tuple[str, ...]:
 
 
 def tls_only(bucket_arn: str) -> Statement:
-    """Statement of a bucket's policy: denies all access without TLS."""
+    """Return a statement for a bucket policy that denies all access without TLS."""
     return Statement(
         "TlsOnly",
         ("s3:*",),
@@ -153,8 +153,8 @@ class Policy:
     """The permissions of a runtime, collected grant by grant.
 
     Args:
-        region: For the names of the services that keys are used through.
-        dns_suffix: The same; default: the region's, which must then be literal.
+        region: Region of the services through which keys are used.
+        dns_suffix: The last part of these services' host names; default: derived from `region`, which must then be literal.
 
     >>> policy = Policy("eu-west-1")
     >>> policy.write_stream("arn:aws:kinesis:eu-west-1:111122223333:stream/orders", None)
@@ -179,7 +179,7 @@ class Policy:
         self.statements[sid] = replace(statement, sid=sid)
 
     def through(self, *services: str) -> tuple[Condition]:
-        """Condition: a key is used only through these services of the region."""
+        """Return the condition that a key is used only through these services of the policy's region."""
         return through(self.region, *services, dns_suffix=self.dns_suffix)
 
     def read_stream(
@@ -194,12 +194,12 @@ class Policy:
         """Allow reading a stream through one consumer.
 
         Args:
-            stream_arn: The stream.
-            consumer_arn: The consumer.
-            key_arn: Customer key of the stream, if it has one.
-            former_keys: Customer keys that encrypt records which it still retains.
-            polling: Also allow GetRecords, which a query uses to catch up with another query of the same program. Without it, all
-                of these queries wait for the slowest.
+            stream_arn: ARN of the stream.
+            consumer_arn: ARN of the consumer.
+            key_arn: ARN of the stream's customer key, if it has one.
+            former_keys: ARNs of earlier customer keys, with which some of the retained records are encrypted.
+            polling: Also allow GetRecords, which a query uses to catch up with another query of the same program. Without it, a
+                program's queries wait for the slowest.
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
@@ -218,7 +218,7 @@ class Policy:
             self.add(Statement("EncryptStreams", ("kms:GenerateDataKey",), (key_arn,), conditions=via))
 
     def read_write_leases(self, table_arn: str, key_arn: str | None) -> None:
-        """Allow keeping leases in a table."""
+        """Allow reading and writing leases in a DynamoDB table."""
         self.add(Statement("KeepLeases", LEASES, (table_arn,)))
         self._decrypt_state(key_arn)
 
@@ -226,9 +226,9 @@ class Policy:
         """Allow loading a manifest from Parameter Store, or from S3.
 
         Args:
-            arn: The parameter or the object.
-            key_arn: Customer key of it, if it has one.
-            in_s3: Whether it is an object.
+            arn: ARN of the parameter or the object.
+            key_arn: ARN of the customer key that encrypts the manifest, if there is one.
+            in_s3: Whether the manifest is an object in S3.
         """
         self.add(Statement("LoadManifest", ("s3:GetObject" if in_s3 else "ssm:GetParameter",), (arn,)))
         if not in_s3:
@@ -239,14 +239,14 @@ class Policy:
     def use_location(self, what: str, location: Location, bucket_arn: str, key_arn: str | None) -> None:
         """Allow reading, writing, deleting and listing objects below a prefix of a bucket.
 
-        Outside of the prefix, only the names of incomplete uploads can be listed, because S3 lists these for whole buckets. Source: Service
-        Authorization Reference, Amazon S3; Hadoop's S3A committers list uploads.
+        Hadoop's S3A committers list incomplete uploads, which S3 allows for whole buckets only: their names can be listed outside of the
+        prefix, too. Source: Service Authorization Reference, Amazon S3.
 
         Args:
             what: What is stored there, as a part of statement ids, such as `Output`.
             location: The bucket and the prefix.
-            bucket_arn: The bucket.
-            key_arn: Customer key of what is written there, if it has one.
+            bucket_arn: ARN of the bucket.
+            key_arn: ARN of the customer key that encrypts the objects, if there is one.
         """
         self.add(Statement("UseObjects", USE_OBJECTS, tuple(f"{bucket_arn}/{each}" for each in location.keys)))
         listed = (Condition("StringLike", "s3:prefix", location.keys),)
@@ -257,11 +257,11 @@ class Policy:
             self.add(Statement("EncryptObjects", actions, (key_arn,), conditions=self.through("s3")))
 
     def deny_registration(self) -> None:
-        """Deny registering and deregistering consumers, even if other policies of a role allow it: only Terraform does this."""
+        """Deny registering and deregistering consumers, even if other policies of a role allow it. Only Terraform may do this."""
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
 
     def json(self) -> str:
-        """Return the policy document, for literal values only."""
+        """Return the policy as a JSON document. Values of tokens are not escaped."""
         return policy_json(list(self.statements.values()))
 
     def _decrypt_stream(self, *key_arns: str | None) -> None:
@@ -276,7 +276,7 @@ class Policy:
 
 
 def policy_json(statements: Sequence[Statement]) -> str:
-    """Return a policy document from statements without tokens."""
+    """Return a policy with these statements as a JSON document. Values of tokens are not escaped."""
     return json.dumps(
         {"Version": "2012-10-17", "Statement": [_statement_json(statement) for statement in statements]},
         separators=(",", ":"),

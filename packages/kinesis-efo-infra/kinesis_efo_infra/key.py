@@ -13,23 +13,23 @@ from kinesis_efo_infra.grants import Shareable
 from kinesis_efo_infra.places import Place
 
 OWN: Final = "own"
-"""A customer key that is declared with what it encrypts."""
+"""Choice of key: a customer key, declared together with the resource that it encrypts."""
 AWS_MANAGED: Final = "aws-managed"
-"""The key that AWS manages for the service: free, but unusable from other accounts."""
+"""Choice of key: the key that AWS manages for the service, which is free but unusable from other accounts."""
 
 
 class CustomerKey(Shareable):
-    """A rotated customer key, whose policy may let readers of other accounts decrypt through Kinesis.
+    """A KMS customer key with rotation. Its policy can let readers in other accounts decrypt through Kinesis.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        alias: Alias without `alias/`; dots in it become slashes.
-        description: What it encrypts.
+        id: Construct id, unique within `scope`.
+        alias: Alias, without the prefix `alias/`; dots in it become slashes.
+        description: Description of what the key encrypts.
         foreign_readers: Principals of other accounts that may decrypt, through Kinesis only.
-        protected: Terraform refuses to destroy it.
-        tags: Its tags, in addition to the provider's.
-        place: Its Terraform name.
+        protected: Whether Terraform refuses to destroy the key.
+        tags: Tags of the key, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     >>> key = CustomerKey(stack, "key", alias="shop/orders", description="Records of orders")
     >>> orders = Stream(stack, "orders", name="orders", encryption_key=key)
@@ -58,7 +58,7 @@ class CustomerKey(Shareable):
                     account.region, "kinesis", principals=foreign_readers, dns_suffix=account.dns_suffix
                 )
             )
-        # Do not use a data source: in a key's policy, the resource * is the key itself, but linters interpret it as all keys.
+        # Do not use a policy document data source: in a key policy, the resource * is the key itself, but linters take it for all keys.
         self._key = KmsKey(
             self,
             "key",
@@ -69,26 +69,26 @@ class CustomerKey(Shareable):
             lifecycle=keep(protected),
         )
         self._declare(self._key, place)
-        # A stream's name may contain dots, an alias may not. Using '/' instead keeps names distinct.
+        # A stream's name may contain dots but no '/'; an alias may contain '/' but no dots. Replacing dots with '/' keeps names distinct.
         name = f"alias/{alias if checks.is_token(alias) else alias.replace('.', '/')}"
         put(KmsAlias(self, "alias", name=name, target_key_id=self._key.key_id), place)
 
     def add_to_resource_policy(self, statement: iam.Statement) -> TerraformResource:
-        """Add a statement to the key's policy, in which the key itself is the resource."""
+        """Add a statement to the key's policy, with the key itself as its resource."""
         self._policy.add(replace(statement, resources=("*",)))
         self._key.policy = self._policy.json()
         return self._key
 
 
 EncryptionKey = CustomerKey | str
-"""A customer key, the ARN of one, `own` (one is declared), or `aws-managed`."""
+"""Choice of key: a customer key, the ARN of one, `own` (a customer key is declared), or `aws-managed`."""
 
 
 def check_key(owner: str, key: EncryptionKey) -> None:
     """Reject an invalid choice of key.
 
     Raises:
-        ArgumentError: It is neither a key nor the ARN of one, nor `own` or `aws-managed`.
+        ArgumentError: `key` is not a customer key, the ARN of one, `own` or `aws-managed`.
     """
     if not isinstance(key, CustomerKey) and key not in (OWN, AWS_MANAGED):
         remedy = f"give {OWN!r}, {AWS_MANAGED!r}, a CustomerKey or the ARN of a key, not of an alias"
@@ -98,7 +98,7 @@ def check_key(owner: str, key: EncryptionKey) -> None:
 def key_arn(
     scope: Construct, key: EncryptionKey, *, alias: str, description: str, protected: bool, place: Place | None
 ) -> str | None:
-    """Return the ARN of the chosen customer key, which is declared in the scope for `own`; None for the AWS managed key."""
+    """Return the ARN of the chosen customer key; None for the AWS managed key. For `own`, the key is declared in `scope`."""
     if key == AWS_MANAGED:
         return None
     if key == OWN:

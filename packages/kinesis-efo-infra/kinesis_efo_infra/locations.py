@@ -1,4 +1,4 @@
-"""Places in S3 below which an application keeps its output or its checkpoints."""
+"""S3 locations below which an application stores its output or its checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _TOKEN: Final = r"\$\{TfToken\[[\w.]+\]\}"
 _WITH_TOKENS: Final = re.compile(
     rf"s3://(?P<bucket>(?:[a-z0-9.-]|{_TOKEN})+)/(?P<prefix>(?:[A-Za-z0-9_.=/-]|{_TOKEN})+)"
 )
-"""The same, with parts that only Terraform knows, such as the name of a declared bucket."""
+"""An S3 URI with parts that only Terraform knows, such as the name of a declared bucket."""
 _URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[A-Za-z0-9_.=/-]+)")
-"""A prefix without IAM's wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
+"""An S3 URI without IAM wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A bucket and a prefix in it: all keys that equal the prefix or begin with it and a `/`.
+    """A bucket and a prefix in it. The location includes the key that equals the prefix, and all keys that begin with it and a `/`.
 
     Attributes:
         bucket: Name of the bucket.
-        prefix: The prefix, without a `/` at its ends.
+        prefix: The prefix, without a `/` at its beginning or end.
 
     >>> Location.parse("s3://lake/raw").overlaps(Location.parse("s3://lake/raw/checkpoints"))
     True
@@ -43,7 +43,7 @@ class Location:
             tokens: Whether bucket and prefix may contain CDKTF tokens.
 
         Raises:
-            ArgumentError: It is not such a URI, or lacks a prefix.
+            ArgumentError: `uri` has another form, or lacks a prefix.
         """
         found = _URI.fullmatch(uri) if isinstance(uri, str) else None
         if found is None and tokens and isinstance(uri, str) and "${" in uri:
@@ -63,15 +63,15 @@ class Location:
 
     @property
     def uri(self) -> str:
-        """The URI, as `parse` reads it."""
+        """The location as a URI, `s3://bucket/prefix`."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property
     def keys(self) -> tuple[str, str]:
-        """Return IAM patterns for its keys: the prefix itself, and all keys below it."""
+        """IAM patterns for the location's keys: the prefix itself, and all keys below it."""
         return self.prefix, f"{self.prefix}/*"
 
     def overlaps(self, other: Location) -> bool:
-        """Whether the two are equal or one is below the other."""
+        """Whether the two locations are equal, or one is below the other."""
         one, two = f"{self.prefix}/", f"{other.prefix}/"
         return self.bucket == other.bucket and (one.startswith(two) or two.startswith(one))

@@ -27,32 +27,32 @@ from kinesis_efo_infra.stream import Stream
 from kinesis_efo_infra.table import LeaseTable
 
 _BYTES: Final = {"standard": 4096, "advanced": 8192}
-"""The size limit of a parameter, in bytes. Source: Systems Manager API reference, PutParameter, Value."""
+"""The size limit of a parameter's value in each tier, in bytes. Source: Systems Manager API reference, PutParameter, Value."""
 
 
 class Manifest(Part):
-    """An encrypted parameter, or an object in S3, that describes what an application reads. A job refers to it by its location.
+    """An encrypted SSM parameter or S3 object that describes what an application reads. A job refers to it by its location.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
+        id: Construct id, unique within `scope`.
         application: The application, as named in metrics and messages.
-        table: Its lease table.
-        streams: What it reads, by the names used in options and offsets, which cannot be changed later: consumers, or streams
-            that it only polls.
-        environment: Where it is deployed, such as `prod`, for metrics and messages; default: the name of the stack.
-        name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`. An object's key is the same without the
-            first `/`.
-        bucket: Bucket in which it is kept as an object; default: it is a parameter. An object may be of any size.
+        table: The application's lease table.
+        streams: Consumers that the application uses, or streams that it only polls, by the names used in options and offsets; these
+            names cannot be changed later.
+        environment: Name of the environment, such as `prod`, for metrics and messages; default: the name of the stack.
+        name: Name of the parameter; default: `/kinesis-efo/<environment>/<application>`. The key of an S3 object is this name
+            without the first `/`.
+        bucket: Bucket that stores the manifest as an object, of any size; default: the manifest is a parameter.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
-        tier: Of a parameter: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
-        protected: Terraform refuses to destroy its key. The manifest itself can be written again.
-        tags: Its tags and those of its key, in addition to the provider's.
-        place: Its Terraform name.
+        tier: Tier of the parameter: `standard` holds 4 KB; `advanced` holds 8 KB, and is billed.
+        protected: Whether Terraform refuses to destroy the manifest's key. The manifest itself can be written again.
+        tags: Tags of the manifest and its key, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
-        ArgumentError: There are no streams, or an argument, or the manifest itself, is outside of what Parameter Store takes
-            (Systems Manager API reference, PutParameter).
+        ArgumentError: There are no streams, or an argument or the manifest's size is not accepted by Parameter Store (Systems
+            Manager API reference, PutParameter).
 
     >>> manifest = Manifest(stack, "manifest", application="lake", table=table, streams={"orders": lake})
     >>> manifest.location
@@ -89,7 +89,7 @@ class Manifest(Part):
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
         write = partial(document.manifest, application=application, environment=environment)
         if bucket is None:
-            # Regions have nine characters or more.
+            # The size check needs a minimum: no region's name is shorter than this one.
             region = region_of(scope) or "eu-west-1"
             known = write(
                 region=region,
@@ -119,9 +119,9 @@ class Manifest(Part):
             protected=protected,
             place=place,
         )
-        # Not json.dumps: only Terraform knows the values of references, and can quote them.
+        # Do not use json.dumps: only Terraform knows the values of references, and can escape them.
         text = Fn.jsonencode(content)
-        # Do not use references for ARNs: the policy would wait for the manifest unnecessarily.
+        # Do not use references here: policies that contain the ARN would wait for the manifest unnecessarily.
         if bucket is None:
             self._location, self._arn = f"ssm://{name}", account.arn("ssm", f"parameter{name}")
             self._declared = f"ssm://{self._parameter(name, text, tier, place).name}"
@@ -138,7 +138,7 @@ class Manifest(Part):
             if checks.is_token(arn):
                 continue
             region, _ = region_and_account(arn)
-            # All streams of a manifest are read in one region.
+            # An application reads all streams of its manifest in one region.
             if here is not None and region != here:
                 yield (
                     f"stream {key!r} must be in {here}, where the manifest is; got {arn}: declare an application in {region} "
@@ -147,7 +147,7 @@ class Manifest(Part):
 
     @property
     def location(self) -> str:
-        """The value for a job's option `manifest`."""
+        """The value of a job's `manifest` option."""
         return self._location
 
     @property
@@ -170,7 +170,7 @@ class Manifest(Part):
         return parameter
 
     def _object(self, bucket: str, key: str, text: str, place: Place | None) -> S3Object:
-        # S3 allows ten tags per object, but the provider's default tags may be more.
+        # Disable the provider's default tags: they may be more than the ten tags that S3 allows for an object.
         untagged = S3ObjectOverrideProvider(default_tags=S3ObjectOverrideProviderDefaultTags(tags={}))
         declared = S3Object(
             self,
@@ -194,7 +194,7 @@ class Manifest(Part):
 
 
 def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
-    """Reject a manifest that is too long for a parameter of the tier, as far as its length is known before Terraform calls AWS."""
+    """Reject a manifest that is too long for a parameter of the tier, judging by its known part, before Terraform calls AWS."""
     size, limit = len(json.dumps(known, separators=(",", ":")).encode()), _BYTES[tier]
     if size > limit:
         larger = "give tier='advanced', which holds 8 KB, or " if tier == "standard" else "give "
@@ -205,7 +205,7 @@ def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
 
 
 def _literal(read: StreamConsumer | Stream, region: str) -> document.StreamRef:
-    """Return the shortest possible entry: without values that only Terraform knows."""
+    """Return a stream's shortest possible manifest entry, for the size check: values that only Terraform knows are left out."""
     stream = read.stream if isinstance(read, StreamConsumer) else read
     name = stream.declared_name or ""
     arn = f"arn:aws:kinesis:{region}:{'0' * 12}:stream/{name}"

@@ -1,4 +1,4 @@
-"""Terraform names that stay where they are, whatever the construct tree looks like."""
+"""Terraform names that do not depend on the construct tree."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A Terraform name: the present one, and the one before a resource was moved.
+    """A fixed Terraform name for a resource, and its former name if the resource was renamed.
 
-    Without a place, CDKTF derives a resource's name from its path in the construct tree, so that moving code replaces the
-    resource. With one, the name is this, and where it was another one, a `moved` block says so to Terraform.
+    Without a place, CDKTF derives a resource's name from its path in the construct tree, so that moving a construct replaces the
+    resource. With a place, the name is `now`; if `before` differs, a `moved` block makes Terraform rename the resource.
 
     Args:
-        now: The name.
-        before: The former name; default: the same.
+        now: The current name.
+        before: The former name; default: the same as `now`.
 
     >>> Place("lake").join("orders")
     Place(now='lake_orders', before='lake_orders')
@@ -30,7 +30,7 @@ class Place:
             object.__setattr__(self, "before", self.now)
 
     def join(self, other: Place | str) -> Place:
-        """The place of a resource that belongs to both."""
+        """Return the place of a resource that belongs to both: the names of the two, joined with `_`."""
         if isinstance(other, str):
             other = Place(other)
         return Place(f"{self.now}_{other.now}", f"{self.before}_{other.before}")

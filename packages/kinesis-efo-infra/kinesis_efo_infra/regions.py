@@ -1,6 +1,6 @@
-"""Partitions and DNS suffixes of AWS regions, and the account that something is deployed to.
+"""Partitions and DNS suffixes of AWS regions, and the account and region of a deployment.
 
-A copy of botocore's data, because the constructs do not depend on botocore; a test compares them.
+The region data is a copy of botocore's, because the constructs do not depend on botocore; a test compares them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PARTITIONS: Final = {
 
 
 def partition(region: str) -> str:
-    """The AWS partition a region is in.
+    """Return the AWS partition that a region belongs to.
 
     Raises:
-        ArgumentError: There is no partition with such a region.
+        ArgumentError: No known partition has such a region.
 
     >>> partition("eu-west-1"), partition("cn-north-1"), partition("eusc-de-east-1")
     ('aws', 'aws-cn', 'aws-eusc')
@@ -37,10 +37,10 @@ def partition(region: str) -> str:
 
 
 def dns_suffix(region: str) -> str:
-    """DNS suffix of the endpoints in a region.
+    """Return the DNS suffix of the endpoints in a region.
 
     Raises:
-        ArgumentError: There is no partition with such a region.
+        ArgumentError: No known partition has such a region.
 
     >>> dns_suffix("eu-west-1"), dns_suffix("cn-north-1"), dns_suffix("eusc-de-east-1")
     ('amazonaws.com', 'amazonaws.com.cn', 'amazonaws.eu')
@@ -49,7 +49,7 @@ def dns_suffix(region: str) -> str:
 
 
 def principal(service: str, partition: str) -> str:
-    """The principal of a service in policies: `ec2.amazonaws.com` in all partitions but China's.
+    """Return the principal that stands for a service in policies: `ec2.amazonaws.com` in all partitions but China's.
 
     Source: the data source `aws_service_principal` of Terraform's AWS provider.
 
@@ -70,7 +70,7 @@ def _partition(region: str) -> tuple[str, str]:
 
 
 def region_and_account(arn: str) -> tuple[str, str]:
-    """Region and account in an ARN.
+    """Return the region and the account in an ARN.
 
     >>> region_and_account("arn:aws:kinesis:eu-west-1:111122223333:stream/orders")
     ('eu-west-1', '111122223333')
@@ -81,14 +81,14 @@ def region_and_account(arn: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """An account of AWS and a region, as literal values or as CDKTF tokens.
+    """An AWS account and region, as literal values or as CDKTF tokens.
 
     Attributes:
-        account_id: The account.
-        region: The region.
-        partition: Its partition.
-        dns_suffix: DNS suffix of its endpoints.
-        ec2: The principal of EC2 in its policies.
+        account_id: Id of the account.
+        region: Name of the region.
+        partition: The region's partition.
+        dns_suffix: DNS suffix of the region's endpoints.
+        ec2: The principal that stands for EC2 in policies.
 
     >>> Account.literal("111122223333", "eu-west-1").arn("kinesis", "stream/orders")
     'arn:aws:kinesis:eu-west-1:111122223333:stream/orders'
@@ -102,10 +102,10 @@ class Account:
 
     @classmethod
     def literal(cls, account_id: str, region: str) -> Account:
-        """An account that is known before synthesis."""
+        """Return an account and region with literal values."""
         place = partition(region)
         return cls(account_id, region, place, dns_suffix(region), principal("ec2", place))
 
     def arn(self, service: str, resource: str) -> str:
-        """ARN of something in the account and region."""
+        """Return the ARN of a resource in the account and region."""
         return f"arn:{self.partition}:{service}:{self.region}:{self.account_id}:{resource}"

@@ -27,33 +27,33 @@ SHARD_METRICS: Final = (
     "ReadProvisionedThroughputExceeded",
     "IteratorAgeMilliseconds",
 )
-"""Metrics that CloudWatch can have by shard. Source: Kinesis API reference, EnableEnhancedMonitoring."""
+"""Metrics that Kinesis can publish per shard. Source: Kinesis API reference, EnableEnhancedMonitoring."""
 _WARM: Final = "warm_throughput_mib_ps"
 
 
 class Stream(Shareable):
-    """A Kinesis stream, encrypted with a customer key of its own unless another key is chosen.
+    """A Kinesis stream, encrypted with its own customer key unless another key is chosen.
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
+        id: Construct id, unique within `scope`.
         name: Name in Kinesis: 1 to 128 letters, digits, `_`, `.` and `-`.
-        shards: Number of shards; default: on-demand, where Kinesis chooses.
+        shards: Number of shards; default: on-demand mode, in which Kinesis scales the stream.
         retention_hours: How long records stay readable, 24 hours to 365 days.
         encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
             `CustomerKey`, or the ARN of one.
-        former_keys: Customer keys that it had before. Readers may decrypt with them, too, which they need until the retention
-            is over. `own` keeps the key that was declared for it.
-        shard_metrics: Metrics that CloudWatch gets by shard; billed by shard and metric.
-        max_record_kib: Largest record in KiB, 1024 to 10240.
+        former_keys: Customer keys that encrypted the stream before. Readers may still decrypt with them, which they need until the
+            records from that time have expired. `own` is the key that this construct declared earlier.
+        shard_metrics: Metrics that Kinesis publishes per shard; billed per shard and metric.
+        max_record_kib: Maximum size of a record in KiB, 1024 to 10240.
         warm_throughput_mib: MiB per second that an on-demand stream accepts without prior scaling, 1 to 10240, in an account with
-            On-demand Advantage. Needs an AWS provider that supports it, such as that of CDK Terrain.
-        record_distribution_strategy: Rejected: no AWS provider supports it yet. Set it with AWS' command line.
-        tags: Its tags, in addition to the provider's; its key has none of them.
-        protected: Terraform refuses to destroy the stream and its key.
-        import_existing: A stream of this name exists in the account: Terraform takes it over, with these settings.
-        ignore_shard_changes: Something else, such as a scaler, changes the number of shards: Terraform does not change it.
-        place: Its Terraform name.
+            On-demand Advantage. Needs an AWS provider that supports it, such as the one for CDK Terrain.
+        record_distribution_strategy: Rejected, because no AWS provider supports it yet. Set it with the AWS CLI.
+        tags: Tags of the stream (but not of its key), in addition to the provider's default tags.
+        protected: Whether Terraform refuses to destroy the stream and its key.
+        import_existing: Whether Terraform imports an existing stream of this name, and applies these settings to it.
+        ignore_shard_changes: Whether Terraform leaves the number of shards alone, because something else, such as a scaler, changes it.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
         ArgumentError: An argument is not accepted by Kinesis (API reference, CreateStream,
@@ -128,8 +128,8 @@ class Stream(Shareable):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
-            # AWS refuses to delete a stream with consumers. Consumers declared elsewhere are in no plan, so the deployment would fail
-            # midway.
+            # Delete consumers with the stream: AWS refuses to delete a stream with consumers, and as consumers declared elsewhere are
+            # in no plan, the deployment would fail midway.
             enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
@@ -149,18 +149,18 @@ class Stream(Shareable):
         encryption_key: CustomerKey | str | None = None,
         former_keys: Sequence[CustomerKey | str] = (),
     ) -> Stream:
-        """A stream that is declared elsewhere.
+        """Return a stream that is declared elsewhere.
 
         Args:
             scope: The parent construct.
-            id: Its id within the parent.
-            arn: The stream; may be a reference.
-            encryption_key: The customer key that encrypts it, or its ARN, so that grants let readers decrypt; default: none, as
-                with the key of AWS.
-            former_keys: Customer keys that it had before: see `Stream`.
+            id: Construct id, unique within `scope`.
+            arn: ARN of the stream; may be a Terraform reference.
+            encryption_key: The customer key that encrypts the stream, or its ARN, so that grants let readers decrypt; default: none,
+                as for the AWS managed key.
+            former_keys: Customer keys that encrypted the stream before; see `Stream`.
 
         Raises:
-            ArgumentError: It is not the ARN of a stream, or the key is invalid.
+            ArgumentError: `arn` is not the ARN of a stream, or a key is invalid.
 
         >>> orders = Stream.from_arn(stack, "orders", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders")
         """
@@ -185,7 +185,7 @@ class Stream(Shareable):
 
     @property
     def declared_name(self) -> str | None:
-        """The same as text that is known before Terraform asks AWS; None if it is not."""
+        """Name of the stream, if it is known before Terraform calls AWS; otherwise None."""
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     @property
@@ -202,14 +202,14 @@ class Stream(Shareable):
         """Allow a runtime to read the stream through a consumer, and decrypt it. It never allows registering consumers.
 
         Args:
-            grantee: A policy that gathers grants; a role, its name or its ARN, or a `ReaderAccess` with one. Resource policies
-                name principals and roles of other accounts; the policy of a key that is given by its ARN is left as it is.
-            consumer: The consumer.
-            polling: Also allow GetRecords, for `readMode=polling` and for batch reads, and because a query that is behind another
-                one of the same program reads alone by it until it has caught up. Without, all of them wait for the slowest.
+            grantee: A policy that collects grants; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals and roles
+                of other accounts are added to resource policies, but not to the policy of a key that is given by its ARN.
+            consumer: The consumer to read through.
+            polling: Also allow GetRecords: for `readMode=polling`, for batch reads, and for queries that read apart while they catch
+                up with other queries of their program. Without it, a program's queries wait for the slowest.
 
         Raises:
-            ArgumentError: The grantee is invalid; or resource policies must name it, and the stream is declared elsewhere.
+            ArgumentError: The grantee is invalid, or needs a resource policy although the stream or consumer is declared elsewhere.
         """
         former = self._former_keys
         return grant(
@@ -232,7 +232,7 @@ class Stream(Shareable):
         return grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
-        """A metric of the stream. The methods below take the same keywords."""
+        """Return a CloudWatch metric of the stream. The `metric_...` methods accept the same keywords."""
         return Metric(metric_name, {"StreamName": self.name}, statistic, period)
 
     metric_get_records_iterator_age_milliseconds = partialmethod(
@@ -250,7 +250,7 @@ class Stream(Shareable):
 
 
 def _warm(owner: str, name: str, shards: int | None, mib: int | None) -> dict[str, Any]:
-    """Return the provider's argument for warm throughput, if it is set."""
+    """Return the provider's keyword argument for warm throughput; empty if it is not set."""
     if mib is None:
         return {}
     checks.number(owner, "warm_throughput_mib", mib, 1, 10_240, "10 GiB/s is what AWS gives at most")

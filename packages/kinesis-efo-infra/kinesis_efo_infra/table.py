@@ -26,16 +26,16 @@ class LeaseTable(Resource):
 
     Args:
         scope: The parent construct.
-        id: Its id within the parent.
-        name: Its name: 3 to 255 letters, digits, `_`, `.` and `-`.
+        id: Construct id, unique within `scope`.
+        name: Name of the table: 3 to 255 letters, digits, `_`, `.` and `-`.
         encryption_key: `own` (a customer key is declared), `aws-managed`, a `CustomerKey`, or the ARN of one.
-        protected: The table cannot be deleted at all, and its key not by Terraform.
-        import_existing: A table of this name exists, for example restored from a backup: Terraform imports it. Never use a KCL's.
-        tags: Its tags and those of its key, in addition to the provider's.
-        place: Its Terraform name.
+        protected: Whether DynamoDB refuses to delete the table, and Terraform refuses to destroy the table and its key.
+        import_existing: Whether Terraform imports an existing table, such as one restored from a backup. Never import a KCL lease table.
+        tags: Tags of the table and its key, in addition to the provider's default tags.
+        place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
-        ArgumentError: The name is invalid (DynamoDB API reference, CreateTable), or the key.
+        ArgumentError: The name (DynamoDB API reference, CreateTable) or the key is invalid.
 
     >>> table = LeaseTable(stack, "leases", name="lake-leases")
     >>> grant = table.grant_read_write("lake-job")
@@ -86,13 +86,13 @@ class LeaseTable(Resource):
     def from_name(
         scope: Construct, id: str, name: str, *, encryption_key: CustomerKey | str | None = None
     ) -> LeaseTable:
-        """A table of this account and region that is declared elsewhere.
+        """Return a lease table of this account and region that is declared elsewhere.
 
         Args:
             scope: The parent construct.
-            id: Its id within the parent.
-            name: Its name; may be a reference.
-            encryption_key: The customer key that encrypts it, or its ARN, so that grants let runtimes use it; default: none.
+            id: Construct id, unique within `scope`.
+            name: Name of the table; may be a Terraform reference.
+            encryption_key: The customer key that encrypts the table, or its ARN, so that grants include its use; default: none.
 
         Raises:
             ArgumentError: The name or the key is invalid.
@@ -112,11 +112,11 @@ class LeaseTable(Resource):
 
     @property
     def declared_name(self) -> str | None:
-        """The same as text that is known before Terraform asks AWS; None if it is not."""
+        """Name of the table, if it is known before Terraform calls AWS; otherwise None."""
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     def grant_read_write(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to keep its leases in the table."""
+        """Allow a runtime to read and write its leases in the table."""
         return grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
 
 

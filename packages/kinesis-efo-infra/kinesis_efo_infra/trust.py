@@ -1,4 +1,4 @@
-"""Who may assume a runtime's role: EMR on EC2, EMR Serverless, Glue, or a service account of Kubernetes."""
+"""Who may assume a runtime's role: EMR on EC2, EMR Serverless, Glue, or a Kubernetes service account."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kinesis_efo_infra.regions import Account
 
 @dataclass(frozen=True, slots=True)
 class EmrOnEc2:
-    """Clusters of EMR on EC2: the role gets an instance profile of its name."""
+    """Trust in EMR on EC2 clusters. The role gets an instance profile with the role's name."""
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
-        """The statement of the role's trust policy."""
+        """Return the statement of the role's trust policy."""
         return Statement("EmrOnEc2", ("sts:AssumeRole",), (), principals={"Service": (account.ec2,)})
 
 
 @dataclass(frozen=True, slots=True)
 class EmrServerless:
-    """Jobs of EMR Serverless, of this account only.
+    """Trust in EMR Serverless jobs of this account.
 
     Args:
         application_arn: The only application whose jobs may assume the role; default: any of the account and region.
@@ -31,13 +31,13 @@ class EmrServerless:
     application_arn: str | None = None
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
-        """The statement of the role's trust policy."""
+        """Return the statement of the role's trust policy."""
         return Statement(
             "EmrServerless",
             ("sts:AssumeRole",),
             (),
             principals={"Service": ("emr-serverless.amazonaws.com",)},
-            # Against the confused deputy: only for jobs of this account's applications.
+            # Prevent the confused deputy problem: trust only jobs of this account's applications.
             conditions=(
                 Condition("StringEquals", "aws:SourceAccount", (account.account_id,)),
                 Condition(
@@ -51,24 +51,24 @@ class EmrServerless:
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """Jobs of Glue, in the role's account: `iam:PassRole` passes roles within an account only."""
+    """Trust in Glue jobs. They must be in the role's account, because `iam:PassRole` passes roles within an account only."""
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
-        """The statement of the role's trust policy."""
+        """Return the statement of the role's trust policy."""
         return Statement("Glue", ("sts:AssumeRole",), (), principals={"Service": ("glue.amazonaws.com",)})
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """A service account of a Kubernetes cluster, through the cluster's OIDC provider.
+    """Trust in a Kubernetes service account, through the cluster's OIDC provider.
 
     Args:
-        oidc_provider_arn: The cluster's IAM OIDC provider.
+        oidc_provider_arn: ARN of the cluster's IAM OIDC provider.
         namespace: Kubernetes namespace.
         name: Name of the service account; `*` stands for any characters, as EMR on EKS needs.
 
     Raises:
-        ArgumentError: The ARN of the provider is invalid. References are not accepted: names of conditions contain a part of it.
+        ArgumentError: The provider's ARN is invalid or a reference; it must be literal, because condition keys contain a part of it.
     """
 
     oidc_provider_arn: str
@@ -83,7 +83,7 @@ class ServiceAccount:
             )
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
-        """The statement of the role's trust policy."""
+        """Return the statement of the role's trust policy."""
         issuer = self.oidc_provider_arn.partition("oidc-provider/")[2]
         subject = f"system:serviceaccount:{self.namespace}:{self.name}"
         return Statement(
@@ -100,15 +100,15 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Service accounts of a Kubernetes cluster, through EKS Pod Identity: without an OIDC provider.
+    """Trust in Kubernetes service accounts, through EKS Pod Identity, which needs no OIDC provider.
 
     The cluster needs the EKS Pod Identity Agent. Source: Amazon EKS user guide, "Learn how EKS Pod Identity grants pods access".
 
     Args:
         cluster: Name of the EKS cluster, in the account and region of the role.
         namespace: Kubernetes namespace.
-        service_account: Exact name of the service account: associations have no wildcards. Default: the three that EMR on EKS
-            creates for the jobs of the role, whose name must then be known.
+        service_account: Exact name of the service account: Pod Identity associations do not support wildcards. Default: the three
+            service accounts that EMR on EKS creates for the jobs of a role; the role's name must then be literal.
 
     Raises:
         ArgumentError: The name of the service account has a wildcard.
@@ -134,11 +134,11 @@ class PodIdentity:
         Source: AWS command line, `aws emr-containers create-role-associations`.
 
         Args:
-            account_id: The account of cluster and role.
+            account_id: The account of the cluster and the role.
             role_name: Name of the role.
 
         Raises:
-            ArgumentError: Only Terraform knows the role's name, from which EMR on EKS derives its names.
+            ArgumentError: Only Terraform knows the role's name, from which EMR on EKS derives the names of the service accounts.
         """
         if self.service_account is not None:
             return {"pods": self.service_account}
@@ -151,15 +151,15 @@ class PodIdentity:
         return {part: f"emr-containers-sa-spark-{part}-{suffix}" for part in ("client", "driver", "executor")}
 
     def statement(self, account: Account, role_name: str) -> Statement:
-        """The statement of the role's trust policy."""
+        """Return the statement of the role's trust policy."""
         names = tuple(self.service_accounts(account.account_id, role_name).values())
         return Statement(
             "PodIdentity",
             ("sts:AssumeRole", "sts:TagSession"),
             (),
             principals={"Service": ("pods.eks.amazonaws.com",)},
-            # EKS tags its sessions. Without conditions, any principal that may associate roles could give this one to any pod of the
-            # account.
+            # Check the tags that EKS adds to sessions. Otherwise, any principal that may create Pod Identity associations could give
+            # this role to any pod of the account.
             conditions=(
                 Condition("StringEquals", "aws:SourceAccount", (account.account_id,)),
                 Condition(
@@ -172,7 +172,7 @@ class PodIdentity:
 
 
 def _base36(text: str) -> str:
-    """Return the bytes of a text as a number in base 36, as EMR on EKS encodes names of roles."""
+    """Return the bytes of a text as a number in base 36, as EMR on EKS encodes role names."""
     number, digits = int.from_bytes(text.encode(), "big"), ""
     while number:
         number, digit = divmod(number, 36)

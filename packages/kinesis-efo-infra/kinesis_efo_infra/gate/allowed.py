@@ -1,4 +1,4 @@
-"""The allowlist: all that a stack or plan may contain. If it contains anything else, none of it is run.
+"""The allowlist of what a stack or plan may contain. A stack or plan that contains anything else is not run at all.
 
 Stacks and plans are untrusted: they are passed from job to job, and third-party packages write them. Terraform runs the
 commands of provisioners and of the data source `external`, and the code of each provider that a stack names. None of these
@@ -42,47 +42,47 @@ RESOURCES = frozenset(
         "aws_ssm_parameter",
     }
 )
-"""Types of resources of environments: those that the constructs declare."""
+"""Resource types that environments' stacks may contain: those that the constructs declare."""
 BOOTSTRAP = frozenset({"aws_iam_openid_connect_provider"})
-"""Additional types of resources in bootstrap stacks."""
+"""Additional resource types that bootstrap stacks may contain."""
 DATA = frozenset(
     {"aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region", "aws_subnet"},
 )
-"""Types of data sources."""
+"""Types of data sources that any stack may contain."""
 
 _SOURCES = ("aws", "hashicorp/aws", "registry.terraform.io/hashicorp/aws")
 _PROVIDERS = ("registry.terraform.io/hashicorp/aws", "registry.opentofu.org/hashicorp/aws")
 _OF_STATE = re.compile(rf'provider\["({"|".join(map(re.escape, _PROVIDERS))})"\](\.\w+)?')
-"""How a state names the provider of a resource."""
+"""Matches the allowed providers, as a Terraform state names the provider of a resource."""
 _BLOCKS = {"//", "terraform", "provider", "resource", "data", "output", "moved", "import", "removed"}
 _TERRAFORM = {"backend", "required_providers", "required_version"}
 _BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
 _PROVIDER = {"allowed_account_ids", "default_tags", "region"}
 _RUNS = ("provisioner", "connection")
 _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
-"""In an expression: functions that read files of the machine or templates, whose contents no reviewer sees, and functions of providers."""
+"""Matches calls in an expression that read local files or templates, whose contents no reviewer sees, and calls of provider functions."""
 _SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
-"""In an expression: a function that would put a secret into plans, which every reader of the repository can see."""
+"""Matches calls in an expression that would put a secret into plans, which every reader of the repository can see."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
-"""Arguments that name a file of the machine, whose content AWS gets; `filename` is one wherever it is."""
+"""By resource type: the argument that names a local file to be sent to AWS. In addition, `filename` names such a file in every type."""
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
-"""Attributes whose changes the constructs ignore. If others were ignored, no plan would ever correct them."""
+"""Attributes that `ignore_changes` may name, by resource type. If others were ignored, no plan would ever correct them."""
 _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
-"""The key of a manifest: not below `programs/` and `environments/`, whose objects jobs run."""
+"""Matches the S3 key of a manifest, which must not be below `programs/` or `environments/`: jobs run the objects there."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
-"""Attributes that the provider marks as sensitive, of types that the constructs declare."""
+"""Attributes that the provider itself marks as sensitive, for the resource types that the constructs declare."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
-"""Keys in plans of newer Terraform versions."""
+"""Keys that newer Terraform versions write to plans, and that are rejected."""
 
 
 def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
-    """Return what a stack's Terraform JSON contains although it is not allowed.
+    """Return a message for everything in a stack that is not allowed.
 
     Args:
-        stack: The stack.
+        stack: The stack's Terraform JSON.
         bootstrap: Whether it is a bootstrap stack, which only an administrator applies.
-        extra: Types of resources that the team has added, which `gate.extra` has looked at.
+        extra: Resource types that the team has added; `gate.extra` has checked them.
     """
     return [
         *(f"{each}: no such block is allowed" for each in sorted(stack.keys() - _BLOCKS)),
@@ -96,12 +96,12 @@ def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collec
 
 
 def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
-    """Return what a plan, as `terraform show -json` writes it, contains although it is not allowed.
+    """Return a message for everything in a plan that is not allowed.
 
     Args:
-        plan: The plan.
-        bootstrap: Whether it is one of a bootstrap stack.
-        extra: As for `in_stack`.
+        plan: The plan, as `terraform show -json` writes it.
+        bootstrap: Whether it is a bootstrap stack's plan.
+        extra: Resource types that the team has added; `gate.extra` has checked them.
     """
     types = {"managed": _resources(extra, bootstrap=bootstrap), "data": DATA}
     root = plan.get("configuration", {}).get("root_module", {})
@@ -125,12 +125,12 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collecti
 
 
 def in_state(state: str | bytes) -> list[str]:
-    """Return the providers in a Terraform state that are not allowed: Terraform installs the state's providers, too.
+    """Return a message for each resource in a state whose provider is not allowed. Terraform installs the providers that a state names.
 
     Args:
-        state: The state's text.
+        state: The state's JSON.
     """
-    # Of repeated names, Terraform uses the last, and ignores case.
+    # Read all values of a repeated name, whatever its case: Terraform ignores case, and uses the last value.
     try:
         root = json.loads(state, object_pairs_hook=lambda pairs: [(name.casefold(), value) for name, value in pairs])
         found = [] if _all(root, "version") == [4] else ["it is not of version 4, which alone can be looked at"]
@@ -145,7 +145,7 @@ def in_state(state: str | bytes) -> list[str]:
 
 
 def _all(pairs: Any, name: str) -> list[Any]:
-    """Return all values of a name in an object that was read as pairs."""
+    """Return all values of a name in a JSON object that was parsed into name-value pairs."""
     return [value for each, value in pairs if each == name]
 
 
@@ -155,7 +155,7 @@ def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:
 
 
 def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
-    """Yield faults of providers and the backend, which determine where code comes from, and who receives credentials and state."""
+    """Yield faults of the providers and the backend, which determine where code comes from, and where credentials and state are sent."""
     terraform, providers = stack.get("terraform", {}), stack.get("provider", {})
     if not isinstance(terraform, Mapping) or not isinstance(providers, Mapping):
         yield "terraform, provider: must be objects"
@@ -179,7 +179,7 @@ def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
 
 def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> Iterator[str]:
     """Yield faults of resources or data sources."""
-    # Reject lists of blocks: Terraform also reads them, but this project never writes them, and their contents would be hidden.
+    # Reject lists of blocks: Terraform also reads them, but this project never writes them, and the checks below would miss them.
     kinds = stack.get(section, {})
     if not isinstance(kinds, Mapping) or not all(isinstance(each, Mapping) for each in kinds.values()):
         yield f"{section}: must be objects by type and name"
@@ -209,7 +209,7 @@ def _commands(body: Any, at: str) -> Iterator[str]:
 
 
 def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
-    """Yield faults of arguments that name a file: files in /proc contain credentials."""
+    """Yield faults of arguments that name a local file, which could be a file in /proc with credentials."""
     if kind == "aws_s3_object" and body.get("source") is None:
         content = [name for name in ("content_base64", "source_hash") if body.get(name) is not None]
         if content or not _MANIFEST.fullmatch(str(body.get("key"))):
@@ -220,7 +220,7 @@ def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
 
 
 def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
-    """Yield faults of a resource's lifecycle, which no plan shows."""
+    """Yield faults of a resource's `lifecycle` block, which plans do not show."""
     for each in lifecycle if isinstance(lifecycle, list) else [lifecycle]:
         if not isinstance(each, Mapping):
             yield f"{at}.lifecycle: must be an object"
@@ -232,7 +232,7 @@ def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
 
 
 def _hidden(change: Mapping[str, Any]) -> Iterator[str]:
-    """Yield faults of values that an expression makes sensitive, which would hide them from reviewers and checkov."""
+    """Yield a fault for each value that an expression marks as sensitive, and so hides from reviewers and checkov."""
     marks, after = (change.get("change", {}).get(each) for each in ("after_sensitive", "after"))
     for name, value in (after or {}).items() if change["type"] in RESOURCES | DATA else ():
         mark = marks.get(name) if isinstance(marks, Mapping) else marks
@@ -247,17 +247,17 @@ def _is_marked(mark: Any) -> bool:
 
 
 def _is_dynamic(body: Any) -> bool:
-    """Whether it contains blocks, at any depth, that Terraform creates from expressions."""
+    """Whether `body` contains, at any depth, a `dynamic` block, from which Terraform creates blocks."""
     if isinstance(body, Mapping):
         return isinstance(body.get("dynamic"), Mapping | list) or any(map(_is_dynamic, body.values()))
     return isinstance(body, list) and any(map(_is_dynamic, body))
 
 
 def _expressions(value: Any, calls: re.Pattern[str]) -> Iterator[str]:
-    """Yield expressions that call something that is not allowed."""
+    """Yield the expressions, at any depth of `value`, in which the pattern `calls` is found."""
     if isinstance(value, Mapping):
         for name, each in value.items():
-            # Terraform also evaluates the names in an object that is used as a value.
+            # Terraform also evaluates expressions in an object's keys.
             yield from _expressions(name, calls)
             yield from _expressions(each, calls)
     elif isinstance(value, list):

@@ -1,6 +1,6 @@
-"""Excuses of a team: checks that may fail for a resource, each with a reason and an expiry date.
+"""A team's excuses: checks that may fail for a resource, each with a reason and an expiry date.
 
-They are in `excuses.yaml` beside the environment files. Checks of this project's own cannot be excused.
+They are in `excuses.yaml` beside the environment files. This project's own checks cannot be excused.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def _not_ours(check: str) -> str:
 
 
 class Excuse(BaseModel):
-    """A check that may fail.
+    """A check that may fail for a resource.
 
     Attributes:
-        check: Its id. Checks of this project cannot be excused.
-        resource: Address of the resource.
-        environment: The environment; default: any.
+        check: Id of the check. This project's own checks cannot be excused.
+        resource: Terraform address of the resource.
+        environment: Name of the environment in which the check may fail; default: any.
         reason: Why the failure is acceptable, for reviewers.
-        until: The last day, a year from now at most.
+        until: The last day on which the excuse is valid, a year from now at most.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -47,8 +47,8 @@ class Excuse(BaseModel):
     until: Annotated[date, Field(strict=True)]
 
     def fits(self, failure: Failure, environment: str | None) -> bool:
-        """Whether it excuses a failure in an environment (None if unknown)."""
-        # Some checks report a resource without its type, and a check looks at one type.
+        """Whether this excuse covers a failure in an environment (None if the environment is unknown)."""
+        # Some checks report a resource without its type. The name is sufficient then, because a check looks at only one type.
         kind, _, name = failure.resource.rpartition(".")
         named = failure.resource == self.resource or (
             kind in ("", "resource", "data") and name == self.resource.rpartition(".")[2]
@@ -57,7 +57,7 @@ class Excuse(BaseModel):
 
 
 def load_excuses(directory: Path, today: date) -> list[Excuse]:
-    """Read the excuses next to the environment files; empty without the file.
+    """Read the excuses next to the environment files; empty if there is no such file.
 
     Raises:
         SettingsError: The file has faults.
@@ -93,11 +93,11 @@ def _fault(number: int, detail: Any, place: str) -> Fault:
 def excused(
     failed: Iterable[Failure], excuses: Sequence[Excuse], today: date, environment_of: Any
 ) -> tuple[list[Failure], list[tuple[Failure, str]]]:
-    """Separate failures: return those that are not excused, and those that are, with the reason.
+    """Return the failures that are not excused, and the excused failures with the reason for each.
 
     Args:
         failed: Checks that failed.
-        excuses: The excuses.
+        excuses: The team's excuses.
         today: The current day. An expired excuse has no effect, and the failure mentions it.
         environment_of: Returns the environment of a failure's stack or plan.
     """

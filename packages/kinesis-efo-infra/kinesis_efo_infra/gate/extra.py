@@ -1,6 +1,6 @@
-"""Types of resources that a team adds to the allowlist, in `extra.py` next to its environment files.
+"""Resource types that a team adds to the allowlist, in `extra.py` next to its environment files.
 
-They are read without running the file: the steps that decide what may be applied do not run a team's code.
+The file is parsed but not run: the steps that decide what may be applied do not run a team's code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo_infra.gate.files import shown
 
 FILE = "extra.py"
 CHECKS = "checks"
-"""Directory of checks of checkov, beside the environment files."""
+"""Directory of the team's checkov checks, beside the environment files."""
 _NAME = "TYPES"
 _TYPE = re.compile(r"aws_[a-z0-9_]+")
 _NEVER = (
@@ -31,17 +31,17 @@ _NEVER = (
     "aws_servicecatalog_provisioned_product",
     "aws_ssm_association",
 )
-"""Types that issue access keys, run commands, or create resources of any type from a template, which no check reads."""
+"""Types that cannot be added: they issue access keys, run commands, or create resources from a template, which no check reads."""
 
 
 def types(directory: Path) -> frozenset[str]:
-    """Return the types of resources that `extra.py` adds to the allowed ones; empty without the file.
+    """Return the resource types that `extra.py` adds to the allowlist; empty if there is no such file.
 
     Args:
         directory: Directory of the environment files.
 
     Raises:
-        SettingsError: It lists no types, or one that can never be added.
+        SettingsError: The file cannot be read, does not list types, or lists one that can never be added.
     """
     path = directory / FILE
     if not path.exists():

@@ -11,10 +11,10 @@ class Failure:
     """A check that failed.
 
     Attributes:
-        check: Its id.
-        name: What it requires.
-        resource: Terraform address of the resource that failed it.
-        origin: The stack or plan.
+        check: Id of the check.
+        name: What the check requires.
+        resource: Terraform address of the resource that failed the check.
+        origin: Name of the resource's stack or plan.
         guideline: URL of an explanation, if there is one.
     """
 
@@ -30,12 +30,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a scan found.
+    """The result of a scan.
 
     Attributes:
-        failed: Checks that failed, except for planted faults.
-        excused: Checks that failed and are accepted.
-        reasons: Why these are accepted.
+        failed: Checks that failed and are not excused; planted faults are not included.
+        excused: Checks that failed and are excused.
+        reasons: The reason for each excused failure.
         passed: Number of checks passed, by stack or plan.
     """
 

@@ -20,7 +20,7 @@ def shown(path: Path) -> str:
 
 
 def place() -> str:
-    """Return the current directory as a path in the repository that GitHub checked out; empty at its root and outside of GitHub."""
+    """Return the current directory, relative to the root of the repository that GitHub checked out; empty at the root or elsewhere."""
     here, root = Path.cwd().resolve(), os.environ.get("GITHUB_WORKSPACE")
     if not root or here == Path(root).resolve() or not here.is_relative_to(Path(root).resolve()):
         return ""
@@ -31,7 +31,7 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file.
 
     Raises:
-        SettingsError: It cannot be read, has a key twice, or is too large once its aliases are written out.
+        SettingsError: The file cannot be read, repeats a key, or is too large after its aliases are expanded.
     """
     try:
         loader = _UniqueKeys(path.read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-    """Return the number of values of a node after expanding aliases: a few lines of nested aliases can have billions."""
+    """Return the number of values in a node after expanding aliases: a few lines of nested aliases can expand to billions of values."""
     if sizes.setdefault(node, 0):
         return sizes[node]
     size = 1

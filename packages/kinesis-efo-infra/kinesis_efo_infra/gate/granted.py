@@ -1,7 +1,7 @@
 """Checks what a stack or plan grants, and to whom: only what the settings name is allowed.
 
 checkov's checks see one resource at a time, and not the settings. These checks know the boundaries, accounts and workloads in an
-environment's file. They also check resources that grant something without a policy: profiles, images, actions of alarms.
+environment's file. They also check resources that grant something without a policy: instance profiles, images, alarm actions.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""References whose value comes from the provider, so that it cannot be a pattern, and IAM's variables, such as `${aws:username}`."""
+"""References whose values come from the provider, so that they cannot be patterns, and IAM variables, such as `${aws:username}`."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
 """An ARN with wildcards only in its last part."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
 )  # fmt: skip
-"""Arguments with principals of resources that a team adds, such as Lambda permissions and KMS grants. Policy documents have statements."""
+"""Arguments that name principals in resources that a team adds, such as Lambda permissions and KMS grants, instead of in policies."""
 _INCLUDED = ("source_json", "override_json", "source_policy_documents", "override_policy_documents")
-"""Arguments of a policy document that bring in statements of other policies."""
+"""Arguments of a policy document that include the statements of other policies."""
 _POLICIES = ("access_policies", "access_policy", "assume_role_policy", "policy", "policy_document")
 _POLICY_KEYS = frozenset({"Id", "Statement", "Version"})
 _STATEMENT_KEYS = frozenset(
@@ -41,7 +41,7 @@ _STATEMENT_KEYS = frozenset(
 _RECEIVERS = (
     "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "target_role_arn", "user", "user_name", "users"
 )  # fmt: skip
-"""Arguments of IAM resources and EKS associations: which role gets a policy, or whose rights a profile or pod gets."""
+"""Arguments that name who gets a policy, in IAM resources, or whose permissions an instance or pod gets, in profiles and associations."""
 _OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
 _ALARM_ACTIONS = ("alarm_actions", "insufficient_data_actions", "ok_actions")
 _OUR_TOPIC, _TOPIC = (
@@ -69,20 +69,20 @@ _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The names that the settings of an environment allow.
+    """The names that the settings of an environment allow in its stack.
 
     Attributes:
-        account: Its account.
-        accounts: Other accounts that its policies may give access.
-        boundaries: ARNs of boundaries, one of which each role must have.
-        declared: Addresses of boundaries that the stack itself declares. A boundary does not grant anything.
-        reserved: Names that the gate treats as names of boundaries, and that no other resource may have.
-        unbounded: The IAM path of roles that need no boundary; empty if all need one.
+        account: Id of the environment's account.
+        accounts: Ids of other accounts that the environment's policies may give access.
+        boundaries: ARNs of permissions boundaries, one of which each role must have.
+        declared: Addresses of boundaries that the stack itself declares. As they grant nothing, they may cover all roles and streams.
+        reserved: Terraform names of boundaries, which no resource of this stack may have.
+        unbounded: IAM path of the roles that need no boundary; empty if all roles need one.
         identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, as
             `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.
         roles: Names of roles declared elsewhere that may get policies.
         topics: ARNs of topics, in any account, that alarms may notify.
-        services: Services of AWS that may assume its roles, as `ec2`.
+        services: AWS services that may assume the environment's roles, such as `ec2`.
     """
 
     account: str
@@ -97,13 +97,13 @@ class Named:
     services: frozenset[str] = frozenset({"emr-serverless", "pods.eks", "scheduler"})
 
     def has(self, account: str | None) -> bool:
-        """Whether an account is its own, or a named one."""
+        """Whether an account is the environment's own, or one that its settings name."""
         return account == self.account or account in self.accounts
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """A statement that allows something."""
+    """An `Allow` statement of a policy."""
 
     actions: Sequence[str]
     but_actions: Sequence[str]
@@ -112,14 +112,14 @@ class _Statement:
     conditions: Sequence[tuple[str, str, Sequence[str]]] = ()
 
     def allows(self, action: str) -> bool:
-        """Whether it may allow an action."""
+        """Whether the statement may allow an action."""
         if self.but_actions:
             return not any(_is_like(action, each) for each in self.but_actions)
         return any(_is_like(action, each) for each in self.actions)
 
 
 def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
-    """Return what a stack's Terraform JSON grants although it is not allowed. `allowed.in_stack` must have accepted the stack."""
+    """Return a message for each forbidden grant in a stack's Terraform JSON, which `allowed.in_stack` must have accepted."""
     found: list[str] = []
     declared = {
         body["name"]
@@ -135,7 +135,7 @@ def in_stack(stack: Mapping[str, Any], named: Named) -> list[str]:
 
 
 def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
-    """Return what a plan, as `terraform show -json` writes it, grants although it is not allowed."""
+    """Return a message for each forbidden grant in a plan, as `terraform show -json` writes it."""
     root = plan.get("configuration", {}).get("root_module", {})
     refers = {each["address"]: each.get("expressions", {}) for each in root.get("resources", [])}
     found: list[str] = []
@@ -148,13 +148,13 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     for each in changes:
         unknown = each["change"].get("after_unknown") or {}
         expressions = refers.get(_as_declared(each["address"]))
-        # Values that the stack does not set come from AWS.
+        # Skip values that the stack does not set: they come from AWS.
         known = {
             name: value for name, value in each["change"]["after"].items() if expressions is None or name in expressions
         }
         for attribute in ("permissions_boundary", *_POLICIES, *_RECEIVERS):
             if unknown.get(attribute) is True and (expressions is None or attribute in expressions):
-                # For a value that only AWS knows yet, use what it refers to.
+                # The value is not known before the plan is applied: check the reference instead.
                 references = (expressions or {}).get(attribute, {}).get("references") or ["?"]
                 known[attribute] = f"${{{references[0]}}}"
         found += _faults(each["address"], each["type"], known, named, declared)
@@ -162,7 +162,7 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
 
 
 def allows(policy: str | None, action: str) -> bool:
-    """Whether a policy in JSON may allow an action on any resource; False if the policy cannot be read or is not known yet."""
+    """Whether a JSON policy may allow an action on any resource; False if the policy cannot be read or is not known yet."""
     statements = _statements("", "", {"policy": policy})
     return any(not isinstance(each, str) and each.allows(action) for each in statements)
 
@@ -216,12 +216,12 @@ def _faults(
 
 
 def _as_declared(address: str) -> str:
-    """Return the address in the stack of a plan's resource, without the index of `count` and `for_each`."""
+    """Return the address that a plan's resource has in the stack: without the index of `count` or `for_each`."""
     return address.partition("[")[0]
 
 
 def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Yield faults of a role that could do more than the boundaries in the settings allow."""
+    """Yield a fault if a role lacks a permissions boundary that the settings name."""
     if named.unbounded and role.get("path") == named.unbounded:
         return
     boundary = role.get("permissions_boundary")
@@ -231,7 +231,7 @@ def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[
 
 
 def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_Statement | str]:
-    """Yield the statements of policies that allow something, or the fault of a policy that cannot be read."""
+    """Yield the `Allow` statements of a resource's policies, and a fault for each policy that cannot be read."""
     if kind == "aws_iam_policy_document":
         for each in _blocks(body.get("statement")):
             if each.get("effect") != "Deny":
@@ -276,7 +276,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Rejects repeated keys, of which AWS may use another one."""
+    """Return a JSON object from its pairs. Reject repeated keys, because AWS may use another of their values."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")
@@ -289,7 +289,7 @@ def _only(written: Mapping[str, Any], keys: Collection[str]) -> None:
 
 
 def _written(statement: Mapping[str, Any]) -> _Statement:
-    """Parse a statement of a policy in JSON."""
+    """Parse a statement of a JSON policy."""
     principal = statement.get("Principal")
     groups = principal if isinstance(principal, Mapping) else {"AWS": principal}
     principals = [(kind, name) for kind, group in groups.items() for name in _many(group)]
@@ -309,7 +309,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield faults of resources that attach a policy to a foreign role, or give a foreign role's rights to an instance or pod."""
+    """Yield faults of resources that attach a policy to a role from elsewhere, or give its permissions to an instance or pod."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):
@@ -328,7 +328,7 @@ def _received(
 
 
 def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Yield faults of resources that give others access, or act or copy elsewhere, without a policy."""
+    """Yield faults of resources that, without a policy, give access to others, act on other accounts, or copy data elsewhere."""
     if "replica" in kind or kind == "aws_dynamodb_global_table":
         yield f"{address}: replicates elsewhere, which no environment's file names"
     if kind.startswith("aws_s3"):
@@ -365,7 +365,7 @@ def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> It
 
 
 def _is_wide(cidr: str) -> bool:
-    """Whether a network is larger than the largest private one."""
+    """Whether a network is larger than /8, the largest private IPv4 network, or than /16 for IPv6."""
     try:
         network = ip_network(cidr, strict=False)
     except ValueError:
@@ -374,7 +374,7 @@ def _is_wide(cidr: str) -> bool:
 
 
 def _entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of objects at any depth; entries of lists have the name of the list."""
+    """Yield the entries of objects at any depth, as name and value. Plain values in lists have an empty name."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield name, each
@@ -389,7 +389,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Yield faults of trust in an identity provider: without a condition on `sub`, it includes all of GitHub, or all pods of a cluster."""
+    """Yield faults of trust in an identity provider: without a condition on `sub`, it includes all of GitHub or all pods of a cluster."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions
@@ -414,7 +414,7 @@ def _blocks(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _many(value: Any) -> list[str]:
-    """Return values as a list, without those that only AWS knows yet; the stack contains what they refer to."""
+    """Return a value, or a list of values, as a list of strings, without unknown values (None)."""
     return [str(each) for each in (value if isinstance(value, list) else [value]) if each is not None]
 
 
@@ -428,7 +428,7 @@ def _is_like(action: str, pattern: str) -> bool:
 
 
 def _is_open(pattern: str, service: str, kind: str) -> bool:
-    """Whether a pattern of ARNs may match resources of any name, or in several partitions, regions or accounts."""
+    """Whether an ARN pattern may match resources of any name, or in several partitions, regions or accounts."""
 
     def told(reference: re.Match[str]) -> str:
         # A referenced ARN comes from the provider and is not a pattern. An IAM variable may have any value.
@@ -442,7 +442,7 @@ def _is_open(pattern: str, service: str, kind: str) -> bool:
 
 
 def _outsider(kind: str, principal: str, named: Named) -> str | None:
-    """Describe a foreign principal; None for services, accounts in the settings, and principals that the stack itself declares."""
+    """Describe a principal that is not allowed; None for services, accounts in the settings, and principals that the stack declares."""
     if (kind == "Service" and _SERVICE.fullmatch(principal)) or _OUR_ROLE.fullmatch(principal):
         return None
     found = None if _is_computed(principal) or kind not in ("AWS", "Federated") else _ACCOUNT.fullmatch(principal)

@@ -1,4 +1,4 @@
-"""Runs checkov with exactly the packages of its lock, which do not see the environment of this process.
+"""Runs checkov with exactly the packages of its lock file, and without access to this process's environment variables.
 
 checkov and its 95 packages are third-party code, and the pipeline has credentials when it scans a plan.
 """
@@ -15,28 +15,28 @@ from pathlib import Path
 from kinesis_efo_infra.errors import GateError
 
 LOCKED = Path(__file__).parent / "checkov"
-"""The project with checkov's version, and the lock with the hashes of all packages."""
+"""The directory of checkov's `pyproject.toml`, and of the lock file with the hashes of all packages."""
 ENVIRONMENT = Path(".venv-checkov")
-"""The directory of its environment, in the pipeline's working directory."""
+"""The directory of checkov's virtual environment, in the pipeline's working directory."""
 LONGEST_SCAN = 600.0
-"""Seconds; our own stacks take less than ten."""
+"""Maximum duration of a scan in seconds. This project's own stacks take less than ten."""
 _CHECKOV = "import gc, runpy; gc.disable(); runpy.run_module('checkov.main', run_name='__main__', alter_sys=True)"
-"""As `-m checkov.main`, but without collecting garbage: most of what it holds is its own modules, and a sixth of its time went into
-looking at them. Memory stays the same, within a few percent."""
+"""Runs `checkov.main` without garbage collection, which took a sixth of the time, mostly to traverse checkov's own modules. Memory use
+stays the same, within a few percent."""
 _STEERS_UV = {"VIRTUAL_ENV", "UV_PROJECT", "UV_PROJECT_ENVIRONMENT", "UV_FROZEN"}
 
 
 def install(project: Path = LOCKED, environment: Path | None = None) -> Path:
-    """Install the packages of the lock, and return checkov's Python. Fast if they are already installed.
+    """Install the packages of the lock file, and return the path of checkov's Python. Fast if they are already installed.
 
-    uv runs no code of the packages, so that it may have the whole environment, with proxies and indexes.
+    uv does not run code of the packages, so it may see all environment variables, such as those for proxies and package indexes.
 
     Raises:
-        GateError: uv is missing, or a package cannot be fetched, or is not the one of the lock.
+        GateError: uv is missing, or a package cannot be downloaded or does not match the lock file.
     """
     environment = (environment or ENVIRONMENT).absolute()
     python = environment / "bin" / "python"
-    # uv would look again at each of 5,600 modules.
+    # Compile only on the first installation: uv would otherwise check all 5,600 modules each time.
     compiling = () if python.exists() else ("--compile-bytecode",)
     inherited = {name: value for name, value in os.environ.items() if name not in _STEERS_UV}
     synced = subprocess.run(
@@ -55,12 +55,12 @@ def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -
     """Run checkov without calls to its vendor for check descriptions or newer versions.
 
     Args:
-        arguments: Its arguments.
+        arguments: checkov's arguments.
         scratch: An empty directory to run in: checkov would read a `.checkov.yaml` in the current and the home directory.
-        timeout: Seconds after which it is stopped.
+        timeout: Seconds after which checkov is stopped.
 
     Raises:
-        GateError: It could not be installed, or did not end in time.
+        GateError: checkov could not be installed, or did not end in time.
     """
     try:
         return subprocess.run(
@@ -82,21 +82,21 @@ def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -
 
 
 def _visible(environment: Mapping[str, str], scratch: str) -> Mapping[str, str]:
-    """Return the environment variables for checkov: only our settings, without a home directory and credentials."""
+    """Return the environment variables for checkov, with `scratch` as its home directory and without credentials."""
     return {
         "PATH": environment.get("PATH", os.defpath),
         "HOME": scratch,
         "TMPDIR": scratch,
         "LANG": "C.UTF-8",
-        # It would fork for each framework and for groups of files, and has waited for such a process for ever
-        # (also github.com/bridgecrewio/checkov/issues/7186). Our stacks take no longer in one process.
+        # Use one process: checkov forks for each framework and for groups of files, and has waited forever for such a process
+        # (also github.com/bridgecrewio/checkov/issues/7186). This project's stacks take no longer in one process.
         "CHECKOV_PARALLELIZATION_TYPE": "none",
         "CKV_SKIP_PACKAGE_UPDATE_CHECK": "true",
     }
 
 
 def find_uv() -> str:
-    """Return the path of uv: installed with this Python, else on the PATH.
+    """Return the path of uv: the one installed with this Python, else the one on the PATH.
 
     Raises:
         GateError: uv is missing.

@@ -1,4 +1,4 @@
-"""Planted faults, which every scan must find; otherwise it did not take place or cannot be trusted."""
+"""Planted faults, which every scan must find; otherwise the scan did not take place or cannot be trusted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 CANARY = "canary"
-"""The stack or plan with the planted faults."""
+"""Name of the stack or plan with the planted faults."""
 
 
 def canary() -> dict[str, Any]:
@@ -74,11 +74,11 @@ PLANTED = {
     "CKV_EFO_5 aws_iam_policy_document.everybody",
 }
 DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
-"""Checks of Terraform's data sources; a plan contains the evaluated policies instead."""
+"""Checks of Terraform data sources, which find nothing in a plan: it contains the evaluated policies instead."""
 
 
 def canary_changes() -> list[dict[str, Any]]:
-    """Return the planted faults as the changes of a plan."""
+    """Return the planted faults in the form of a plan's `resource_changes`."""
     return [
         {
             "address": f"{kind}.{name}",

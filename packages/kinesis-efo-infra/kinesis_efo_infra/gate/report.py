@@ -24,11 +24,11 @@ def report(
     """Log the results of a scan, and return the exit code.
 
     Args:
-        result: What it found.
+        result: The result of the scan.
         directory: Directory of the environment files.
         environment_of: Returns the environment of a stack or plan.
-        sarif: File that gets the findings for code scanning.
-        excused: Whether to list what is excused.
+        sarif: File to which the failures are written for code scanning.
+        excused: Whether to list the excused failures.
     """
     if sarif:
         sarif.write_text(as_sarif(result.failed, directory, environment_of, place()), encoding="utf-8")

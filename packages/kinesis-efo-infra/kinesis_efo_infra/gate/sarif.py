@@ -23,11 +23,11 @@ def as_sarif(
     """Return the findings as a SARIF document.
 
     Args:
-        failures: What failed.
+        failures: Checks that failed.
         directory: Directory of the environment files.
         environment_of: Returns the environment of a stack or plan.
-        place: The current directory, as a path in its repository. The document names files relative to the repository. Each
-            place has its own category, because GitHub keeps one document per tool, commit and category.
+        place: The current directory, relative to the root of its repository; paths in the document are relative to that root. `place`
+            also becomes the document's category, because GitHub keeps one document per tool, commit and category.
             Source: docs.github.com, "SARIF support for code scanning", "runAutomationDetails object".
     """
     failed = list(failures)
@@ -53,7 +53,7 @@ def _rule(failure: Failure) -> dict[str, Any]:
 def _result(failure: Failure, directory: Path, environment: str | None, place: str) -> dict[str, Any]:
     file, line = _place(failure, directory, environment)
     where = {"artifactLocation": {"uri": str(Path(place) / file)}, "region": {"startLine": line}}
-    # The finding keeps its identity when lines move.
+    # Leave out the line number, so that the finding keeps its identity when lines move.
     fingerprint = hashlib.sha256(f"{failure.check} {failure.resource} {failure.origin}".encode()).hexdigest()
     return {
         "ruleId": failure.check,
@@ -65,7 +65,7 @@ def _result(failure: Failure, directory: Path, environment: str | None, place: s
 
 
 def _place(failure: Failure, directory: Path, environment: str | None) -> tuple[str, int]:
-    """Return file and line of the entry that declares a resource, whose Terraform name begins with the entry's key."""
+    """Return the file and line of the entry that declares a resource. The resource's Terraform name begins with the entry's key."""
     path = directory / f"{environment}.yaml"
     if not path.exists():
         return _relative(directory), 1
@@ -79,7 +79,7 @@ def _relative(path: Path) -> str:
 
 
 def _lines(path: Path) -> dict[str, int]:
-    """Return the line of each entry, by its key."""
+    """Return the line number of each stream and application in an environment file, by its key."""
     document = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     sections = document.value if isinstance(document, yaml.MappingNode) else []
     return {

@@ -24,7 +24,7 @@ from kinesis_efo_infra.gate.planted import CANARY, DOCUMENTS, PLANTED, canary, c
 
 CHECKS = Path(__file__).parent / "checks"
 ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
-"""Kinds of stacks: those of environments, which pipelines apply, and bootstrap stacks, which only an administrator applies."""
+"""Kinds of stacks: environments' stacks, which pipelines apply, and bootstrap stacks, which only an administrator applies."""
 
 _REFERENCE = re.compile(r"((?:\bdata\.)?\baws_\w+\.[\w-]+)(?:\.\w+)?")
 """A reference to a resource or data source, with its attribute."""
@@ -35,8 +35,8 @@ class Accepted:
     """The failures that the author of an app accepts in its stacks.
 
     Attributes:
-        excused: Reasons of failures that are accepted, by kind of stack, check and name. A check looks at one type, so that
-            these are addresses.
+        excused: Why a failure is accepted, by kind of stack, id of the check, and name of the resource. The resource's type is not
+            needed, because a check looks at only one type.
         floor: The minimum number of checks that must pass for each stack or plan.
     """
 
@@ -58,12 +58,12 @@ def scan_stacks(
     """Scan every stack that CDKTF's manifests list, all in one run of checkov.
 
     Args:
-        synthesized: The output directories of syntheses of environments.
-        bootstrap: Those of bootstrap stacks.
-        named: What each stack may grant, by kind and name; other stacks are rejected. None skips this check.
-        beside: Directory of the environment files, next to which are a team's own types, checks and excuses.
+        synthesized: Output directories of CDKTF with environments' stacks.
+        bootstrap: Output directories of CDKTF with bootstrap stacks.
+        named: What each stack may grant, by kind and name of the stack; other stacks are rejected. None skips this check.
+        beside: Directory of the environment files, which also has the team's own resource types, checks and excuses.
         environment_of: Returns the environment of a stack.
-        accepted: What may fail, in addition to what a team excuses.
+        accepted: Failures that are accepted, in addition to the team's excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -94,12 +94,12 @@ def excuse(result: Result, beside: Path | None, environment_of: Callable[[str], 
     """Return a result without the failures that a team excuses.
 
     Args:
-        result: What a scan found.
+        result: The result of a scan.
         beside: Directory of the environment files; None for no excuses.
         environment_of: Returns the environment of a stack or plan.
 
     Raises:
-        SettingsError: The excuses have faults.
+        SettingsError: The file with the excuses has faults.
     """
     if beside is None:
         return result
@@ -119,7 +119,7 @@ def refused(
     named: Mapping[tuple[str, str], Named],
     added: Collection[str] = (),
 ) -> Iterator[Failure]:
-    """Yield what stacks contain or grant although it is not allowed; see `allowed` and `granted`."""
+    """Yield a failure for everything that a stack contains or grants without being allowed to; see `allowed` and `granted`."""
     for name, document in documents.items():
         may = named.get((kinds[name], name))
         if may is None:
@@ -147,13 +147,13 @@ def scan_plans(
     environment: str | None = None,
     accepted: Accepted = NOTHING,
 ) -> Result:
-    """Scan plans, as `terraform show -json` writes them: they have the values that Terraform evaluated, unlike stacks.
+    """Scan plans. Unlike stacks, they contain the values that Terraform evaluated.
 
     Args:
-        plans: The plans.
-        beside: Directory of the environment files, next to which are a team's own checks and excuses.
+        plans: Files with plans, as `terraform show -json` writes them.
+        beside: Directory of the environment files, which also has the team's own checks and excuses.
         environment: The environment of the plans, for excuses.
-        accepted: What may fail, in addition to what a team excuses.
+        accepted: Failures that are accepted, in addition to the team's excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -178,11 +178,11 @@ def scan_plans(
 
 
 def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a plan from `comparison.shown` to the form that checkov reads, which is that of `terraform show -json`.
+    """Convert a plan from `comparison.shown` to the format that checkov reads, which is that of `terraform show -json`.
 
     Args:
-        plan: As `comparison.shown` returns it.
-        stack: The stack's Terraform JSON, which says what resources refer to.
+        plan: The plan, as `comparison.shown` returns it.
+        stack: The stack's Terraform JSON, which contains the references between resources.
     """
     planned = [
         {**{name: each[name] for name in ("address", "mode", "type", "name")}, "values": each["change"]["after"]}
@@ -205,7 +205,7 @@ def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, An
 
 
 def _references(value: Any) -> Any:
-    """Return the references in a block's values in the form of plans: an attribute, and then its resource."""
+    """Return the references in a block's values, in the format of Terraform plans: each attribute is followed by its resource."""
     if isinstance(value, Mapping):
         return {name: _references(each) for name, each in value.items()}
     if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -276,7 +276,7 @@ def judge(
                 else:
                     failed.append(failure)
         passed.update(_origin(check) for check in report["results"]["passed_checks"])
-    # Some checks report a resource without its type.
+    # Compare names only, because some checks report a resource without its type.
     missed = {each for each in planted if (each.split(" ")[0], each.rpartition(".")[2]) not in found}
     if missed:
         raise GateError(f"the gate is blind: planted faults were not found: {', '.join(sorted(missed))}")

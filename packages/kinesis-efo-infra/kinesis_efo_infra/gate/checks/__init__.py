@@ -1,4 +1,4 @@
-"""This project's own checkov checks. checkov loads them in its own environment (`--external-checks-dir`)."""
+"""This project's checkov checks. checkov loads them in its own virtual environment (`--external-checks-dir`)."""
 
 from pathlib import Path
 

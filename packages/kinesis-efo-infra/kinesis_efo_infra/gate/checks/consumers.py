@@ -1,4 +1,4 @@
-"""Checks that each stream consumer belongs to a stream of its stack, or to an adopted one by its ARN."""
+"""Checks that each stream consumer belongs to a stream that its stack declares, or to an existing stream that is given by its ARN."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ADOPTED = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{12}:stream/[a-zA-Z0
 
 
 class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects variables and other references. Terraform checks whether a referenced stream exists."""
+    """Requires a stream's literal ARN, or a reference to a declared stream. Terraform checks whether a referenced stream exists."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -24,7 +24,7 @@ class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the stream's ARN; in a plan, the ARN of a stream that is yet to be created is unknown."""
+        """Check the stream's ARN. For a stream that a plan creates, the ARN and therefore the result are unknown."""
         arn = (conf.get("stream_arn") or [None])[0]
         if arn is None and "__address__" in conf:
             return CheckResult.UNKNOWN

@@ -20,7 +20,7 @@ class LeaseKeySchema(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Compare the key schema."""
+        """Check the table's key schema."""
         if conf.get("hash_key") != ["leaseKey"] or (conf.get("range_key") or [None]) != [None]:
             return CheckResult.FAILED
         for attribute in conf.get("attribute", []):

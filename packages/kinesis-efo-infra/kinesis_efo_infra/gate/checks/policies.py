@@ -31,7 +31,7 @@ def _denies(effect: Any) -> bool:
 def _registers(effect: Any, actions: Any, not_actions: Any) -> bool:
     if _denies(effect):
         return False
-    # In IAM's patterns, a bracket stands for itself.
+    # Escape brackets, which are ordinary characters in IAM patterns.
     named, excepted = ([each.lower().replace("[", "[[]") for each in _flat(some)] for some in (actions, not_actions))
     for action in _ACTIONS:
         if any(fnmatchcase(action, pattern) for pattern in named):
@@ -42,7 +42,7 @@ def _registers(effect: Any, actions: Any, not_actions: Any) -> bool:
 
 
 def _statements(conf: Mapping[str, Any], *attributes: str) -> Iterator[dict[str, Any]]:
-    """Yield the statements of policies in JSON. References are skipped: the document that they refer to is checked."""
+    """Yield the statements of JSON policies. References are skipped: the policy documents that they refer to are checked separately."""
     for policy in (each for attribute in attributes for each in conf.get(attribute) or []):
         try:
             document = policy if isinstance(policy, dict) else json.loads(policy)
@@ -56,7 +56,7 @@ def _statements(conf: Mapping[str, Any], *attributes: str) -> Iterator[dict[str,
 
 
 def _declared(conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The statements of a Terraform data source."""
+    """Yield the statements of a policy document data source."""
     yield from (each for each in conf.get("statement", []) if isinstance(each, dict))
 
 
@@ -65,7 +65,7 @@ def _result(failed: bool) -> CheckResult:
 
 
 class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
-    """Checks policies in Terraform data sources, as this project writes them."""
+    """Rejects consumer registration in policy document data sources, which is how this project declares policies."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -76,7 +76,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
         )
 
     def scan_data_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check every statement."""
+        """Check the actions of every statement."""
         return _result(
             any(
                 _registers(each.get("effect"), each.get("actions"), each.get("not_actions")) for each in _declared(conf)
@@ -85,7 +85,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Checks policies in JSON text: literal ones in the configuration, all of them in a plan."""
+    """Rejects consumer registration in JSON policies: in literal policies of a configuration, and in all policies of a plan."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -97,13 +97,13 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
                 "aws_iam_role_policy",
                 "aws_iam_user_policy",
                 "aws_iam_group_policy",
-                # A stream's or consumer's resource policy may allow it even to principals without other permissions.
+                # The resource policy of a stream or consumer may allow registration even to principals without other permissions.
                 "aws_kinesis_resource_policy",
             ],
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check every statement of the document, where its text is known."""
+        """Check the actions of every statement, if the policy is literal or evaluated."""
         return _result(
             any(
                 _registers(each.get("Effect"), each.get("Action"), each.get("NotAction"))
@@ -113,7 +113,7 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
 
 
 class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
-    """Checks the principals of policies in Terraform data sources."""
+    """Rejects access for everybody in policy document data sources."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -124,7 +124,7 @@ class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
         )
 
     def scan_data_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check every statement, even with conditions: the principal must restrict who has access."""
+        """Check the principals of every statement, even of one with conditions: principals must restrict who has access."""
         return _result(any(not _denies(each.get("effect")) and self._is_open(each) for each in _declared(conf)))
 
     @staticmethod
@@ -137,7 +137,7 @@ class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class EverybodyInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Checks the principals of policies in JSON text."""
+    """Rejects access for everybody in JSON policies."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -153,7 +153,7 @@ class EverybodyInPolicy(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check every statement of the document, where its text is known."""
+        """Check the principals of every statement, if the policy is literal or evaluated."""
         return _result(
             any(not _denies(each.get("Effect")) and self._is_open(each) for each in _statements(conf, "policy"))
         )

@@ -1,4 +1,4 @@
-"""Checks of roles: each has a permissions boundary, and no managed policy of AWS that may allow registering stream consumers."""
+"""Checks that each role has a permissions boundary, and no AWS managed policy that may allow registering stream consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from checkov.terraform.checks.resource.base_resource_check import BaseResourceCh
 # The path of the pipeline's own roles, which only an administrator creates.
 _PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
 _OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
-# Only AWS policies unrelated to Kinesis: their content is not in a plan, and AWS may change it.
+# AWS managed policies that may be attached. All are unrelated to Kinesis, because their contents are not in a plan and AWS may change them.
 _KNOWN = (
     "AWSXRayDaemonWriteAccess",
     "AmazonEC2ContainerRegistryReadOnly",
@@ -23,7 +23,7 @@ _KNOWN = (
 
 
 def _values(conf: dict[str, Any], attribute: str) -> list[Any]:
-    """The values of an attribute, which checkov puts into lists."""
+    """Return the values of an attribute as a flat list: checkov wraps values in lists."""
     found = conf.get(attribute) or []
     return [inner for each in found for inner in (each if isinstance(each, list) else [each]) if inner]
 
@@ -47,7 +47,7 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
         """Check for a boundary. The pipeline's own roles, which register declared consumers, do not need one.
 
-        `kinesis_efo_infra.gate.granted`, which knows the settings, checks the boundary's ARN and whether a stack may have such roles.
+        `kinesis_efo_infra.gate.granted`, which knows the settings, checks the boundary's ARN, and whether a stack may declare such roles.
         """
         of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
         bounded = _values(conf, "permissions_boundary") or of_pipeline
@@ -55,7 +55,7 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
 
 
 class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects AWS managed policies, such as AmazonKinesisFullAccess, except known ones."""
+    """Rejects AWS managed policies, such as AmazonKinesisFullAccess, except for a few that are unrelated to Kinesis."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -73,7 +73,7 @@ class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the ARNs. The role's boundary limits policies of the account."""
+        """Check the ARNs of AWS managed policies. The account's own policies are limited by the role's boundary instead."""
         named = ("policy_arn", "policy_arns", "managed_policy_arns")
         failed = _unknown_of_aws([arn for attribute in named for arn in _values(conf, attribute)])
         return CheckResult.FAILED if failed else CheckResult.PASSED

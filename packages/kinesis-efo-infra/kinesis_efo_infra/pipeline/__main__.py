@@ -30,30 +30,30 @@ DIRECTORY = Path("environments")
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A repository with its own app, as its pipeline sees it.
+    """A user's repository with its own app, as the pipeline's steps use it.
 
     Attributes:
         directory: Directory of the environment files.
-        accepted: What the gate accepts of its stacks.
+        accepted: Failures that the gate accepts in the app's stacks.
     """
 
     directory: Path
     accepted: Accepted = NOTHING
 
     def deployments(self) -> Sequence[Deployment]:
-        """All deployments."""
+        """Return the deployments of all environments."""
         return [each.deployment for each in load(self.directory)]
 
     def deployment(self, environment: str) -> Deployment:
-        """The deployment of one environment."""
+        """Return the deployment of one environment."""
         return self._environment(environment).deployment
 
     def refuse(self, environment: str) -> None:
-        """Refuse to call AWS with values of the template."""
+        """Reject an environment whose file still has values of the template."""
         filled_in.refuse(self._environment(environment))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """Return a function that lists the EMR applications to be stopped by hand, because their jobs are not the pipeline's."""
+        """Return a function that warns of EMR applications to be stopped by hand, because the pipeline does not manage their jobs."""
 
         def tell(plan: Plan) -> None:
             for application in applications_to_stop(plan):
@@ -72,7 +72,7 @@ class Own:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command, and return its exit code."""
     return run(command_line(), arguments)
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a plan that was made for a deployment has been approved: by a review, by its digest, or soon by reviewers."""
+"""Decides whether a plan may be deployed: because it was reviewed, was approved by its digest, or waits for a job's reviewers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Decision:
     """Whether a deployment may continue.
 
     Attributes:
-        may_go_on: Whether the plan was approved, or must be approved by the reviewers of the job that applies.
+        may_go_on: Whether the plan was approved, or will have to be approved by the reviewers of the job that applies it.
         digest: Digest of the plan.
-        told: Why, as Markdown.
+        told: The reason, as Markdown.
     """
 
     may_go_on: bool
@@ -35,16 +35,16 @@ def decide(
     repair: bool = False,
     workflow: str = WORKFLOW,
 ) -> Decision:
-    """Decide on a plan that was made for a deployment. A plan that differs from the reviewed one is never applied without approval.
+    """Decide whether a plan may be deployed. A plan that differs from the reviewed one is never applied without approval.
 
     Args:
-        deployment: What is deployed.
-        plan: The plan.
+        deployment: The deployment.
+        plan: The plan that was made for the deployment.
         reviewed: The plan that was reviewed with the merged pull request; None if there is none.
         approved: Digests of plans that someone has read and approved.
-        approvers: Whether the job that applies needs an approval, which is given after this plan is shown.
+        approvers: Whether the job that applies the plan waits for an approval, which is given after the plan is shown.
         repair: Whether the plan undoes drift.
-        workflow: The workflow that deploys.
+        workflow: File name of the workflow that deploys.
     """
     digest = comparison.digest(plan)
     named = f"The plan of `{deployment.stack}` (`sha256:{digest}`)"

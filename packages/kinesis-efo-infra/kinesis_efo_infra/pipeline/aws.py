@@ -35,7 +35,7 @@ _CREDENTIALS = (
 
 @contextmanager
 def asking(account_id: str) -> Iterator[None]:
-    """Convert errors that prevent calls to AWS to this project's errors. Error responses of AWS are not converted.
+    """Convert errors that prevent calls to AWS to `AwsError`. Error responses from AWS are not converted.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
@@ -48,10 +48,10 @@ def asking(account_id: str) -> Iterator[None]:
 
 
 def client(service: str, region: str, account_id: str) -> Any:
-    """A client of a service, with the credentials in the environment.
+    """Return a boto3 client of a service, with the credentials from the environment.
 
     Raises:
-        AwsError: The credentials named in the environment do not exist.
+        AwsError: The environment refers to credentials that do not exist.
     """
     with asking(account_id):
         # Do not use boto3's default session, which caches the first credentials that it finds.

@@ -1,4 +1,4 @@
-"""Computes what an idle environment costs a month, line by line, from Terraform's resources.
+"""Computes the monthly cost of an idle environment, line by line, from its Terraform resources.
 
 Costs that depend on traffic are in `cost`.
 """
@@ -17,14 +17,14 @@ from kinesis_efo_infra.pipeline.prices import Elsewhere, Prices
 HOURS = 730
 """Hours in a month, as AWS's calculator counts them."""
 _EXTENDED_HOURS, _LONG_HOURS = 24, 168
-"""Hours of retention after which it is billed: for each shard hour, and for each GB."""
+"""Hours beyond which retention is billed: the first by shard hour; the second, in addition, by GB."""
 _ON_DEMAND_SHARDS = 4
-"""Shards that a new on-demand stream has, each of which has its metrics."""
+"""Number of shards of a new on-demand stream. Shard metrics are billed for each of them."""
 _STREAM, _CONSUMER = "aws_kinesis_stream", "aws_kinesis_stream_consumer"
 _ALARM, _KEY = "aws_cloudwatch_metric_alarm", "aws_kms_key"
 _DASHBOARD, _PARAMETER = "aws_cloudwatch_dashboard", "aws_ssm_parameter"
 COMMITMENT_MIB = 25
-"""MiB per second, in and out, for which an account with On-demand Advantage always pays."""
+"""Minimum MiB per second, for both writing and reading, that an account with On-demand Advantage pays for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Resource:
     """A resource of a stack or of a plan.
 
     Attributes:
-        address: Its address.
-        values: Its arguments.
+        address: Terraform address of the resource.
+        values: Arguments of the resource.
     """
 
     address: str
@@ -41,7 +41,7 @@ class Resource:
 
     @property
     def kind(self) -> str:
-        """Its type."""
+        """Terraform type of the resource."""
         return self.address.partition(".")[0]
 
 
@@ -50,8 +50,8 @@ class Line:
     """A line of a bill.
 
     Attributes:
-        what: What is paid for; the same text before and after a change.
-        usd: Dollars a month; None if unknown here.
+        what: What is paid for; a change must not alter this text, by which lines are compared.
+        usd: Dollars per month; None if it cannot be computed.
         told: The quantity, or what the cost depends on.
     """
 
@@ -62,11 +62,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """The cost of a month.
-
-    Attributes:
-        lines: The lines.
-    """
+    """A monthly bill."""
 
     lines: Sequence[Line] = field(default=())
 
@@ -77,7 +73,7 @@ class Bill:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every line is known."""
+        """Whether the cost of every line is known."""
         return all(each.usd is not None for each in self.lines)
 
 
@@ -108,15 +104,15 @@ def bill(
     scaled: Collection[str] = (),
     referenced: Mapping[str, str] | None = None,
 ) -> Bill:
-    """Return what idle resources cost a month.
+    """Return the monthly cost of idle resources.
 
     Args:
         resources: The resources.
         prices: Prices of Kinesis.
         others: Prices of other services.
         advantage: Whether the account uses On-demand Advantage.
-        scaled: Addresses of streams whose shards are scaled elsewhere.
-        referenced: The stream of each consumer whose values do not contain it, both by address.
+        scaled: Addresses of streams whose number of shards is changed by something else, such as a scaler.
+        referenced: Maps a consumer's address to its stream's, for consumers whose values do not contain the stream's ARN.
     """
     by_kind: dict[str, list[Resource]] = defaultdict(list)
     for each in resources:
@@ -181,7 +177,7 @@ def _watched(alarm: Resource) -> int:
 
 
 def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[str, str]) -> Counter[str]:
-    """Count the consumers of each stream: by address, or by ARN if it is declared elsewhere."""
+    """Count the consumers of each stream, by the stream's address, or by its ARN if it is declared elsewhere."""
     arns = {each.values["arn"]: each.address for each in by_kind[_STREAM] if each.values.get("arn")}
     counted = Counter[str]()
     for consumer in by_kind[_CONSUMER]:
@@ -194,7 +190,7 @@ def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[st
 
 
 def read_by(consumer: str, referenced: Mapping[str, str]) -> str:
-    """Return the address of a consumer's stream from its declaration; without a declaration, the consumer's address."""
+    """Return the address of the stream to which a consumer's declaration refers; without such a reference, the consumer's address."""
     return referenced.get(consumer.partition("[")[0], consumer)
 
 
@@ -206,10 +202,10 @@ def _mode(values: Mapping[str, Any]) -> str:
 
 
 def table(before: Bill | None, after: Bill) -> list[str]:
-    """Format bills as a Markdown table in which differing lines are marked; empty if there is nothing to pay.
+    """Format bills as a Markdown table, with a column for each bill; empty if there is nothing to pay.
 
     Args:
-        before: The present bill, if known.
+        before: The current bill, if known.
         after: The new bill.
     """
     if not after.lines and not (before and before.lines):

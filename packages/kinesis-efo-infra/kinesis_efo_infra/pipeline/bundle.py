@@ -1,6 +1,6 @@
-"""A plan that was shown: a directory with the plan as JSON and as text, and its metadata.
+"""The bundle of a plan that was shown to reviewers: a directory with the plan as JSON and as text, and its metadata.
 
-The directory passes through a CI system and is not trusted: applying makes a new plan, and compares it with this one.
+The directory passes through a CI system and is not trusted: the apply step makes a new plan, and compares it with the bundle's.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CONFIGURATION = "cdk.tf.json"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many resources a plan changes.
+    """Numbers of resources that a plan changes.
 
     Attributes:
         create: Resources that are created.
         update: Resources that are changed in place.
         replace: Resources that are destroyed and created again; they get new ARNs.
         destroy: Resources that are destroyed.
-        imported: Resources that exist and are taken over, some of them among those that are updated.
+        imported: Existing resources that are imported; if they are also updated, `update` includes them.
     """
 
     create: int = 0
@@ -69,17 +69,17 @@ class Meta:
 
     Attributes:
         environment: Name of the environment.
-        commit: The commit for which it was made and reviewed.
+        commit: The commit for which the plan was made and reviewed.
         configuration: Digest of the stack's Terraform JSON.
         plan: Digest of what the plan does, from `comparison.digest`.
-        lineage: Lineage of the state that it was made on.
-        serial: Serial of that state.
-        terraform: Terraform or OpenTofu, and its version.
-        any_changes: Whether applying it changes anything, outputs included.
-        changes: How many resources it touches.
-        notes: What reviewers must know, because it loses records or stops jobs.
-        cost: What changes in the bill for Enhanced Fan-Out, as lines of Markdown.
-        repair: Whether it undoes drift: its configuration was deployed already.
+        lineage: Lineage of the state that the plan is based on.
+        serial: Serial number of that state.
+        terraform: Name and version of the program: Terraform or OpenTofu.
+        any_changes: Whether applying the plan changes anything, including outputs.
+        changes: Numbers of resources that the plan changes.
+        notes: Notes for reviewers about changes that lose records, stop jobs or extend permissions.
+        cost: How the plan changes the bill, as lines of Markdown.
+        repair: Whether the plan undoes drift: its configuration was already deployed.
     """
 
     environment: str
@@ -97,13 +97,13 @@ class Meta:
 
     @property
     def state(self) -> StateVersion:
-        """The state that the plan was made on."""
+        """Version of the state that the plan is based on."""
         return StateVersion(self.lineage, self.serial)
 
 
 @with_config(ConfigDict(extra="allow"))
 class _Change(TypedDict):
-    """The required parts of a plan's change."""
+    """A change in a plan, with the keys that it must have."""
 
     actions: Annotated[list[str], Len(1)]
     before: NotRequired[Any]
@@ -131,7 +131,7 @@ def read_text(bundle: Path) -> str:
     """Read the text of a plan that was shown.
 
     Raises:
-        PipelineError: There is none.
+        PipelineError: The text is missing, or cannot be read.
     """
     try:
         return (bundle / PLAN_TEXT).read_text(encoding="utf-8").strip()
@@ -140,7 +140,7 @@ def read_text(bundle: Path) -> str:
 
 
 def read_configuration(configuration: Path) -> dict[str, Any]:
-    """A stack's Terraform JSON.
+    """Read a stack's Terraform JSON.
 
     Raises:
         PipelineError: The file is missing, or is not a JSON object.
@@ -155,7 +155,7 @@ def read_configuration(configuration: Path) -> dict[str, Any]:
 
 
 def configuration_digest(configuration: Path) -> str:
-    """Digest of a stack's Terraform JSON; spacing and the order of keys do not matter.
+    """Return the digest of a stack's Terraform JSON. It does not depend on spacing or the order of keys.
 
     Raises:
         PipelineError: The file is missing, or is not a JSON object.
@@ -165,10 +165,10 @@ def configuration_digest(configuration: Path) -> str:
 
 
 def tree_digest(directory: Path) -> str:
-    """SHA-256 of the files of a directory, with their paths.
+    """Return the SHA-256 of all files below a directory, including their paths.
 
     Raises:
-        PipelineError: There are none.
+        PipelineError: The directory has no files.
     """
     files = sorted(each for each in directory.rglob("*") if each.is_file())
     if not files:
@@ -185,11 +185,11 @@ def write_meta(bundle: Path, meta: Meta) -> None:
 
 
 def read_plan(bundle: Path) -> dict[str, Any]:
-    """Read a plan that was shown, as Terraform wrote it.
+    """Read a plan that was shown, in the form of `comparison.shown`.
 
     Raises:
         StalePlanError: There is no plan.
-        PipelineError: `plan` did not write it.
+        PipelineError: The bundle was not written by the step `plan`.
     """
     read_meta(bundle)
     try:
@@ -205,7 +205,7 @@ def read_meta(bundle: Path) -> Meta:
 
     Raises:
         StalePlanError: There is no plan.
-        PipelineError: `plan` did not write the directory.
+        PipelineError: The bundle was not written by the step `plan`.
     """
     path = bundle / _META
     if not path.exists():
@@ -214,7 +214,7 @@ def read_meta(bundle: Path) -> Meta:
         )
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        # Earlier versions write the merge base here, which is now requested from GitHub.
+        # Drop the merge base, which earlier versions wrote; it is now requested from GitHub.
         document.pop("base", None)
         parts = {"changes": Changes(**document["changes"])}
         told = {name: tuple(document.get(name, ())) for name in ("notes", "cost")}

@@ -20,22 +20,22 @@ _KNOWN_OF_A_RESOURCE = {
 }  # fmt: skip
 _SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
-"""Arguments that decide what others mean."""
+"""Arguments that multiply a resource, and whose values its other arguments may use."""
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the part of a plan that is shown and compared: the changes, without secrets.
 
-    Sensitive values are replaced with HMACs: without the key, neither the value nor a guess of it can be verified. Values that
-    only AWS knows yet are replaced with their expressions in the stack.
+    Sensitive values are replaced with HMACs: without the key, neither the value nor a guess of it can be verified. For values that
+    are not known before the plan is applied, the stack's expressions are added (`declared`).
 
     Args:
-        plan: As `terraform show -json` writes it.
-        stack: The stack's Terraform JSON, of which the plan was made.
-        key: The key of the HMACs.
+        plan: The plan, as `terraform show -json` writes it.
+        stack: Terraform JSON of the stack that was planned.
+        key: The HMAC key.
 
     Raises:
-        PipelineError: The plan contains something unknown to this version, which would not be compared.
+        PipelineError: The plan contains something that this version does not know and would not compare.
     """
     changes = []
     for each in plan.get("resource_changes", []):
@@ -50,7 +50,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
         )
     outputs = {}
     for name, change in plan.get("output_changes", {}).items():
-        # An output is one value, which may be unknown in part.
+        # An output has a single value, which may be unknown in part.
         names, sensitive = ({""} if _any(change.get("after_unknown")) else set()), {"": change.get("after_sensitive")}
         outputs[name] = _shown(f"output.{name}", change, names, sensitive, {"": stack.get("output", {}).get(name)}, key)
     said: dict[str, Any] = _without({"resource_changes": changes, "output_changes": outputs}, secrets(plan), key)
@@ -58,10 +58,10 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
 
 
 def secrets(plan: Mapping[str, Any]) -> list[str]:
-    """Return the texts that a plan marks as sensitive anywhere, and their longer lines; the longest first.
+    """Return all strings that a plan marks as sensitive, and their longer lines; the longest first.
 
-    An expression may have copied them to a place without a mark. Texts of less than 8 characters are omitted, because they
-    would also occur in values that are not secret.
+    They must be removed everywhere, because an expression may have copied them to a place without a mark. Strings of less than 8
+    characters are omitted, because they would also occur in values that are not secret.
     """
     found: set[str] = set()
     for each in (*plan.get("resource_changes", []), *plan.get("output_changes", {}).values()):
@@ -76,9 +76,9 @@ def secrets(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _marked(value: Any, mark: Any) -> Iterator[str]:
-    """Yield the texts in marked values."""
+    """Yield the strings in values that are marked as sensitive."""
     if isinstance(value, Mapping) and value.get("type") in ("String", "StringList"):
-        return  # a parameter of SSM: the provider marks its value, whatever its type
+        return  # an SSM parameter that is not secret: the provider marks the values of all types
     if isinstance(value, Mapping) and (mark is True or isinstance(mark, Mapping)):
         for name, each in value.items():
             yield from _marked(each, mark is True or mark.get(name))
@@ -90,7 +90,7 @@ def _marked(value: Any, mark: Any) -> Iterator[str]:
 
 
 def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
-    """Return a value in which each text that contains a secret is replaced with an HMAC."""
+    """Return a value in which each string that contains a secret is replaced with an HMAC."""
     if isinstance(value, Mapping):
         return {_without(name, hidden, key): _without(each, hidden, key) for name, each in value.items()}
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
 
 
 def redacted(text: str, hidden: Sequence[str]) -> str:
-    """Return Terraform's text of a plan without secrets, including their form in JSON."""
+    """Return the text of a plan without secrets, whether they occur as they are or escaped as in JSON."""
     for each in hidden:
         for form in (each, json.dumps(each)[1:-1]):
             text = text.replace(form, "(sensitive value)")
@@ -122,7 +122,7 @@ def _shown(
             _unknown(address, "values that are not in the stack")
         declared = {name: body[name] for name in (*sorted(names), *_META) if name in body}
         marks = {name: _any(value) for name, value in sensitive.items()} if isinstance(sensitive, Mapping) else {}
-        # They may contain values from which a secret was built.
+        # Hide `count` and `for_each` as well: they may contain values from which a secret was built.
         marks |= dict.fromkeys(_META, _any(sensitive))
         kept["declared"] = _hidden(declared, marks, (address, "declared"), key)
     return kept
@@ -136,7 +136,7 @@ def _unknown(address: str, what: str) -> NoReturn:
 
 
 def _hidden(value: Any, sensitive: Any, at: tuple[str, ...], key: str) -> Any:
-    """Return a value with HMACs in the places that Terraform marks. Equal values have different HMACs in different places."""
+    """Return a value with HMACs in place of what Terraform marks as sensitive. Equal secrets in different places get different HMACs."""
     if sensitive is True:
         said = json.dumps([at, value], sort_keys=True).encode()
         return f"hmac-sha256:{hmac.digest(key.encode(), said, 'sha256').hex()}"
@@ -149,12 +149,12 @@ def _hidden(value: Any, sensitive: Any, at: tuple[str, ...], key: str) -> Any:
 
 
 def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what a plan does, by address: actions, values before and after, declarations of unknown values; the same for outputs.
+    """Return what a plan does to each resource and output, by address: actions, values before and after, expressions of unknown values.
 
-    Omits the state's serial, times, and unchanged values.
+    Omits the state's serial number, times, and unchanged resources and outputs.
 
     Args:
-        plan: As `shown` returns it.
+        plan: The plan, as `shown` returns it.
     """
     done = {}
     for each in plan.get("resource_changes", []):
@@ -163,7 +163,7 @@ def normalised(plan: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             kept["previous_address"] = each["previous_address"]
         # Moves and imports change the state, even if they change nothing in AWS.
         if kept["actions"] != ["no-op"] or kept.keys() & {"importing", "previous_address"}:
-            # A replacement that failed more than once leaves more than one.
+            # One address may have several deposed objects, if replacements failed more than once.
             deposed = f" (deposed {each['deposed']})" if "deposed" in each else ""
             done[f"{each['address']}{deposed}"] = kept
     for name, change in plan.get("output_changes", {}).items():
@@ -179,7 +179,7 @@ def unknown_names(change: Mapping[str, Any]) -> set[str]:
 
 
 def _any(value: Any) -> bool:
-    """Whether anything in it is marked as unknown or sensitive."""
+    """Whether anything in a mark, at any depth, says unknown or sensitive."""
     if isinstance(value, Mapping):
         return any(map(_any, value.values()))
     return any(map(_any, value)) if isinstance(value, list) else bool(value)
@@ -192,7 +192,7 @@ def digest(plan: Mapping[str, Any]) -> str:
 
 
 def told(plan: Mapping[str, Any]) -> list[str]:
-    """Return what a plan does, by address: actions, and the names of attributes that it changes in place; never their values.
+    """Return a line for each address that a plan changes: actions, and names of attributes that change in place; never their values.
 
     >>> told({"resource_changes": [{"address": "aws_x.y", "change": {"actions": ["update"], "before": {"a": 1}, "after": {"a": 2}}}]})
     ['aws_x.y: update of a']
@@ -211,7 +211,7 @@ def told(plan: Mapping[str, Any]) -> list[str]:
 
 
 def differences(shown: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return where a plan differs from the one that was shown: names of attributes, never their values.
+    """Return a line for each address at which a plan differs from the one that was shown. Lines name attributes, but never their values.
 
     Args:
         shown: The plan that was shown.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command, and return its exit code."""
     try:
         from kinesis_efo_infra.pipeline.__main__ import main as command
     except ModuleNotFoundError as error:

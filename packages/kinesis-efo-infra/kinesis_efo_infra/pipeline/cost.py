@@ -17,12 +17,12 @@ _CONSUMER, _STREAM = "aws_kinesis_stream_consumer", "aws_kinesis_stream"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The consumers of a stream, before or after a plan.
+    """How much of a stream is read through consumers, before or after a plan is applied.
 
     Attributes:
-        consumers: How many the stack declares. Each gets every GB once.
-        shards: Shards of the stream; None if it is on-demand, scaled elsewhere, or not declared in the stack.
-        on_demand: Whether it is on-demand; None if it is not declared in the stack.
+        consumers: Number of consumers that the stack declares. Each reads every GB once.
+        shards: Number of shards; None if the stream is on-demand, scaled elsewhere, or not declared in the stack.
+        on_demand: Whether the stream is on-demand; None if it is not declared in the stack.
     """
 
     consumers: int = 0
@@ -39,12 +39,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a plan changes about a stream.
+    """How a plan changes the reading of a stream.
 
     Attributes:
-        stream: Terraform address, or the ARN of a stream that the stack does not declare.
-        before: Before the plan is applied.
-        after: After the plan is applied.
+        stream: Terraform address of the stream, or its ARN if the stack does not declare it.
+        before: The reading before the plan is applied.
+        after: The reading after the plan is applied.
     """
 
     stream: str
@@ -53,7 +53,7 @@ class Change:
 
 
 def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
-    """Return the streams for which the bill for reading changes with the plan.
+    """Return the streams whose cost of reading changes with a plan.
 
     Args:
         plan: The plan.
@@ -91,7 +91,7 @@ def _resources(plan: Plan, kind: str) -> Iterator[Mapping[str, Any]]:
 
 
 def references(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the stream that each consumer's declaration refers to, by the consumer's address."""
+    """Yield the address of each consumer, and of the stream to which its declaration refers."""
     for each in plan.get("configuration", {}).get("root_module", {}).get("resources", []):
         if each["type"] == _CONSUMER and (names := each.get("expressions", {}).get("stream_arn", {}).get("references")):
             yield each["address"], ".".join(names[0].split(".")[:2])
@@ -102,10 +102,10 @@ def idle(plan: Plan, region: str, prices: Prices, *, advantage: bool, scaled: Co
 
     Args:
         plan: The plan.
-        region: The region of what it declares.
-        prices: Prices of Kinesis there.
+        region: Region of the environment.
+        prices: Prices of Kinesis in the region.
         advantage: Whether the account uses On-demand Advantage.
-        scaled: Addresses of streams whose shards are scaled elsewhere.
+        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not know their number of shards.
     """
     referenced = dict(references(plan))
     before, after = (
@@ -127,12 +127,12 @@ def _reading(consumers: int, stream: Mapping[str, Any] | None, *, known: bool) -
 
 
 def table(changed: list[Change], region: str, prices: Prices | None, *, advantage: bool) -> list[str]:
-    """Return the changes as a Markdown table; empty without changes.
+    """Return changes as a Markdown table; empty if there are none.
 
     Args:
-        changed: What changes.
-        region: The region of the streams.
-        prices: Its prices; without them, the table has hours and GB only.
+        changed: The changes.
+        region: Region of the streams.
+        prices: Prices of Kinesis in the region; without them, the table has hours and GB only.
         advantage: Whether the account uses On-demand Advantage.
     """
     if not changed:

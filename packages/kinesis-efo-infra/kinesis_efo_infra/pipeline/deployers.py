@@ -23,18 +23,18 @@ _WORKFLOWS = Path(".github/workflows")
 DEPLOY = _WORKFLOWS / WORKFLOW
 _MISSING = 404
 _PATTERN = set("*?+[]!")
-"""Characters of GitHub's patterns of branches."""
+"""Characters that make a branch name in a GitHub workflow a pattern."""
 
 
 def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
-    """Return the workflow that deploys environment files, in the repository that contains them.
+    """Return the path of the workflow that deploys, in the repository that contains the environment files.
 
     Args:
         environments: Directory of environment files.
-        name: Its file name.
+        name: File name of the workflow.
 
     Returns:
-        Its path, even if the file does not exist.
+        The path, even if the file does not exist.
     """
     above = environments.resolve().parents
     root = next((each for each in above if (each / ".git").exists() or (each / _WORKFLOWS / name).exists()), above[0])
@@ -45,12 +45,12 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
     """Check that only the intended workflows and people can deploy.
 
     Args:
-        api: The repository that deploys.
-        deployment: What is deployed.
-        deploy: The workflow that deploys; another CI system has none.
+        api: GitHub's API for the repository that deploys.
+        deployment: The deployment to check.
+        deploy: Path of the workflow that deploys; it does not exist if another CI system deploys.
 
     Raises:
-        PipelineError: Others can deploy, too, or GitHub cannot be reached.
+        PipelineError: Others can deploy, too, nobody can, or GitHub cannot be reached.
     """
     try:
         faults = [
@@ -71,7 +71,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
 
 
 def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Yield faults of the repository's name in GitHub's tokens, which a rename or transfer changes."""
+    """Yield faults if GitHub's tokens do not name the repository as the settings do, such as after a rename or transfer."""
     given = deployment.repository
     plain, number = github_repository(given)
     repository = api.call("GET", "")
@@ -98,7 +98,7 @@ def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
 
 
 def _rules(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Yield faults of the rules of the GitHub environment."""
+    """Yield faults of the GitHub environment's protection rules."""
     name = deployment.github_environment
     path, to_do = f"environments/{quote(name, safe='')}", f"allow it the branch {deployment.branch} and no other"
     try:
@@ -144,7 +144,7 @@ def _warn_of_ways_around(name: str, found: Mapping[str, Any], reviews: Sequence[
 
 
 def _branches(deploy: Path, branch: str) -> Iterator[str]:
-    """Yield faults of the workflow that deploys: it must run on a push to the branch, and must not use patterns of branches."""
+    """Yield faults of the workflow that deploys: it must run on a push to the branch, and must not use branch patterns."""
     if not deploy.exists():
         logger.warning(
             "warning: there is no %s, so whether a push to %s deploys was not looked at; call deploy-stacks.yml from it",

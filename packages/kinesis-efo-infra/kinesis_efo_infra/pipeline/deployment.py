@@ -1,4 +1,4 @@
-"""The description of a synthesized stack that a pipeline needs to plan, show, apply and watch it."""
+"""The description of a synthesized stack, with which a pipeline plans, shows, applies and watches it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kinesis_efo_infra.gate.granted import Named
 
 GITHUB_ISSUER = "token.actions.githubusercontent.com"
-"""Issuer of the tokens by which GitHub identifies workflows."""
+"""Issuer of the OIDC tokens with which GitHub's workflows identify themselves."""
 WORKFLOW = "deploy.yml"
 """The default file name of the workflow that deploys."""
 
@@ -21,28 +21,28 @@ class Deployment:
     """A stack and where it is deployed.
 
     Attributes:
-        environment: Name of its environment.
-        github_environment: Name of the environment of GitHub, which has the rules.
+        environment: Name of the stack's environment.
+        github_environment: Name of the GitHub environment, which has the protection rules.
         stack: Name of the stack.
         region: AWS region.
-        account_id: The only account that it may be deployed to.
-        state_bucket: Bucket of Terraform's state.
-        state_key: Key of the state in it.
-        record_key: Key of the record of what is deployed, beside the state.
-        state_region: Region of the bucket; empty: `region`.
-        repository: Repository of GitHub that deploys it, as `owner@id/name@id` or `owner/name`; empty if people do.
+        account_id: The only account that the stack may be deployed to.
+        state_bucket: S3 bucket of the Terraform state.
+        state_key: S3 key of the Terraform state.
+        record_key: S3 key, in the state bucket, of the record of what is deployed.
+        state_region: Region of the state bucket; empty if it is `region`.
+        repository: GitHub repository that deploys the stack, as `owner@id/name@id` or `owner/name`; empty if people deploy it.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one; empty if there is none.
         plan_role: ARN of the role that plans.
         apply_role: ARN of the role that applies.
         protected: Whether each deployment needs an approval.
-        named: What it may grant, and to whom.
-        imports: Addresses of resources that it imports.
-        scaled: Addresses of streams that are scaled elsewhere.
+        named: What the stack may grant, and to whom.
+        imports: Terraform addresses of resources that the stack imports.
+        scaled: Terraform addresses of streams that are scaled elsewhere.
         on_demand_advantage: Whether the account uses Kinesis On-demand Advantage.
-        streams: Names of its own streams, by ARN.
-        consumers: ARN of the stream and name of each consumer that is declared or expected on them.
-        expected: Names of consumers that are expected on any of them.
+        streams: Names of the stack's own streams, by ARN.
+        consumers: Stream's ARN and consumer's name, for each consumer that is declared or expected on a stream in `streams`.
+        expected: Names of consumers that are expected on any stream in `streams`.
     """
 
     environment: str
@@ -70,12 +70,12 @@ class Deployment:
 
     @property
     def hmac_key(self) -> str:
-        """Key, in the state bucket, of the object with the HMAC key for secrets in plans."""
+        """S3 key, in the state bucket, of the object that contains the HMAC key for secrets in plans."""
         return hmac_key(self.state_key)
 
 
 def hmac_key(state_key: str) -> str:
-    """Return the key, in the state bucket, of the object with the HMAC key.
+    """Return the S3 key, in the state bucket, of the object that contains the HMAC key for secrets in plans.
 
     >>> hmac_key("kinesis-efo/dev.tfstate")
     'kinesis-efo/dev.hmac-key'
@@ -103,9 +103,9 @@ def github_host(issuer: str) -> str:
 
 
 def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:
-    """Return what a pipeline deploys: each deployment after the one in its `after`, otherwise in the given order.
+    """Return the deployments that a pipeline deploys, in order: each follows the one that its `after` names; otherwise in the given order.
 
-    The rules of the settings make sure that `after` names one of them, without cycles.
+    The settings have been checked: `after` names one of the deployments, without cycles.
 
     Args:
         deployments: The deployments; those without a repository are left out.

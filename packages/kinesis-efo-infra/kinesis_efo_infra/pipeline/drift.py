@@ -29,23 +29,23 @@ def look_for_drift(
 ) -> str | None:
     """Plan the deployed configuration; if the plan would change anything, there is drift.
 
-    A deployment that ended midway counts as drift, whatever is synthesized. Undeclared consumers, which plans do not show, are
-    drift, too.
+    A deployment that failed or was stopped midway counts as drift, whichever configuration is synthesized. Undeclared consumers, which
+    plans do not show, are drift, too.
 
     Args:
         planner: Makes the plan.
-        deployment: Where to look.
+        deployment: The deployment to check.
         commit: The commit that is synthesized.
         out: Directory for the plan's bundle.
         links: Links in the report, by name.
-        foreign: Returns the undeclared consumers of its streams, given a plan.
-        workflow: The workflow that deploys, for the report.
+        foreign: Given a plan, returns the undeclared consumers on the deployment's streams.
+        workflow: File name of the workflow that deploys, for the report.
 
     Returns:
         The report, as the body of an issue; None if there is no drift.
 
     Raises:
-        PipelineError: The synthesized configuration is not deployed, so a plan would say nothing about drift.
+        PipelineError: The synthesized configuration is not the deployed one, so a plan would say nothing about drift.
     """
     stack = deployment.stack
     under_way = planner.records.load(deployment).under_way

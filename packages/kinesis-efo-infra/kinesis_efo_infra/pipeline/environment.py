@@ -1,6 +1,6 @@
 """Environment files of a user's own app: where its stacks are deployed, and by whom.
 
-The app declares what its stacks contain. Names follow the constructs': `kinesis-efo-<environment>-...`.
+The app declares what its stacks contain. Names have the same form as those of the constructs: `kinesis-efo-<environment>-...`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _Account = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
 _Bucket = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
 _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 Repository = Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
-"""A repository as GitHub's tokens name it."""
+"""A GitHub repository, with or without ids: `owner@id/name@id` or `owner/name`."""
 WorkflowRef = Annotated[
     str,
     StringConstraints(
         pattern=rf"^{_OWNER}/{_NAME}/\.github/workflows/[\w.-]+\.ya?ml@(refs/(tags|heads)/\S+|[0-9a-f]{{40}})$"
     ),
 ]
-"""A reusable workflow and its version, as GitHub's claim `job_workflow_ref` names them."""
+"""A reusable workflow and its version, in the form of the claim `job_workflow_ref` in GitHub's tokens."""
 
 Issuer = Annotated[
     str,
@@ -46,22 +46,22 @@ Issuer = Annotated[
 
 
 class Settings(BaseModel):
-    """Base of every entry: immutable; unknown keys and values of another type are refused."""
+    """Base class of settings: immutable; unknown keys and values of another type are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Pipeline(Settings):
-    """Who plans and applies from CI.
+    """The pipeline of an environment: what may plan and apply from CI.
 
     Attributes:
-        repository: Repository of GitHub: `owner@id/name@id`, or `owner/name`.
+        repository: GitHub repository: `owner@id/name@id`, or `owner/name`.
         branch: The branch that is deployed.
         after: Environment that must have been deployed before this one.
         workflows: Reusable workflows whose jobs may apply: the current version, and the next one during an upgrade.
         issuer: The issuer of GitHub's tokens, if an enterprise has its own.
         oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere.
-        adopt_state_bucket: The state bucket is declared elsewhere.
+        adopt_state_bucket: Whether the state bucket is declared elsewhere.
         extra_policies: Additional managed policies for the role that applies.
     """
 
@@ -81,19 +81,19 @@ class Environment(Settings):
     Attributes:
         environment: Name of the environment, of its file, and of its stack.
         region: AWS region.
-        account_id: The only account it may be deployed to.
+        account_id: The only account that the stack may be deployed to.
         state_bucket: S3 bucket of the Terraform state.
-        state_region: Region of that bucket; default `region`.
-        protected: Each deployment needs an approval.
-        on_demand_advantage: The account uses Kinesis On-demand Advantage.
-        accounts: Other accounts that its policies may give access.
-        boundaries: Additional permissions boundaries that its roles may have.
-        identities: Workloads that may assume its roles: `<issuer>:<subject>` of an OIDC provider,
+        state_region: Region of the state bucket; default: `region`.
+        protected: Whether each deployment needs an approval.
+        on_demand_advantage: Whether the account uses Kinesis On-demand Advantage.
+        accounts: Other accounts that the stack's policies may give access.
+        boundaries: ARNs of additional permissions boundaries that the stack's roles may have.
+        identities: Workloads that may assume the stack's roles: `<issuer>:<subject>` of an OIDC provider, or
             `<cluster>/<namespace>/<service account>` of EKS Pod Identity; `*` stands for any characters.
-        roles: Names of roles declared elsewhere, to which it grants something.
-        services: Services of AWS that may assume its roles.
-        other_consumers: Names of known consumers on its streams that are declared elsewhere.
-        imports: Terraform addresses of resources that it imports.
+        roles: Names of roles declared elsewhere, to which the stack may attach policies.
+        services: AWS services that may assume the stack's roles.
+        other_consumers: Names of known consumers on the stack's streams that are declared elsewhere.
+        imports: Terraform addresses of resources that the stack imports.
         scaled_elsewhere: Terraform addresses of streams that are scaled elsewhere.
         pipeline: See `Pipeline`; without it, people deploy this environment.
     """
@@ -123,7 +123,7 @@ class Environment(Settings):
 
     @property
     def state_key(self) -> str:
-        """Key of the Terraform state in the bucket."""
+        """S3 key of the Terraform state in the state bucket."""
         return f"{_PROJECT}/{self.environment}.tfstate"
 
     @property
@@ -133,7 +133,7 @@ class Environment(Settings):
 
     @property
     def deployment(self) -> Deployment:
-        """Its description for the pipeline."""
+        """The description of the environment's stack for the pipeline."""
         pipeline = self.pipeline
         role = f"role/{_PROJECT}-pipeline/{_PROJECT}-pipeline-{self.environment}"
         return Deployment(
@@ -237,7 +237,7 @@ def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, st
         environments: The environments of one directory, by name.
 
     Yields:
-        Environment, setting, its value, and the rule.
+        Name of the environment, the setting, its value, and the rule that it breaks.
     """
     # Compare all regions, because IAM names are global. Names of two projects never have the same prefix.
     for (short, one), (long, other) in permutations(environments.items(), 2):
@@ -255,7 +255,7 @@ def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, st
 
 
 def _declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, str]]:
-    """Yield environment, missing setting and rule for resources that two bootstrap stacks would declare: bucket, OIDC provider."""
+    """Yield environment, missing setting and rule if two bootstrap stacks would declare the same state bucket or OIDC provider."""
     declared: dict[tuple[str, str], str] = {}
     for name, environment in environments.items():
         pipeline = environment.pipeline
@@ -285,7 +285,7 @@ def read(path: Path) -> Environment:
     """Read one environment file.
 
     Raises:
-        SettingsError: It cannot be read, or has faults.
+        SettingsError: The file cannot be read, or has faults.
     """
     place = shown(path)
     try:

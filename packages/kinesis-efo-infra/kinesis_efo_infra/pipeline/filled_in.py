@@ -1,4 +1,4 @@
-"""Rejects placeholders of templates, with which nothing can be deployed: an example account, and an example bucket."""
+"""Rejects settings that still have values of the template, which cannot be deployed: an example account, and an example bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kinesis_efo_infra.errors import Fault, SettingsError
 
 ACCOUNT = "123456789012"
-"""The account in templates and pages, and of the local AWS."""
+"""The account in templates and documentation, and the account of the local AWS."""
 EXAMPLES = (ACCOUNT, "111122223333")
 """Accounts that AWS uses in examples."""
 BUCKET = "acme-terraform-state"
@@ -23,26 +23,26 @@ class Head(Protocol):
 
     @property
     def environment(self) -> str:
-        """Its name."""
+        """Name of the environment."""
 
     @property
     def account_id(self) -> str:
-        """Its account."""
+        """The account that the environment is deployed to."""
 
     @property
     def state_bucket(self) -> str:
-        """The bucket of its state."""
+        """S3 bucket of the Terraform state."""
 
 
 def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None:
-    """Refuse to call AWS with values of the template, which are valid only in local AWS.
+    """Reject values of the template, which are valid only for a local AWS.
 
     Args:
         environment: The environment.
-        variables: Variables of the process, which may contain the endpoint of local AWS.
+        variables: Environment variables: `AWS_ENDPOINT_URL` says whether the endpoint is a local AWS.
 
     Raises:
-        SettingsError: A value is the template's, and the endpoint is that of AWS.
+        SettingsError: A value is the template's, and the endpoint is not a local AWS.
     """
     if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in LOCAL_HOSTS:
         return

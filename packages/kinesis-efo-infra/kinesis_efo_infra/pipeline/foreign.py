@@ -20,7 +20,7 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""Do not warn of queues, which the SDK does not show, if at least this many places are free."""
+"""Queues count as consumers, but older SDKs do not show them. Warn of this only if fewer than this many more consumers are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,11 @@ class Foreign:
     """A consumer that no environment declares.
 
     Attributes:
-        stream: Name of its stream.
-        consumer: Its ARN.
-        since: When it was registered, as a date.
-        count: How many consumers the stream has.
-        usd: What its hours cost a month, in dollars; None if that is unknown. Each GB is billed as well.
+        stream: Name of the consumer's stream.
+        consumer: ARN of the consumer.
+        since: Date on which the consumer was registered.
+        count: Number of all consumers of the stream.
+        usd: Monthly cost of the consumer's hours in dollars; None if unknown. Each GB is billed in addition.
     """
 
     stream: str
@@ -46,7 +46,7 @@ def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]
     """Return the consumers on a deployment's own streams that are neither declared nor expected.
 
     Args:
-        kinesis: A boto3 client.
+        kinesis: A boto3 client of Kinesis.
         deployment: The deployment whose streams are checked.
 
     Raises:
@@ -71,10 +71,10 @@ def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]
 
 
 def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
-    """Return the streams on which a plan registers more consumers than AWS allows, including consumers registered elsewhere.
+    """Return a message for each stream that would have more consumers than AWS allows, including consumers registered elsewhere.
 
     Args:
-        kinesis: A boto3 client.
+        kinesis: A boto3 client of Kinesis.
         deployment: The deployment of the plan.
         plan: The plan.
 
@@ -124,11 +124,11 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
 
 
 def as_planned(deployment: Deployment, plan: Plan) -> Deployment:
-    """Return a deployment with the streams and consumers in its state, which is the only source for a user's own app.
+    """Return a deployment with the streams and consumers from its Terraform state. The settings of a user's own app do not contain these.
 
     Args:
         deployment: The deployment.
-        plan: A plan of it.
+        plan: A plan of the deployment; its values before the changes are those of the state.
     """
     there = [(each["type"], each["change"].get("before") or {}) for each in plan.get("resource_changes", [])]
     return replace(
@@ -160,7 +160,7 @@ def _provisioned(stream: Mapping[str, Any]) -> bool:
 
 
 def _hours_usd(kinesis: Any, arn: str, prices: Prices | None) -> float | None:
-    """Return what the hours of a consumer cost a month; None if the stream or its price is unknown."""
+    """Return the monthly cost of a consumer's hours in dollars; None if the stream or its price is unknown."""
     stream = _summary(kinesis, arn)
     if stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND":
         return 0.0

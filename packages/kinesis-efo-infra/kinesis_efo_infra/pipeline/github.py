@@ -1,7 +1,7 @@
-"""The steps for GitHub: comment on a pull request, fetch the reviewed plan, keep an issue about drift, report findings.
+"""The steps for GitHub: comment on a pull request, fetch the reviewed plan, maintain an issue about drift, upload findings.
 
-They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only their own comments and issues,
-which have a marker and belong to a bot.
+They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments and issues that a bot
+wrote and that have their marker.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _DRIFT = "<!-- kinesis-efo: drift of {stack} -->"
 _LABEL = "drift"
 _PLANNED_BY = ".github/workflows/pull-request.yml"
 _BASE_CHANGED = ("automatic_base_change_succeeded", "base_ref_changed")
-"""GitHub's events of a pull request that is merged into another branch than before (docs.github.com, "Issue event types")."""
+"""GitHub's events for a pull request whose base branch was changed (docs.github.com, "Issue event types")."""
 _NO_CODE_SCANNING = (403, 404)
-"""GitHub's responses if a repository lacks code scanning, such as private ones without GitHub's paid Code Security."""
+"""GitHub's response statuses if a repository lacks code scanning, such as a private one without GitHub's paid Code Security."""
 
 
 class RefusedError(PipelineError):
@@ -40,7 +40,7 @@ class RefusedError(PipelineError):
 
     Args:
         message: The call, and GitHub's response.
-        status: HTTP status; None if there is none.
+        status: HTTP status of the response; None if there is none.
     """
 
     def __init__(self, message: str, status: int | None) -> None:
@@ -55,19 +55,19 @@ class Api(Protocol):
         """Make one call; `path` is relative to the repository."""
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """All entries of a list, from all its pages."""
+        """Yield all entries of a paginated list."""
 
     def download(self, run: int, artifact: str, to: Path) -> None:
         """Unpack an artifact of a workflow run."""
 
 
 class Gh:
-    """The `gh` command line.
+    """GitHub's API through the `gh` command line.
 
     Args:
-        repository: `owner/name`.
-        host: `github.com` or `<name>.ghe.com`. Without it, `gh` in a workflow calls github.com.
-        binary: The command.
+        repository: The repository, as `owner/name`.
+        host: `github.com` or `<name>.ghe.com`. `gh` does not find this out in a workflow.
+        binary: Name or path of the `gh` command.
     """
 
     def __init__(self, repository: str, host: str = "github.com", binary: str = "gh") -> None:
@@ -77,7 +77,7 @@ class Gh:
         """Make one call of the REST API.
 
         Raises:
-            PipelineError: GitHub refuses it.
+            PipelineError: The call fails or is refused.
         """
         where = f"repos/{self._repository}/{path}".rstrip("/")
         sent = [] if body is None else ["--input", "-"]
@@ -85,10 +85,10 @@ class Gh:
         return json.loads(answer) if answer.strip() else None
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """All entries of a list, from all its pages.
+        """Yield all entries of a paginated list.
 
         Raises:
-            PipelineError: GitHub refuses it.
+            PipelineError: The call fails or is refused.
         """
         for page in json.loads(self._run("api", "--paginate", "--slurp", f"repos/{self._repository}/{path}")):
             yield from page
@@ -97,7 +97,7 @@ class Gh:
         """Unpack an artifact of a workflow run.
 
         Raises:
-            PipelineError: It is not there.
+            PipelineError: The artifact does not exist, or cannot be downloaded.
         """
         self._run("run", "download", str(run), "--repo", self._repository, "--name", artifact, "--dir", str(to))
 
@@ -121,7 +121,7 @@ class Gh:
 
 
 def running(workflow_ref: str) -> str:
-    """Return the file of the running workflow, not of one that it calls, from GitHub's `GITHUB_WORKFLOW_REF`.
+    """Return the file name of the running workflow (not of a reusable workflow that it calls) from `GITHUB_WORKFLOW_REF`.
 
     >>> running("acme/lake/.github/workflows/deploy-lake.yml@refs/heads/main"), running("")
     ('deploy-lake.yml', 'deploy.yml')
@@ -133,10 +133,10 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
     """Write a comment on a pull request, or replace the one written before.
 
     Args:
-        api: GitHub.
-        pull_request: Its number.
-        body: The comment.
-        place: Directory in the repository that it is about: each has its own comment. Empty for the root.
+        api: GitHub's API.
+        pull_request: Number of the pull request.
+        body: The comment, as Markdown.
+        place: Directory in the repository that the comment is about; each has its own comment. Empty for the root.
     """
     marker = _COMMENT.format(of=f" of {place}" if place else "")
     text = f"{marker}\n{body}"
@@ -148,11 +148,11 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
 
 
 def removed_environments(api: Api, pull_request: int, directory: str) -> str:
-    """Return a warning about environment files that a pull request removes or renames, as Markdown; empty without any.
+    """Return a warning about environment files that a pull request removes or renames, as Markdown; empty if it does not.
 
     Args:
-        api: GitHub.
-        pull_request: Its number.
+        api: GitHub's API.
+        pull_request: Number of the pull request.
         directory: Directory of the environment files, as a path in the repository.
     """
     removed = [
@@ -172,25 +172,25 @@ def removed_environments(api: Api, pull_request: int, directory: str) -> str:
 
 
 def fetch_plans(api: Api, run: int, plans: Path) -> None:
-    """Fetch all plans that a workflow run made, each into a directory named like its artifact."""
+    """Download all plans that a workflow run made, each into a directory with the name of its artifact."""
     for artifact in api.call("GET", f"actions/runs/{run}/artifacts?per_page=100")["artifacts"]:
         if artifact["name"].startswith("plan-"):
             api.download(run, artifact["name"], plans / artifact["name"])
 
 
 def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> str:
-    """Fetch the plan that was reviewed with the pull request that a commit merged.
+    """Download the plan that was reviewed with the pull request from which a merge commit results.
 
-    A plan that was made by hand for the commit itself was not reviewed.
+    A plan that was made by hand for the merge commit itself does not count as reviewed.
 
     Args:
-        api: GitHub.
-        deployment: What is deployed.
-        commit: The commit to deploy.
+        api: GitHub's API.
+        deployment: The deployment.
+        commit: The merge commit to deploy.
         plans: Directory for bundles.
 
     Returns:
-        The commit that the plan was made for. Without a plan, which may not be needed, the given commit.
+        The commit that the plan was made for. If there is no plan, which may be fine, `commit`.
     """
     stack, branch = deployment.stack, deployment.branch
     candidates: list[_Planned] = []
@@ -211,11 +211,11 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The properties of a run whose plan counts as the reviewed one.
+    """The properties that a workflow run must have for its plan to count as the reviewed one.
 
     Attributes:
-        commit: The head of the pull request.
-        branch: The branch of that head.
+        commit: Head commit of the pull request.
+        branch: Head branch of the pull request.
         since: When the base of the pull request was last changed; empty if never. An earlier run executed the workflow and code
             of another base, so its plan cannot be trusted.
     """
@@ -228,11 +228,11 @@ class _Planned:
 def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
     """Yield the properties of a merged pull request's runs; nothing if these match runs of other pull requests, too.
 
-    After the merge, a run only has its head and no longer names its pull request (github.com/con/tinuous/issues/28). It
-    executed the workflow and the code of a merge into the pull request's base.
+    After the merge, a run still names its head commit, but no longer its pull request (github.com/con/tinuous/issues/28). The run
+    executed the workflow and the code of a merge of this head into the pull request's base.
     """
     head = pull["head"]
-    # GitHub returns no repository if it was deleted.
+    # GitHub returns no head repository if it was deleted.
     if head.get("repo") is None or head["repo"]["full_name"] != pull["base"]["repo"]["full_name"]:
         logger.warning("warning: pull request %s is from a fork, whose plans are not taken", pull["number"])
         return
@@ -254,7 +254,7 @@ def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
 
 
 def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
-    """Return the newest successful run of this repository's own planning workflow at a head."""
+    """Return the id of the newest run of this repository's planning workflow with the wanted properties; None if there is none."""
     listed = api.call("GET", f"actions/artifacts?name={artifact}&per_page=100")["artifacts"]
     for each in sorted(listed, key=lambda each: str(each["created_at"]), reverse=True):
         if each["expired"] or each["workflow_run"]["head_sha"] != wanted.commit:
@@ -267,7 +267,7 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
             and run["conclusion"] == "success"
             and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
         ):
-            # A rerun has the time and the base of its first attempt.
+            # A rerun has the creation time and the base of its first attempt.
             if str(run["created_at"]) > wanted.since:
                 return int(run["id"])
             logger.warning("warning: run %s planned before the pull request's base was changed", run["id"])
@@ -289,12 +289,12 @@ def reviewers_of(api: Api, environment: str) -> bool:
 
 
 def put_issue(api: Api, stack: str, report: str | None) -> None:
-    """Open or update the issue about the drift of a stack, and close it when the drift is gone.
+    """Open or update the issue about the drift of a stack, or close it if the drift is gone.
 
     Args:
-        api: GitHub.
-        stack: The stack.
-        report: The report about drift; None if there is none.
+        api: GitHub's API.
+        stack: Name of the stack.
+        report: The report about drift; None if there is no drift.
     """
     marker = _DRIFT.format(stack=stack)
     known = [
@@ -315,16 +315,16 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
 
 
 def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
-    """Upload findings to GitHub's code scanning, if the repository has it. They only show what the gate has decided.
+    """Upload findings to GitHub code scanning, if the repository has it. They are for display only: the gate has already decided.
 
     Args:
-        api: GitHub.
+        api: GitHub's API.
         sarif: A SARIF document.
         commit: The commit that was scanned.
-        ref: Its branch or pull request, as `refs/...`.
+        ref: Branch or pull request of the commit, as `refs/...`.
 
     Raises:
-        PipelineError: The upload failed for another reason.
+        PipelineError: The upload failed, although the repository has code scanning.
     """
     packed = base64.b64encode(gzip.compress(sarif.encode())).decode()
     body = {"commit_sha": commit, "ref": ref, "sarif": packed, "tool_name": "checkov"}

@@ -1,4 +1,4 @@
-"""The regions of AWS that the installed botocore knows."""
+"""The AWS regions that the installed botocore knows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIRECTIONS |= {f"{one}{two}" for one in ("north", "south") for two in ("east", 
 
 @cache
 def known_regions() -> frozenset[str]:
-    """The regions of all partitions."""
+    """Return the regions of all partitions in which botocore knows Kinesis."""
     from botocore.session import Session
 
     session = Session()
@@ -26,7 +26,7 @@ def known_regions() -> frozenset[str]:
 
 
 def region_fault(name: str) -> str | None:
-    """Return the fault of a region's name; None if the region exists, or may be new.
+    """Return what is wrong with a region's name; None if the region exists, or may be newer than botocore.
 
     >>> region_fault("eu-west-1"), region_fault("eu-west-9")
     (None, None)
@@ -51,4 +51,4 @@ def _region(name: str) -> str:
 
 
 Region = Annotated[str, StringConstraints(pattern=r"^[a-z]{2,4}(-[a-z]+)+-\d$"), AfterValidator(_region)]
-"""A region, in environment files."""
+"""The name of an AWS region, as a setting in environment files."""

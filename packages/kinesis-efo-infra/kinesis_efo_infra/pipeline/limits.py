@@ -16,7 +16,7 @@ _LOST = {
     _KEY: "key {arn} is scheduled for deletion: from then on, nothing that it encrypts can be read, such as records that a stream retains",
     _TABLE: "table {name} is destroyed, which says how far its application has read: only checkpoints of its queries still do",
 }
-"""Notes for reviewers about resources that are destroyed."""
+"""Notes for reviewers about resources that are destroyed, by resource type."""
 _FIXED = ("name", "stream_arn", "hash_key", "range_key")
 """Attributes of streams, consumers and tables that AWS cannot change."""
 _TAGS = {"tags", "tags_all"}
@@ -24,20 +24,20 @@ _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 """Attributes that exist only in Terraform's state, not in AWS."""
 
 _AWS_KEY = "alias/aws/kinesis"
-"""The AWS-managed key, with which all readers of the account may decrypt."""
+"""The AWS managed key, with which all readers of the account may decrypt."""
 _POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
-"""Types of resources that contain the permissions of readers."""
+"""Resource types that contain readers' permissions."""
 
 Plan = Mapping[str, Any]
 """A plan, as `terraform show -json` writes it."""
 
 
 def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
-    """Return what AWS would reject, with a way that it accepts, and which existing resources would be lost by importing them.
+    """Return a message for each change that AWS would reject, with an alternative, and for each imported resource that would be lost.
 
     Args:
         plan: The plan.
-        imports: Addresses of what the settings import.
+        imports: Terraform addresses of resources that the settings import.
     """
     refused = [*_lost(plan, imports), *_protected(plan)]
     keys = {before.get("arn"): address for address, before in _deleted(plan, _KEY)}
@@ -62,13 +62,13 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
 
 
 def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
-    """Return the fault of a plan that uses another environment's state: one with the same name and bucket, but another account.
+    """Return a message if a plan is based on another environment's state, which has the same name and bucket, but another account.
 
     Terraform would look for that state's resources in this account, not find them, and remove them from the state.
 
     Args:
         plan: The plan.
-        accounts: The environment's account, and those that its settings name.
+        accounts: The environment's account, and other accounts that its settings name.
     """
     known = plan.get("prior_state", {}).get("values", {}).get("root_module", {}).get("resources", [])
     held = [each["values"] for each in known if each.get("mode") == "managed"]
@@ -92,7 +92,7 @@ def notes(plan: Plan) -> list[str]:
         )
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = (each.get("retention_period") or 0 for each in (before, after))
-        # For a sensitive value, a shown plan contains an HMAC.
+        # In a plan that was shown, a sensitive value is an HMAC.
         if isinstance(present, int) and isinstance(wanted, int) and wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
         if _mode(before) != _mode(after):
@@ -118,12 +118,12 @@ def notes(plan: Plan) -> list[str]:
 
 
 def applications_to_stop(plan: Plan) -> list[str]:
-    """Ids of the applications of EMR Serverless that must not be started when the plan is applied."""
+    """Return the ids of EMR Serverless applications that must be stopped while the plan is applied."""
     return [before["id"] for _, before, after in _updates(plan, _APPLICATION) if _changed(before, after)]
 
 
 def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
-    """Yield resources that existed before Terraform and would be replaced by importing them."""
+    """Yield a message for each existing resource that importing would replace, or that would lose a global secondary index."""
     for each in plan.get("resource_changes", []):
         address, change = each["address"], each["change"]
         if "importing" not in change and address not in imports:
@@ -144,7 +144,7 @@ def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
 
 
 def _protected(plan: Plan) -> Iterator[str]:
-    """Yield resources that AWS refuses to delete, which it would do only after the rest of an application is deleted."""
+    """Yield a message for each protected table that is destroyed: AWS would refuse only after the rest of the application is deleted."""
     for each in plan.get("resource_changes", []):
         change = each["change"]
         before = change.get("before") or {}
@@ -158,7 +158,7 @@ def _protected(plan: Plan) -> Iterator[str]:
 
 def _destroyed(plan: Plan) -> Iterator[str]:
     """Yield notes about streams, consumers, tables and keys that are destroyed or replaced."""
-    # The note on the stream already says that its records are lost.
+    # Skip the keys of destroyed streams: the note on the stream already says that its records are lost.
     of_streams = {before.get("kms_key_id") for _, before in _deleted(plan, _STREAM)}
     for each in plan.get("resource_changes", []):
         if each["type"] in _LOST and "delete" in each["change"]["actions"]:
@@ -171,7 +171,7 @@ def _destroyed(plan: Plan) -> Iterator[str]:
 
 
 def _deleted(plan: Plan, kind: str) -> Iterator[tuple[str, Plan]]:
-    """Yield address and values of each resource of a type that is destroyed."""
+    """Yield address and values of each destroyed resource of a type."""
     for each in plan.get("resource_changes", []):
         if each["type"] == kind and "delete" in each["change"]["actions"]:
             yield each["address"], each["change"].get("before") or {}
@@ -181,7 +181,7 @@ def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
     """Yield streams that change in place and no longer use their former customer key.
 
     Yields:
-        Address, former key, whether it has another one, and the hours for which records that it encrypts stay readable.
+        Address, former key, whether the stream is still encrypted, and hours until the last record under the former key expires.
     """
     for stream, before, after in _updates(plan, _STREAM):
         key, encrypted = before.get("kms_key_id"), after.get("encryption_type") != "NONE"
@@ -197,7 +197,7 @@ def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
 
 
 def _gone(plan: Plan) -> Iterator[str]:
-    """Yield streams that were deleted without Terraform, which would create them again, empty."""
+    """Yield notes about streams that were deleted outside of Terraform, which would create them again, empty."""
     for each in plan.get("resource_drift", []):
         if each.get("type") == _STREAM and each["change"]["actions"] == ["delete"]:
             name = (each["change"].get("before") or {}).get("name")
@@ -209,14 +209,14 @@ def _gone(plan: Plan) -> Iterator[str]:
 
 
 def _forgotten(plan: Plan) -> Iterator[str]:
-    """Yield resources that Terraform removes from its state because others own them from now on."""
+    """Yield notes about resources that Terraform removes from its state without destroying them, because something else owns them now."""
     for each in plan.get("resource_changes", []):
         if each["change"]["actions"] == ["forget"]:
             yield f"{each['address']}: is handed over: Terraform forgets it; it stays as it is, and is billed"
 
 
 def _widened(plan: Plan) -> Iterator[str]:
-    """Yield policies that newly allow GetRecords. An upgrade has this effect: earlier versions granted it only on request."""
+    """Yield notes about policies that newly allow GetRecords, as after an upgrade: earlier versions granted it only on request."""
     for kind in _POLICIES:
         for policy, *versions in _updates(plan, kind):
             before, after = (granted.allows(each.get("policy"), "kinesis:GetRecords") for each in versions)
@@ -228,7 +228,7 @@ def _widened(plan: Plan) -> Iterator[str]:
 
 
 def _imported(plan: Plan) -> Iterator[str]:
-    """Yield what is imported, and how it changes."""
+    """Yield notes about resources that are imported, and how the plan changes them."""
     for each in plan.get("resource_changes", []):
         address, change = each["address"], each["change"]
         if "importing" not in change or "delete" in change["actions"]:
@@ -240,7 +240,7 @@ def _imported(plan: Plan) -> Iterator[str]:
 
 
 def _updates(plan: Plan, kind: str) -> Iterator[tuple[str, Plan, Plan]]:
-    """Yield address, values before, and values after, of each resource of a type that is changed in place."""
+    """Yield address, values before, and values after, for each resource of a type that is changed in place."""
     for each in plan.get("resource_changes", []):
         if each["type"] == kind and each["change"]["actions"] == ["update"]:
             yield each["address"], each["change"].get("before") or {}, _after(each["change"])
@@ -252,7 +252,7 @@ def _after(change: Mapping[str, Any]) -> Plan:
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # The provider sends all attributes with any change, so AWS rejects even changes that it would allow for a started application.
+    # Any change but one of tags counts: the provider sends all attributes, so AWS rejects even changes that it allows while started.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 
@@ -262,7 +262,7 @@ def _mode(stream: Plan) -> str:
 
 
 def _steps(present: int, wanted: int) -> list[int]:
-    """Return the intermediate numbers of shards, ending with the wanted one."""
+    """Return the numbers of shards to deploy one after the other, up to `wanted`: each at most doubles or halves the one before."""
     steps = []
     while present != wanted:
         present = min(2 * present, wanted) if wanted > present else max(-(-present // 2), wanted)

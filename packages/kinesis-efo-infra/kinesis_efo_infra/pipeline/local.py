@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 CONFIGURATION = "cdk.tf.json"
 _PLAN = "local.tfplan"
 _SERVICES = ("cloudwatch", "dynamodb", "ec2", "emrserverless", "iam", "kinesis", "kms", "s3", "scheduler", "ssm", "sts")
-# The provider puts the account before the host of S3 Control, and such a name of local AWS cannot be resolved. So S3 Control gets a host
-# that does not exist, with local AWS as its proxy; requests to loopback never go through a proxy.
+# The provider prefixes S3 Control's host with the account, and such a name cannot be resolved for a local AWS. So S3 Control gets a host
+# that does not exist, with the local AWS as HTTP proxy. Requests to loopback, such as those of other services, never go through a proxy.
 _S3_CONTROL = "http://s3-control.local-aws"
 
 
@@ -31,7 +31,7 @@ def apply_local(stack: Path, endpoint: str) -> None:
     """Apply a stack to a local AWS. The directory of the stack is not changed, and the state is not kept.
 
     Args:
-        stack: Directory with its `cdk.tf.json`.
+        stack: Directory with the stack's `cdk.tf.json`.
         endpoint: URL of the local AWS.
 
     Raises:
@@ -51,9 +51,9 @@ class LocalStack:
     """A stack that is planned for, or applied to, a local AWS.
 
     Args:
-        directory: Has its `cdk.tf.json`; what points Terraform to the local AWS is written beside it.
+        directory: Directory with the stack's `cdk.tf.json`. A file that overrides its endpoints and backend is written into it.
         endpoint: URL of the local AWS.
-        plugins: A directory in which several stacks share the provider that `begin` installs.
+        plugins: Plugin cache directory, with which several stacks share the provider that `begin` installs.
 
     Raises:
         PipelineError: The endpoint is not local, or Terraform is missing.
@@ -76,7 +76,7 @@ class LocalStack:
         """Install the provider, and check the configuration.
 
         Raises:
-            PipelineError: The provider's registry is out of reach, or the configuration is wrong.
+            PipelineError: The provider's registry cannot be reached, or the configuration is wrong.
         """
         try:
             self.terraform.init()
@@ -91,23 +91,23 @@ class LocalStack:
 
     @property
     def versions(self) -> list[str]:
-        """Terraform and its version, and each provider that `begin` installed, by its address."""
+        """Name and version of Terraform, then address and version of each provider that `begin` installed."""
         return [self.terraform.version, *(f"{name} {version}" for name, version in self.terraform.providers.items())]
 
     def plan(self) -> Plan:
-        """Plan, as `terraform show -json` writes it.
+        """Plan, and return the plan as `terraform show -json` writes it.
 
         Raises:
-            PipelineError: Terraform or the provider refuses it.
+            PipelineError: Terraform or the provider reports an error.
         """
         self.terraform.plan(self.directory / _PLAN)
         return self.terraform.show(self.directory / _PLAN)
 
     def apply(self) -> Changes:
-        """Plan and apply; returns what changed.
+        """Plan and apply, and return the numbers of changed resources.
 
         Raises:
-            PipelineError: Terraform, the provider or the local AWS refuses it.
+            PipelineError: Terraform, the provider or the local AWS reports an error.
         """
         changes = Changes.of(self.plan())
         self.terraform.apply(self.directory / _PLAN)
@@ -115,15 +115,15 @@ class LocalStack:
         return changes
 
     def write(self, name: str, document: dict[str, Any]) -> None:
-        """Write a file of Terraform beside the stack."""
+        """Write a JSON file into the stack's directory."""
         (self.directory / name).write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
 def override(document: dict[str, Any], endpoint: str) -> dict[str, Any]:
-    """Return the content of a file beside a stack that makes Terraform use a local AWS, and a file for the state.
+    """Return a Terraform override file with which a stack uses a local AWS, and keeps its state in a file.
 
     Args:
-        document: The stack's configuration, each of whose AWS providers is pointed to the local AWS.
+        document: The stack's configuration. All of its AWS providers are overridden.
         endpoint: URL of the local AWS.
     """
     settings = {
@@ -148,5 +148,5 @@ def _variables(endpoint: str, plugins: Path | None) -> dict[str, str]:
     """Return environment variables that prevent requests from reaching AWS itself."""
     nothing = {"AWS_PROFILE": "", "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     cache = {} if plugins is None else {"TF_PLUGIN_CACHE_DIR": str(plugins)}
-    # For services that the provider's settings do not name.
+    # AWS_ENDPOINT_URL is for services that `override` does not name.
     return {**nothing, **cache, "TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE": "1", "AWS_ENDPOINT_URL": endpoint}

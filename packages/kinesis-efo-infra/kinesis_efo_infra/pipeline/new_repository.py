@@ -1,4 +1,4 @@
-"""Writes a repository for a team: a CDKTF app with a stream and an application, its environment, and the pipeline that deploys it."""
+"""Writes a new repository for a team: a CDKTF app with a stream and an application, its environment, and the pipeline that deploys it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def write(
     """Write the files of a repository, and return their paths.
 
     Args:
-        to: Its directory.
-        environment: Its first environment.
-        repository: The repository whose workflows it calls, as `owner/name`.
+        to: Directory of the new repository.
+        environment: Name of the first environment.
+        repository: Repository with the reusable workflows that the pipeline calls, as `owner/name`.
         tag: Version of the workflows and of the package.
         engine: The package for synthesis: `cdktf`, or its fork `cdktn`.
 
@@ -71,7 +71,7 @@ def write(
 
 
 def _hidden(path: Path) -> str:
-    """Return the name of a file in the repository. Files for Git and GitHub begin with a dot, which is omitted in packages."""
+    """Return a template's path in the repository, where names of files for Git and GitHub begin with a dot. The package omits the dot."""
     name = str(path).removesuffix(_SUFFIX)
     return f".{name}" if name.startswith("git") else name
 

@@ -1,7 +1,7 @@
 """Makes plans, and applies a plan if it does what was shown.
 
-Planning only reads. Applying makes a plan of its own, with the credentials that apply it, and compares it with the one
-that was shown; of that one, nothing is run. What is planned comes from elsewhere too, so it must be on the positive list.
+Planning only reads. Applying makes a new plan, with the credentials that apply it, and compares it with the plan that was shown, which
+itself is never run. A synthesized stack is not trusted either: everything in it must be on the allowlist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLAN = "plan.tfplan"
 _MOST_DIFFERENCES = 50
 
 Gate = Callable[[Sequence[Path]], Sequence[str]]
-"""Scans plans, and returns the checks that failed."""
+"""A function that scans plans, and returns a line for each check that failed."""
 
 
 def checkov(plans: Sequence[Path]) -> Sequence[str]:
@@ -54,7 +54,7 @@ def checkov(plans: Sequence[Path]) -> Sequence[str]:
 
 
 def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHING) -> Gate:
-    """The checkov gate with the checks and excuses that are beside the environment files.
+    """Return the checkov gate with the team's checks and excuses, which are beside the environment files.
 
     Args:
         directory: Directory of the environment files.
@@ -76,9 +76,9 @@ class Made:
         terraform: The `Terraform` that created it and can apply it.
         path: Terraform's plan file.
         json: The plan, as `terraform show -json` writes it.
-        shown: The part of it that is shown and compared.
-        state: The version of the state that it is based on.
-        any_changes: Whether applying it changes anything, outputs included.
+        shown: The part of the plan that is shown and compared.
+        state: Version of the state that the plan is based on.
+        any_changes: Whether applying the plan changes anything, including outputs.
     """
 
     terraform: Terraform
@@ -90,11 +90,11 @@ class Made:
 
     @property
     def digest(self) -> str:
-        """Digest of its changes."""
+        """Digest of the plan's changes."""
         return comparison.digest(self.shown)
 
     def text(self) -> str:
-        """The plan as Terraform's text, without secrets."""
+        """Return the plan as text, as Terraform writes it, but without secrets."""
         return comparison.redacted(self.terraform.show_text(self.path), comparison.secrets(self.json))
 
 
@@ -103,14 +103,14 @@ class Planner:
     """Makes and applies plans.
 
     Attributes:
-        synthesized: Directory to which `python -m infra` wrote the stacks.
+        synthesized: CDKTF's output directory with the synthesized stacks.
         records: Records of what is deployed.
-        providers: The lock file of Terraform.
+        providers: Path of Terraform's lock file.
         gate: Scans a plan.
         prepare: Called with a plan before it is applied.
-        terraform: Makes a `Terraform` for a directory.
-        extra: Additional types of resources that the team allows in its stacks.
-        asks: Asks AWS whether it would reject a plan; returns the reasons.
+        terraform: Creates a `Terraform` for a directory.
+        extra: Resource types that the team adds to the allowlist.
+        asks: Checks with AWS whether it would reject a plan, and returns the reasons.
         is_before: Whether the first of two commits is an ancestor of the second.
     """
 
@@ -143,12 +143,12 @@ class Planner:
             deployment: The stack and where it is deployed.
             commit: The commit that the plan belongs to.
             out: Directory for bundles.
-            to_apply: Whether the plan may be applied. If not, findings of checkov and rejections by AWS are ignored.
-            repair: Whether it undoes drift: then it may be applied although its configuration is already deployed.
+            to_apply: Whether the plan may be applied later. If not, checkov and the checks for what AWS would reject are skipped.
+            repair: Whether the plan undoes drift, so that it may be applied although its configuration is already deployed.
 
         Raises:
-            PipelineError: The stack or the plan holds what it may not, Terraform fails, AWS would refuse something, or checkov
-                finds something in the plan.
+            PipelineError: The stack or the plan contains or grants something that is not allowed, Terraform fails, AWS would reject a
+                change, or a checkov check fails.
         """
         bundle = out / deployment.stack
         shutil.rmtree(bundle, ignore_errors=True)
@@ -182,23 +182,23 @@ class Planner:
         return meta
 
     def apply(self, deployment: Deployment, commits: Sequence[str], plans: Path, approved: str | None = None) -> None:
-        """Plan, and apply the plan if it equals the shown one. Does nothing if the configuration is already deployed.
+        """Make a plan, and apply it if it equals the plan that was shown. Does nothing if the configuration is already deployed.
 
         Args:
             deployment: The stack and where it is deployed.
             commits: The commit to deploy, followed by the reviewed one if it differs.
             plans: Directory with the bundles of the shown plans.
-            approved: Digest of the plan that was scanned and approved; None for that of the bundle, which is scanned again.
+            approved: Digest of the plan that was scanned and approved; None if there is none: the new plan is then scanned before applying.
 
         Raises:
             StalePlanError: No plan was shown, it belongs to another commit, or the new plan differs.
-            PipelineError: A later commit is deployed already, the stack or the plan holds what it may not or does not pass
-                checkov, AWS would refuse it, or applying it fails.
+            PipelineError: A later commit is already deployed, the stack or the plan contains or grants something that is not allowed, a
+                checkov check fails, AWS would reject a change, or applying fails.
         """
         stack, commit = deployment.stack, commits[0]
         deployed = self.records.load(deployment)
         for later in {deployed.commit, deployed.under_way} - {"", *commits}:
-            # Restarting a run of an old commit would undo later changes, with a reviewed plan.
+            # Otherwise, restarting a run of an old commit would undo later changes, with a reviewed plan.
             if self.is_before(commit, later):
                 raise PipelineError(
                     f"{stack}: commit {commit} is older than {later}, which was deployed; nothing was applied. Deploy the head of "
@@ -208,7 +208,7 @@ class Planner:
         repair = bundle.exists() and read_meta(bundle).repair
         if self._is(deployed, deployment) and not repair:
             logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
-            # Otherwise a commit between the two could still be deployed.
+            # Record the new commit: otherwise, a commit between the two could still be deployed.
             self.records.save(deployment, replace(deployed, commit=commit))
             return
         meta, shown = read_meta(bundle), read_plan(bundle)
@@ -226,12 +226,12 @@ class Planner:
                 )
             self._compare(deployment, shown, made, approved)
             refuse_unsafe(deployment, made.json, self.asks)
-            # A plan with a digest was scanned elsewhere after it was shown, because checkov could read the credentials here.
+            # A plan that was approved by its digest was scanned in a job without credentials. Here, checkov could read credentials.
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
             logger.info("%s\n%s", made.text(), _counted(stack, "applying", made))
-            # If this run ends midway, the mark makes the next run plan, even with an unchanged configuration.
+            # If this run ends midway, `under_way` makes the next run plan, even with an unchanged configuration.
             self.records.save(deployment, replace(deployed, under_way=commit))
             made.terraform.apply(made.path)
         self.records.save(deployment, Deployed(commit=commit, stack=self._digest(deployment)))
@@ -256,14 +256,14 @@ class Planner:
         """Plan in a new directory, without files of earlier runs.
 
         Raises:
-            PipelineError: The stack or the plan holds what it may not, or Terraform fails.
+            PipelineError: The stack or the plan contains or grants something that is not allowed, or Terraform fails.
         """
         stack, key = deployment.stack, self.records.key(deployment)
         document = self._write_stack(deployment, scratch)
         # Check the state before `init`, which installs the providers that stack and state name.
         if state := self.records.state(deployment):
             _only_allowed(f"the state of {stack}", allowed.in_state(state), "run")
-        # The state may change until then.
+        # The state may change before `init`; the lock file prevents the installation of other providers even then.
         if not self.providers.exists():
             raise PipelineError(
                 f"{self.providers} is missing, which says by hashes which provider may run: `make providers "
@@ -272,19 +272,19 @@ class Planner:
         shutil.copy(self.providers, scratch / LOCK_FILE)
         terraform = self.terraform(scratch)
         terraform.init()
-        # Before planning: if the state moves in between, the plan counts as made on the older one.
+        # Read this before planning: if the state changes in between, the plan counts as based on the older version.
         version = terraform.state_version()
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)
         _only_allowed(f"the plan of {stack}", allowed.in_plan(plan, extra=self.extra), "applied")
-        # Check this first: otherwise, each ARN of such a state would be reported as one of a foreign account.
+        # Check this first: otherwise, each ARN in another environment's state would be reported as one of a foreign account.
         if refused := of_another_account(plan, (deployment.account_id, *deployment.named.accounts)):
             raise PipelineError(f"{stack} cannot be planned: {refused[0]}")
         _only_granted(f"the plan of {stack}", granted.in_plan(plan, deployment.named))
         return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
 
     def _write_stack(self, deployment: Deployment, scratch: Path) -> Mapping[str, Any]:
-        """Write a stack if all its contents are allowed: `init` installs its providers, and planning runs its data sources."""
+        """Write a stack to `scratch` if all of it is allowed: `init` installs its providers, and planning reads its data sources."""
         stack, document = deployment.stack, read_configuration(self._configuration(deployment))
         _only_allowed(
             f"{stack}, as it is synthesized,",
@@ -300,7 +300,7 @@ class Planner:
         """Rewrite the lock file for the provider that the stack names.
 
         Raises:
-            PipelineError: The stack holds what it may not, or the provider's registry is out of reach.
+            PipelineError: The stack contains or grants something that is not allowed, or the provider's registry cannot be reached.
         """
         with TemporaryDirectory(prefix="kinesis-efo-lock-") as directory:
             scratch = Path(directory)
@@ -322,14 +322,14 @@ def scan_shown(bundle: Path, configuration: Path, gate: Gate, approved: str | No
     """Scan a plan that was shown. This needs no credentials, so checkov can run where there are none.
 
     Args:
-        bundle: What `Planner.plan` wrote.
-        configuration: The stack's Terraform JSON.
-        gate: Scans it.
+        bundle: Directory that `Planner.plan` wrote.
+        configuration: File with the stack's Terraform JSON.
+        gate: Scans the plan.
         approved: Digest that the plan must have; None for any.
 
     Raises:
         StalePlanError: The digest differs, or there is no plan.
-        PipelineError: checkov finds something in it.
+        PipelineError: A checkov check fails.
     """
     shown = read_plan(bundle)
     if approved and approved != (found := comparison.digest(shown)):
@@ -348,7 +348,7 @@ def _scan(gate: Gate, scratch: Path, plan: Plan) -> None:
 
 
 def _counted(stack: str, doing: str, made: Made) -> str:
-    """Describe a plan by the numbers of its changes."""
+    """Describe a plan by its digest and the numbers of its changes."""
     return f"{stack}: {doing} sha256:{made.digest}: {Changes.of(made.json)}"
 
 
@@ -378,7 +378,7 @@ def _elsewhere(deployment: Deployment, document: Mapping[str, Any]) -> list[str]
             here = (deployment.region, [deployment.account_id])
             faults.append(f"provider.aws: it would work in {where}, and must in {here}")
     written = document.get("import") or []
-    # A single one need not be in a list.
+    # A single `import` block may be an object instead of a list.
     blocks = written if isinstance(written, list) else [written]
     imported = {str(each.get("to") if isinstance(each, Mapping) else each) for each in blocks}
     taken = sorted(imported - deployment.imports)

@@ -13,7 +13,7 @@ from typing import Any
 
 FILE = Path(__file__).with_name("prices.json")
 PAGE = "https://aws.amazon.com/kinesis/data-streams/pricing/"
-"""Where AWS publishes prices of Kinesis."""
+"""The page on which AWS publishes the prices of Kinesis."""
 _FIRST = "us-east-1"
 """The region whose prices are used if no nearer region is known."""
 _OTHER_CURRENCIES = ("cn-",)
@@ -24,26 +24,25 @@ class Prices:
     """Prices of Kinesis in a region, in US dollars.
 
     Attributes:
-        region: Their region.
-        date: When they were entered.
-        source: Their source; today's prices are where AWS publishes them.
-        shard_hour: An hour of a shard of a provisioned stream.
+        region: Region of the prices.
+        date: Date on which the prices were recorded.
+        source: Where the prices are from.
+        shard_hour: Shard hour of a provisioned stream.
         extended_shard_hour: Surcharge on `shard_hour` for retention over 24 hours.
-        consumer_shard_hour: An hour of a consumer on a shard of a provisioned stream.
-        gb_provisioned: A GB that a consumer of a provisioned stream gets.
-        million_put_units: A million units of 25 KB that are put into a provisioned stream.
-        stream_hour: An hour of an on-demand stream.
-        gb_in_on_demand: A GB that is put into an on-demand stream.
-        gb_out_on_demand: A GB that is read from one with GetRecords.
-        gb_on_demand: A GB that a consumer of one gets; it has no consumer-shard hours.
-        extended_gb_month: A GB that is kept in one for longer than 24 hours, a month.
-        gb_in_on_demand_advantage: As `gb_in_on_demand`, in an account with On-demand Advantage, where streams have no hours; None
-            where that is unknown.
-        gb_out_on_demand_advantage: As `gb_out_on_demand`.
-        gb_on_demand_advantage: As `gb_on_demand`.
-        extended_gb_month_advantage: As `extended_gb_month`.
-        long_term_gb_month: A GB that is kept for longer than 7 days, in any mode, a month.
-        borrowed: Names of prices that are unknown in the region, with the region that they are from.
+        consumer_shard_hour: Consumer-shard hour of a provisioned stream.
+        gb_provisioned: A GB that a consumer reads from a provisioned stream.
+        million_put_units: A million PUT payload units (25 KB each) of a provisioned stream.
+        stream_hour: Stream hour of an on-demand stream.
+        gb_in_on_demand: A GB that is written to an on-demand stream.
+        gb_out_on_demand: A GB that is read from an on-demand stream with GetRecords.
+        gb_on_demand: A GB that a consumer reads from an on-demand stream, which has no consumer-shard hours.
+        extended_gb_month: A GB that an on-demand stream retains for longer than 24 hours, per month.
+        gb_in_on_demand_advantage: `gb_in_on_demand` in an account with On-demand Advantage, which has no stream hours; None if unknown.
+        gb_out_on_demand_advantage: `gb_out_on_demand` with On-demand Advantage; None if unknown.
+        gb_on_demand_advantage: `gb_on_demand` with On-demand Advantage; None if unknown.
+        extended_gb_month_advantage: `extended_gb_month` with On-demand Advantage; None if unknown.
+        long_term_gb_month: A GB that a stream of any mode retains for longer than 7 days, per month.
+        borrowed: For each price that is unknown in the region, the region that it is taken from instead.
     """
 
     region: str
@@ -72,13 +71,13 @@ class Elsewhere:
     """Prices of other services, which are the same in most regions, in US dollars.
 
     Attributes:
-        date: When they were entered.
-        source: Where AWS publishes them.
-        key_month: A customer key of KMS, a month.
-        alarm_metric_month: A metric that an alarm of CloudWatch watches.
-        metric_month: A metric of a shard.
-        dashboard_month: A dashboard, after the first three of an account.
-        advanced_parameter_month: A parameter of the advanced tier.
+        date: Date on which the prices were recorded.
+        source: Where AWS publishes the prices.
+        key_month: A KMS customer key, per month.
+        alarm_metric_month: A metric that a CloudWatch alarm watches, per month.
+        metric_month: A shard-level metric, per month.
+        dashboard_month: A CloudWatch dashboard beyond the account's first three, per month.
+        advanced_parameter_month: An SSM parameter of the advanced tier, per month.
     """
 
     date: str
@@ -91,19 +90,19 @@ class Elsewhere:
 
 
 FIGURES = tuple(each.name for each in fields(Prices) if each.name not in ("region", "date", "source", "borrowed"))
-"""Names of the prices of a region."""
+"""The names of all prices of a region."""
 OF_ADVANTAGE = tuple(each for each in FIGURES if each.endswith("_advantage"))
 """The names of prices with On-demand Advantage."""
 
 
 def prices_of(region: str, file: Path | None = None) -> Prices | None:
-    """The prices of a region, or of the nearest one that has any; None if prices are in another currency.
+    """Return the prices of a region, or of the nearest region that has any; None if its prices are not in US dollars.
 
     Missing prices are taken from the nearest region that has them (`borrowed`).
 
     Args:
         region: The region.
-        file: The prices; default: those of this package.
+        file: JSON file with the prices; default: the one in this package.
     """
     if region.startswith(_OTHER_CURRENCIES):
         return None
@@ -118,12 +117,12 @@ def prices_of(region: str, file: Path | None = None) -> Prices | None:
 
 
 def elsewhere(file: Path | None = None) -> Elsewhere:
-    """The prices of other services."""
+    """Return the prices of other services from a file, by default the one in this package."""
     return Elsewhere(**_document(file)["elsewhere"])
 
 
 def nearest_of(region: str, known: Collection[str]) -> str | None:
-    """Return the known region whose name has the longest common prefix with a region's; `us-east-1` if none has one.
+    """Return the known region whose name shares the longest prefix with `region`; if none shares one, `us-east-1`.
 
     >>> nearest_of("eu-west-3", ["us-east-1", "eu-west-1", "eu-north-1"]), nearest_of("sa-east-1", ["us-east-1"])
     ('eu-west-1', 'us-east-1')
@@ -140,8 +139,8 @@ def told(prices: Prices, region: str) -> str:
     """Return a sentence with the region and date of prices, which says first if they are from another region.
 
     Args:
-        prices: The prices that were taken.
-        region: The region that they were taken for.
+        prices: The prices.
+        region: The region for which the prices are used.
     """
     found = "" if prices.source == PAGE else f", by {prices.source}"
     day = f"Prices of {prices.region} as known on {prices.date}{found}; today's: {PAGE}"

@@ -16,5 +16,5 @@ def workflow(name: str) -> str:
 
 
 def trusted(repository: str = REPOSITORY, tag: str = TAG) -> str:
-    """The claim `job_workflow_ref` of the job that applies, if it is one of the published workflow."""
+    """Return the claim `job_workflow_ref` in GitHub's tokens for the job of the published workflow that applies."""
     return f"{repository}/.github/workflows/deploy-environment.yml@refs/tags/{tag}"

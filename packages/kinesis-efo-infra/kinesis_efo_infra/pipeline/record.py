@@ -21,7 +21,7 @@ from kinesis_efo_infra.pipeline.deployment import Deployment
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """The configuration that a deployment has applied.
+    """The record of a deployment: which configuration was applied.
 
     Attributes:
         commit: The commit that was applied last; empty if there was none.
@@ -35,11 +35,11 @@ class Deployed:
 
 
 def read_object(s3: Any, bucket: str, key: str, account_id: str) -> bytes | None:
-    """Read an object of the state bucket, such as a state, before Terraform installs the providers that it names. None if there is none.
+    """Read an object in the state bucket, such as the state; None if there is no such object.
 
     Args:
-        s3: A boto3 client.
-        bucket: The bucket.
+        s3: A boto3 client of S3.
+        bucket: Name of the state bucket.
         key: The object's key.
         account_id: The account that the credentials must belong to.
 
@@ -61,7 +61,7 @@ class Records:
     """The records in the state bucket.
 
     Args:
-        s3: A boto3 client.
+        s3: A boto3 client of S3.
     """
 
     def __init__(self, s3: Any) -> None:
@@ -119,10 +119,10 @@ class Records:
             ) from None
 
     def save(self, deployment: Deployment, deployed: Deployed) -> None:
-        """Write a record, which must have been loaded before.
+        """Write the record of a deployment, which must have been loaded before.
 
         Raises:
-            PipelineError: Another deployment wrote it in between, or it cannot be written.
+            PipelineError: Another deployment wrote the record in between, or it cannot be written.
         """
         key = deployment.record_key
         tag = self._tags[key]

@@ -41,10 +41,10 @@ class Planned:
     """A plan to report on.
 
     Attributes:
-        stack: Its stack.
-        meta: How it was created.
+        stack: Name of the stack.
+        meta: Metadata of the plan.
         text: The plan, as Terraform shows it.
-        plan: The plan in the form used for comparisons.
+        plan: The plan, as `comparison.shown` returns it.
     """
 
     stack: str
@@ -67,10 +67,10 @@ def comment(
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
-        all_planned: Whether planning was tried for all stacks: then stacks without a plan are already deployed.
-        extra: Additional types of resources that the team allows.
-        deploying: Whether a deployment is about to apply this, instead of the merge of a pull request.
-        place: Directory of the environment files' project in the repository; empty: the root.
+        all_planned: Whether planning was tried for all stacks, so that a stack without a plan is already deployed.
+        extra: Resource types that the team adds to the allowlist.
+        deploying: Whether the plans are about to be deployed; otherwise, they are those of a pull request.
+        place: Directory of the project in the repository; empty for the root.
     """
     where = f" in `{place}`" if place else ""
     lines = [f"## What this does to AWS{where}", ""]
@@ -129,18 +129,18 @@ def drift_body(
     under_way: str = "",
     workflow: str = WORKFLOW,
 ) -> str:
-    """The body of an issue about drift.
+    """Return the body of an issue about drift.
 
     Args:
-        stack: The stack.
-        meta: How the plan was created.
-        text: The plan that would undo the drift.
+        stack: Name of the stack.
+        meta: Metadata of the plan that would undo the drift.
+        text: The plan, as Terraform shows it.
         links: Links for further reading, by name.
-        foreign: Lines about consumers that nobody declared.
-        plan: The same plan in the form used for comparisons.
+        foreign: Lines about undeclared consumers.
+        plan: The plan, as `comparison.shown` returns it.
         branch: The branch that is deployed.
-        under_way: The commit whose deployment ended midway, if any.
-        workflow: The workflow that deploys.
+        under_way: The commit whose deployment failed or was stopped midway; empty if there is none.
+        workflow: File name of the workflow that deploys.
     """
     changed = f": {meta.changes}" if meta.any_changes else ""
     deploy = f"`gh workflow run {workflow} --ref {branch}`"
@@ -169,7 +169,7 @@ def drift_body(
 
 
 def foreign_section(foreign: Sequence[Foreign], deployment: Deployment) -> list[str]:
-    """Return lines about undeclared consumers; empty without such consumers."""
+    """Return lines about undeclared consumers; empty if there are none."""
     if not foreign:
         return []
     quota = consumers_at_most(advantage=deployment.on_demand_advantage)
@@ -201,7 +201,7 @@ def _dollars(usd: float | None) -> str:
 
 
 def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
-    """Return the details of a plan: all addresses with their actions, then the text. Both begin with losses and permissions."""
+    """Return the details of a plan: all addresses with their actions, then the text. Both list losses and permissions first."""
     pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
     changes = sorted(pairs, key=lambda each: _rank(*each[0]))
     kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}
@@ -242,13 +242,13 @@ def _type(address: str) -> str:
 
 
 def _address(block: str, known: Collection[str]) -> str:
-    """Return the address that a part of Terraform's text is about, whose names may contain spaces. Empty if the address is unknown."""
+    """Return the address that a block of a plan's text is about, which may contain spaces; empty if it is not in `known`."""
     words = block.partition("\n")[0].removeprefix("  # ").split(" ")
     return next((each for n in range(len(words)) if (each := " ".join(words[: n + 1])) in known), "")
 
 
 def _fitting(parts: Sequence[tuple[str, str]], between: str, room: int) -> str:
-    """Return the texts that fit, in order, and how many of each kind do not."""
+    """Join the texts that fit into `room` characters, in order, and add how many texts of each kind are left out."""
     counted = _counted(Counter(kind for _, kind in parts))
     if sum(len(text) + len(between) for text, _ in parts) > room:
         room -= len(counted)

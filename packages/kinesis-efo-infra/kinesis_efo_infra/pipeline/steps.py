@@ -1,4 +1,4 @@
-"""The steps of a pipeline, for any CI system and for any app whose stacks are on the positive list.
+"""The steps of a pipeline, for any CI system and for any app whose stacks contain only what is on the allowlist.
 
 Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 drift was found.
 """
@@ -49,31 +49,31 @@ DRIFT = 3
 
 
 class Project(Protocol):
-    """A repository, as its pipeline sees it."""
+    """A repository with environment files, as the steps use it."""
 
     @property
     def directory(self) -> Path:
-        """Directory of the environment files, beside which are the team's own checks, excuses and types."""
+        """Directory of the environment files, which also has the team's own checks, excuses and resource types."""
 
     @property
     def accepted(self) -> Accepted:
-        """The exceptions that the gate accepts for its stacks."""
+        """Failures that the gate accepts in the repository's stacks."""
 
     def deployments(self) -> Sequence[Deployment]:
-        """All deployments."""
+        """Return the deployments of all environments."""
 
     def deployment(self, environment: str) -> Deployment:
-        """The deployment of one environment."""
+        """Return the deployment of one environment."""
 
     def refuse(self, environment: str) -> None:
-        """Reject an environment whose file is not filled in, before AWS is called."""
+        """Reject an environment whose file still has values of the template. Called before AWS is."""
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
         """Return a function that is called with each plan of an environment before it is applied."""
 
 
 def run(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> int:
-    """Run the command that the arguments name; returns the exit code."""
+    """Run the command that the arguments name, and return its exit code."""
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.getLogger("botocore").setLevel(logging.WARNING)
@@ -136,7 +136,7 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | Non
 
 
 def _planned(stack: str, bundle: Path) -> Planned:
-    """Return a plan to report on. Its changes are counted from the plan, not taken from the data beside it."""
+    """Return a plan to report on. Changes, digest and notes are computed from the plan, not taken from the bundle's metadata."""
     plan = read_plan(bundle)
     meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
     return Planned(stack, meta, read_text(bundle), plan)
@@ -278,7 +278,7 @@ def _one(options: argparse.Namespace) -> tuple[Deployment, Planner]:
 
 
 def check_handed(options: argparse.Namespace) -> None:
-    """Reject the synthesized files if they differ from what was handed over.
+    """Reject the synthesized files if their digest differs from the one that was handed over (`--handed`).
 
     Raises:
         PipelineError: The digest differs.
@@ -302,7 +302,7 @@ def is_before(commit: str, other: str) -> bool:
     """Whether a commit is an ancestor of another, in the clone in the working directory.
 
     Raises:
-        PipelineError: The clone does not have both commits, or not all that is between them.
+        PipelineError: The clone lacks one of the commits, or a part of the history between them.
     """
     why = f"whether {commit} is older than {other}, which was deployed, cannot be told"
     after, before = (_git(why, "merge-base", "--is-ancestor", *pair) for pair in ((other, commit), (commit, other)))
@@ -325,7 +325,7 @@ def _git(why: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def say(text: str) -> None:
-    """Print a text that ends with exactly one newline."""
+    """Print a text, followed by exactly one newline."""
     sys.stdout.write(text.rstrip("\n") + "\n")
 
 
@@ -334,8 +334,8 @@ def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Pr
 
     Args:
         parser: The parser.
-        open_project: Opens the repository whose environment files are in a directory.
-        directory: The default directory.
+        open_project: Returns the project of a directory of environment files.
+        directory: Default directory of the environment files.
     """
     parser.add_argument("--directory", type=Path, default=directory, help="environment files (default: %(default)s)")
     parser.set_defaults(open=open_project)
@@ -366,7 +366,7 @@ def add_steps(parser: argparse.ArgumentParser, open_project: Callable[[Path], Pr
     plan = steps.add_parser("plan", parents=[stacks], help="plan a stack if it is not deployed as it is here")
     plan.add_argument("--repair", action="store_true", help="plan it in any case, to undo what was changed by hand")
     plan.add_argument("--unscanned", action="store_true", help="leave checkov to the step `scan`, which needs no keys")
-    # Makefiles from before say it.
+    # Makefiles of earlier versions pass this option.
     plan.add_argument("--base", help=argparse.SUPPRESS)
     plan.set_defaults(run=_plan)
 

@@ -20,15 +20,15 @@ LOCK_FILE = ".terraform.lock.hcl"
 PLATFORMS = ("darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64")
 _INSTALLATION = Path(__file__).with_name("providers.tfrc")
 _OWN_INSTALLATION = (".terraformrc", ".tofurc")
-"""The user's own settings of where providers are installed from, such as a mirror."""
+"""Names of the user's own CLI configuration files, which may say where providers are installed from, such as a mirror."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateVersion:
-    """Identifies a version of a Terraform state; the state has moved when either part differs.
+    """Identifies a version of a Terraform state; the state has changed if either part differs.
 
     Attributes:
-        lineage: Id that a state gets when it is created; empty if there is none yet.
+        lineage: Id that the state got when it was created; empty if there is no state yet.
         serial: A number that grows with every change.
     """
 
@@ -40,10 +40,10 @@ class StateVersion:
 
 
 class Terraform:
-    """Terraform in one directory; or OpenTofu, where `$TERRAFORM_BINARY_NAME` names it.
+    """Runs Terraform in one directory, or OpenTofu if `$TERRAFORM_BINARY_NAME` names it.
 
     Args:
-        directory: Has the stack's `cdk.tf.json`.
+        directory: Directory with the stack's `cdk.tf.json`.
         variables: Environment variables, in addition to those of this process.
 
     Raises:
@@ -61,9 +61,9 @@ class Terraform:
         """Name and version of the binary: `Terraform 1.11.4`, or `OpenTofu 1.10.6`.
 
         Raises:
-            PipelineError: It is neither Terraform nor OpenTofu.
+            PipelineError: The binary is neither Terraform nor OpenTofu.
         """
-        # Not as JSON, where OpenTofu calls itself Terraform: equal version numbers of the two would seem to be the same program.
+        # Do not use the JSON output, in which OpenTofu calls itself Terraform, so that the two could not be told apart.
         said = self._run("version")
         if (found := _VERSION.match(said)) is None:
             raise PipelineError(
@@ -78,19 +78,19 @@ class Terraform:
         return dict(json.loads(self._run("version", "-json")).get("provider_selections") or {})
 
     def lock(self) -> str:
-        """Return the text of a lock file: versions and hashes of the stack's providers, from their registry.
+        """Return the content of a lock file: versions and hashes of the stack's providers, from their registry.
 
-        It covers all platforms on which plans may be made: those of the pipeline and of developers.
+        It covers all platforms on which plans may be made, of the pipeline and of developers.
         """
         self._run("providers", "lock", *(f"-platform={each}" for each in PLATFORMS))
         return (self._directory / LOCK_FILE).read_text(encoding="utf-8")
 
     def init(self, *, reconfigure: bool = False, migrate: bool = False) -> None:
-        """Connect to the state, and install the provider; with a lock file, exactly the one that it names.
+        """Connect to the backend, and install the providers; with a lock file, exactly the versions that it names.
 
         Args:
             reconfigure: Ignore the backend that this directory used before.
-            migrate: Move the state from that backend to the current one.
+            migrate: Copy the state from the backend that this directory used before to the current one.
         """
         options = ["-lockfile=readonly"] if (self._directory / LOCK_FILE).exists() else []
         options += ["-reconfigure"] if reconfigure else []
@@ -101,7 +101,7 @@ class Terraform:
         """Check the configuration.
 
         Raises:
-            PipelineError: It is wrong.
+            PipelineError: The configuration is invalid.
         """
         self._run("validate")
 
@@ -109,12 +109,12 @@ class Terraform:
         """Destroy everything that is in the state, without asking.
 
         Raises:
-            PipelineError: Something is protected, or could not be destroyed.
+            PipelineError: A resource is protected, or could not be destroyed.
         """
         self._run("destroy", "-input=false", "-auto-approve")
 
     def state_version(self) -> StateVersion:
-        """The present version of the state."""
+        """Return the current version of the state."""
         text = self._run("state", "pull").strip()
         state: dict[str, Any] = json.loads(text) if text else {}
         return StateVersion(state.get("lineage", ""), state.get("serial", 0))
@@ -122,29 +122,29 @@ class Terraform:
     def plan(self, to: Path) -> bool:
         """Write a plan, and return whether it changes anything.
 
-        The state is not locked, because the role that plans may only read. If the state moves meanwhile, the plan is
-        refused when it is applied.
+        The state is not locked, because the role that plans may only read. If the state changes meanwhile, Terraform rejects the
+        plan when it is applied.
         """
         arguments = ("plan", "-input=false", "-lock=false", "-detailed-exitcode", f"-out={to.resolve()}")
         return self._execute(arguments, ok=(0, 2)).returncode == 2
 
     def show(self, plan: Path) -> dict[str, Any]:
-        """A plan as JSON."""
+        """Return a plan as JSON."""
         shown: dict[str, Any] = json.loads(self._run("show", "-json", str(plan.resolve())))
         return shown
 
     def show_text(self, plan: Path) -> str:
-        """A plan in Terraform's text for people, which hides sensitive values."""
+        """Return a plan as Terraform's text for people, which hides sensitive values."""
         return self._run("show", "-no-color", str(plan.resolve())).strip()
 
     def apply(self, plan: Path) -> None:
         """Apply a saved plan; Terraform's output goes to the terminal.
 
         Raises:
-            StalePlanError: The state is not the one that the plan was made on.
+            StalePlanError: The state has changed since the plan was made.
             PipelineError: Applying failed; part of the plan may have been applied.
         """
-        # Wait for the lock: after a failure, the run would have to be restarted by hand.
+        # Wait for the state's lock: if this failed, somebody would have to restart the run.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()
@@ -158,7 +158,7 @@ class Terraform:
             )
 
     def apply_now(self, *, approve: bool) -> None:
-        """Plan and apply at the terminal; Terraform asks first, unless `approve`.
+        """Plan and apply interactively; Terraform asks before it applies, unless `approve` is set.
 
         Raises:
             PipelineError: Applying failed, or was declined.
@@ -204,17 +204,17 @@ class Terraform:
 
 
 def binary_name() -> str:
-    """The name or path of Terraform, or of OpenTofu: `$TERRAFORM_BINARY_NAME`, as for the command lines of CDKTF and CDK Terrain."""
+    """Return the name or path of Terraform or OpenTofu: `$TERRAFORM_BINARY_NAME`, which CDKTF and CDK Terrain use, too, or `terraform`."""
     return os.environ.get("TERRAFORM_BINARY_NAME") or "terraform"
 
 
 def find_binary() -> str | None:
-    """The path of Terraform, or of OpenTofu; None if it is missing."""
+    """Return the path of Terraform or OpenTofu; None if it is missing."""
     return shutil.which(binary_name())
 
 
 def missing_binary() -> str:
-    """The message if `find_binary` finds nothing."""
+    """Return the error message for a missing Terraform or OpenTofu."""
     return (
         f"there is no {binary_name()} on the PATH: install Terraform or OpenTofu, 1.10 or later; "
         "TERRAFORM_BINARY_NAME says which of them is run (default: terraform)"
@@ -222,7 +222,7 @@ def missing_binary() -> str:
 
 
 def _locked(text: str) -> str:
-    """Return what to do about a lock on the state, which remains if a process was killed while applying."""
+    """Return what to do about a locked state, which remains locked if a process was killed while applying; empty for other errors."""
     if "Error acquiring the state lock" not in text:
         return ""
     found = re.search(r"^[│ ]*Path:\s*(\S+)", _readable(text), re.MULTILINE)
@@ -234,5 +234,5 @@ def _locked(text: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Terraform's messages without colours and boxes."""
+    """Return Terraform's messages without colors and boxes."""
     return _DECORATION.sub("", text).strip()

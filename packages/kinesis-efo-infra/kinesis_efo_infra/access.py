@@ -28,7 +28,7 @@ class ReaderAccess(Part):
         scope: The parent construct.
         id: Construct id, unique within `scope`.
         application: The application, as named in descriptions and default names.
-        policy: Permissions that were granted before this call: a policy from `policy_for`. Registering consumers is always denied.
+        policy: A policy from `policy_for` with the grants made before this call. Registering consumers is always denied in addition.
         environment: Name of the environment, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
         trust: Who may assume the role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role.
@@ -101,7 +101,7 @@ class ReaderAccess(Part):
 
     @property
     def grant_principal(self) -> IamRole:
-        """The role, as the grantee of other constructs. Raises `ArgumentError` if only a policy is declared."""
+        """The role that receives permissions granted to this construct. Raises `ArgumentError` if only a policy is declared."""
         if self._role is None:
             raise ArgumentError(f"{self.node.path}: grants need a role; got none: give `trust`, or grant to the policy")
         return self._role
@@ -152,7 +152,7 @@ class BatchAccess(Part):
         scope: The parent construct.
         id: Construct id, unique within `scope`.
         application: The application, as named in the description and the default name.
-        policy: Permissions that were granted before this call: a policy from `policy_for`. Registering consumers is always denied.
+        policy: A policy from `policy_for` with the grants made before this call. Registering consumers is always denied in addition.
         environment: Name of the environment, for the description and the default name; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
         tags: Tags of the declared policy, in addition to the provider's default tags.

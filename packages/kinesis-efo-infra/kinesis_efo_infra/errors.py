@@ -37,7 +37,7 @@ class Fault:
 
     Attributes:
         path: Path of the setting in the file, such as `streams.orders.shards`; empty for the file as a whole.
-        value: The value found there; None if it is missing.
+        value: The setting's value in the file; None if it is missing.
         rule: What the value must be, and what to do.
         file: The environment file.
     """

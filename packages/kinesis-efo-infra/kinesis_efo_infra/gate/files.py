@@ -20,7 +20,7 @@ def shown(path: Path) -> str:
 
 
 def place() -> str:
-    """Return the current directory, relative to the root of the repository that GitHub checked out; empty at the root or elsewhere."""
+    """Return the current directory, relative to the root of the repository that GitHub checked out; empty at that root or outside."""
     here, root = Path.cwd().resolve(), os.environ.get("GITHUB_WORKSPACE")
     if not root or here == Path(root).resolve() or not here.is_relative_to(Path(root).resolve()):
         return ""

@@ -23,9 +23,9 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""References whose values come from the provider, so that they cannot be patterns, and IAM variables, such as `${aws:username}`."""
+"""Matches references whose values come from the provider, so that they have no wildcards, and IAM variables like `${aws:username}`."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
-"""An ARN with wildcards only in its last part."""
+"""Matches an ARN with wildcards only in its last part."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
@@ -41,7 +41,7 @@ _STATEMENT_KEYS = frozenset(
 _RECEIVERS = (
     "group", "group_name", "groups", "role", "role_arn", "role_name", "roles", "target_role_arn", "user", "user_name", "users"
 )  # fmt: skip
-"""Arguments that name who gets a policy, in IAM resources, or whose permissions an instance or pod gets, in profiles and associations."""
+"""Arguments that name the role, user or group to which a policy is attached, or the role whose permissions an instance or pod gets."""
 _OURS = re.compile(r"\$\{aws_iam_(?:group|role|user)\.[\w-]+\.(?:arn|id|name)\}")
 _ALARM_ACTIONS = ("alarm_actions", "insufficient_data_actions", "ok_actions")
 _OUR_TOPIC, _TOPIC = (
@@ -75,7 +75,7 @@ class Named:
         account: Id of the environment's account.
         accounts: Ids of other accounts that the environment's policies may give access.
         boundaries: ARNs of permissions boundaries, one of which each role must have.
-        declared: Addresses of boundaries that the stack itself declares. As they grant nothing, they may cover all roles and streams.
+        declared: Terraform addresses of the stack's own boundaries, which may cover all roles and streams because they grant nothing.
         reserved: Terraform names of boundaries, which no resource of this stack may have.
         unbounded: IAM path of the roles that need no boundary; empty if all roles need one.
         identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, as
@@ -221,7 +221,7 @@ def _as_declared(address: str) -> str:
 
 
 def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Yield a fault if a role lacks a permissions boundary that the settings name."""
+    """Yield a fault if a role's permissions boundary is not one that the settings name."""
     if named.unbounded and role.get("path") == named.unbounded:
         return
     boundary = role.get("permissions_boundary")
@@ -309,7 +309,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield faults of resources that attach a policy to a role from elsewhere, or give its permissions to an instance or pod."""
+    """Yield faults of resources that attach a policy to, or give an instance or pod, a role that neither stack nor settings name."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):

@@ -35,7 +35,7 @@ _CREDENTIALS = (
 
 @contextmanager
 def asking(account_id: str) -> Iterator[None]:
-    """Convert errors that prevent calls to AWS to `AwsError`. Error responses from AWS are not converted.
+    """Convert errors that prevent a call to AWS into `AwsError`. Error responses from AWS are not converted.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.

@@ -50,7 +50,7 @@ class Line:
     """A line of a bill.
 
     Attributes:
-        what: What is paid for; a change must not alter this text, by which lines are compared.
+        what: What is paid for. Lines of two bills are compared if this text is equal.
         usd: Dollars per month; None if it cannot be computed.
         told: The quantity, or what the cost depends on.
     """
@@ -68,7 +68,7 @@ class Bill:
 
     @property
     def total(self) -> float:
-        """The sum of the known lines, in dollars."""
+        """The sum of all lines whose cost is known, in dollars."""
         return round(sum(each.usd or 0 for each in self.lines), 2)
 
     @property
@@ -112,7 +112,7 @@ def bill(
         others: Prices of other services.
         advantage: Whether the account uses On-demand Advantage.
         scaled: Addresses of streams whose number of shards is changed by something else, such as a scaler.
-        referenced: Maps a consumer's address to its stream's, for consumers whose values do not contain the stream's ARN.
+        referenced: Maps the address of a consumer to the address of its stream, for consumers whose values lack the stream's ARN.
     """
     by_kind: dict[str, list[Resource]] = defaultdict(list)
     for each in resources:

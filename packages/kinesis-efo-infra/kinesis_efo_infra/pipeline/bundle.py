@@ -180,7 +180,7 @@ def tree_digest(directory: Path) -> str:
 
 
 def write_meta(bundle: Path, meta: Meta) -> None:
-    """Write the metadata of a plan."""
+    """Write the metadata of a plan into its bundle."""
     (bundle / _META).write_text(json.dumps(asdict(meta), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -201,7 +201,7 @@ def read_plan(bundle: Path) -> dict[str, Any]:
 
 
 def read_meta(bundle: Path) -> Meta:
-    """Read the metadata of a plan.
+    """Read the metadata of a plan from its bundle.
 
     Raises:
         StalePlanError: There is no plan.

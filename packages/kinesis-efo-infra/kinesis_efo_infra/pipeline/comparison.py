@@ -20,7 +20,7 @@ _KNOWN_OF_A_RESOURCE = {
 }  # fmt: skip
 _SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
-"""Arguments that multiply a resource, and whose values its other arguments may use."""
+"""Arguments that create several instances of a resource, and to which its other arguments may refer."""
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def unknown_names(change: Mapping[str, Any]) -> set[str]:
 
 
 def _any(value: Any) -> bool:
-    """Whether anything in a mark, at any depth, says unknown or sensitive."""
+    """Whether Terraform's marks for a value say that any part of the value is unknown or sensitive."""
     if isinstance(value, Mapping):
         return any(map(_any, value.values()))
     return any(map(_any, value)) if isinstance(value, list) else bool(value)

@@ -1,4 +1,4 @@
-"""Checks with GitHub who can deploy: whether its tokens match the roles' trust, and whether its environment has rules.
+"""Checks with GitHub who can deploy: whether its tokens match the roles' trust policies, and its environment has protection rules.
 
 Source: docs.github.com, REST API, "GitHub Actions OIDC", "Deployment environments", "Deployment branch policies".
 """

@@ -88,7 +88,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
         change = each["change"]
         if each["type"] == "aws_kinesis_stream_consumer":
             written = refers.get(each["address"].partition("[")[0], {}).get("stream_arn", {}).get("references") or ["?"]
-            # Only AWS knows the ARN of a stream that the plan creates.
+            # Use the reference to a stream that the plan creates: its ARN is not known yet.
             if "create" in change["actions"]:
                 added[(change.get("after") or {}).get("stream_arn") or written[0]] += 1
             if "delete" in change["actions"]:

@@ -58,7 +58,7 @@ class Api(Protocol):
         """Yield all entries of a paginated list."""
 
     def download(self, run: int, artifact: str, to: Path) -> None:
-        """Unpack an artifact of a workflow run."""
+        """Download and unpack an artifact of a workflow run."""
 
 
 class Gh:
@@ -66,7 +66,7 @@ class Gh:
 
     Args:
         repository: The repository, as `owner/name`.
-        host: `github.com` or `<name>.ghe.com`. `gh` does not find this out in a workflow.
+        host: `github.com` or `<name>.ghe.com`. Passed to `gh` explicitly: in a workflow, `gh` calls github.com by default.
         binary: Name or path of the `gh` command.
     """
 
@@ -94,8 +94,7 @@ class Gh:
             yield from page
 
     def download(self, run: int, artifact: str, to: Path) -> None:
-        """Unpack an artifact of a workflow run.
-
+        """Download and unpack an artifact of a workflow run.
         Raises:
             PipelineError: The artifact does not exist, or cannot be downloaded.
         """
@@ -179,7 +178,7 @@ def fetch_plans(api: Api, run: int, plans: Path) -> None:
 
 
 def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> str:
-    """Download the plan that was reviewed with the pull request from which a merge commit results.
+    """Download the plan that was reviewed with a pull request, given the commit that merged it.
 
     A plan that was made by hand for the merge commit itself does not count as reviewed.
 
@@ -190,7 +189,7 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
         plans: Directory for bundles.
 
     Returns:
-        The commit that the plan was made for. If there is no plan, which may be fine, `commit`.
+        The commit that the plan was made for; `commit` if there is no plan, as when none is needed.
     """
     stack, branch = deployment.stack, deployment.branch
     candidates: list[_Planned] = []

@@ -92,7 +92,7 @@ def notes(plan: Plan) -> list[str]:
         )
     for stream, before, after in _updates(plan, _STREAM):
         present, wanted = (each.get("retention_period") or 0 for each in (before, after))
-        # In a plan that was shown, a sensitive value is an HMAC.
+        # In a plan that was shown, a sensitive value is an HMAC instead of a number.
         if isinstance(present, int) and isinstance(wanted, int) and wanted < present:
             told.append(f"{stream}: retention falls from {present} to {wanted} hours: records that are older are lost")
         if _mode(before) != _mode(after):
@@ -252,7 +252,7 @@ def _after(change: Mapping[str, Any]) -> Plan:
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # Any change but one of tags counts: the provider sends all attributes, so AWS rejects even changes that it allows while started.
+    # Count all changes but those of tags: the provider sends all attributes, so AWS rejects even what it allows for started applications.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 

@@ -127,7 +127,7 @@ class Records:
         key = deployment.record_key
         tag = self._tags[key]
         condition = {"IfMatch": tag} if tag else {"IfNoneMatch": "*"}
-        # Omit an empty mark: earlier versions of this code can then read the record. They reject a record with a mark.
+        # Omit an empty `under_way`, because earlier versions of this code reject records that have it.
         said = {name: value for name, value in asdict(deployed).items() if value or name != "under_way"}
         body = json.dumps(said, indent=2, sort_keys=True).encode()
         try:

@@ -66,7 +66,7 @@ class Project(Protocol):
         """Return the deployment of one environment."""
 
     def refuse(self, environment: str) -> None:
-        """Reject an environment whose file still has values of the template. Called before AWS is."""
+        """Reject an environment whose file still has values of the template. Called before any call to AWS."""
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
         """Return a function that is called with each plan of an environment before it is applied."""

@@ -65,7 +65,7 @@ def _result(failed: bool) -> CheckResult:
 
 
 class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
-    """Rejects consumer registration in policy document data sources, which is how this project declares policies."""
+    """Rejects policy document data sources, with which this project declares its policies, if they allow consumer registration."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -85,7 +85,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects consumer registration in JSON policies: in literal policies of a configuration, and in all policies of a plan."""
+    """Rejects JSON policies that allow consumer registration: literal policies of a configuration, and all policies of a plan."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -113,7 +113,7 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
 
 
 class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
-    """Rejects access for everybody in policy document data sources."""
+    """Rejects policy document data sources that give access to everybody."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -137,7 +137,7 @@ class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class EverybodyInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects access for everybody in JSON policies."""
+    """Rejects JSON policies that give access to everybody."""
 
     def __init__(self) -> None:
         super().__init__(

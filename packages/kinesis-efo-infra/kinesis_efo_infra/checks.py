@@ -18,17 +18,17 @@ CONSUMER_ARN: Final = re.compile(rf"{_STREAM_ARN}/consumer/{_KINESIS_NAME}:\d+")
 KEY_ARN: Final = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
 OIDC_ARN: Final = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+", re.ASCII)
 TABLE_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
-"""Source: DynamoDB API reference, CreateTable."""
+"""Name of a table. Source: DynamoDB API reference, CreateTable."""
 PARAMETER_NAME: Final = re.compile(r"(/[a-zA-Z0-9_.-]+){1,15}")
 """A parameter's full name, with its hierarchy. Source: Systems Manager API reference, PutParameter."""
 BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-"""Source: Amazon S3 user guide, bucket naming rules."""
+"""Name of a bucket. Source: Amazon S3 user guide, bucket naming rules."""
 ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
-"""Source: IAM API reference, CreateRole."""
+"""Name of a role. Source: IAM API reference, CreateRole."""
 ROLE_ARN: Final = re.compile(rf"arn:aws[a-z-]*:iam::(\d{{12}}):role/(?:.+/)?({ROLE_NAME.pattern})", re.ASCII)
 PRINCIPAL_ARN: Final = re.compile(r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+", re.ASCII)
 POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
-"""Source: IAM API reference, CreatePolicy."""
+"""Name of a managed policy. Source: IAM API reference, CreatePolicy."""
 PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """Name of an application or environment, which becomes part of the names of a table, a parameter, a policy and a role."""
 

@@ -185,7 +185,7 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
     role = arn[2] if arn else to if isinstance(to, str) else to.name
     remedy = "give a role, its name or its ARN, or an ArnPrincipal or a ServicePrincipal"
     checks.text(owner, "the role's name", role, checks.ROLE_NAME, remedy)
-    # Name policies after a reference as Terraform writes it: a token's number changes if an earlier token is added or removed.
+    # Derive ids from the Terraform expression, not from the token: a token's number changes if an earlier token is added or removed.
     resolver = DefaultTokenResolver(StringConcat())
     text = str(Tokenization.resolve(role, scope=scope, resolver=resolver, preparing=False))
     given = _GIVEN.setdefault(scope, {})

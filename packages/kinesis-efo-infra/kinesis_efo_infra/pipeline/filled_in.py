@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.intern
 
 
 class Head(Protocol):
-    """The settings of an environment that are checked."""
+    """The settings of an environment that `refuse` checks."""
 
     @property
     def environment(self) -> str:

@@ -147,7 +147,7 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
 
 
 def removed_environments(api: Api, pull_request: int, directory: str) -> str:
-    """Return a warning about environment files that a pull request removes or renames, as Markdown; empty if it does not.
+    """Return a warning about environment files that a pull request removes or renames, as Markdown; empty if there are none.
 
     Args:
         api: GitHub's API.

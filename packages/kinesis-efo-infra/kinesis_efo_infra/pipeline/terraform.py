@@ -204,7 +204,7 @@ class Terraform:
 
 
 def binary_name() -> str:
-    """Return the name or path of Terraform or OpenTofu: `$TERRAFORM_BINARY_NAME`, which CDKTF and CDK Terrain use, too, or `terraform`."""
+    """Return the name or path of Terraform or OpenTofu: `$TERRAFORM_BINARY_NAME` (as for CDKTF and CDK Terrain), else `terraform`."""
     return os.environ.get("TERRAFORM_BINARY_NAME") or "terraform"
 
 
@@ -222,7 +222,7 @@ def missing_binary() -> str:
 
 
 def _locked(text: str) -> str:
-    """Return what to do about a locked state, which remains locked if a process was killed while applying; empty for other errors."""
+    """Return what to do about a locked state, such as after a process was killed while applying; empty for other errors."""
     if "Error acquiring the state lock" not in text:
         return ""
     found = re.search(r"^[│ ]*Path:\s*(\S+)", _readable(text), re.MULTILINE)

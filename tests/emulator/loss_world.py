@@ -1489,7 +1489,7 @@ class Scenario:
     def _check_frozen(self, query: SparkQuery) -> None:
         """Check that a query that waits for a frozen run says so in time."""
         program, now = query.program or self.program, self.machine.now
-        for process in program.processes:
+        for process in () if now < self.excused else program.processes:
             if not (process.frozen and process.lives and process.name.startswith("run")) or query.waits_since is None:
                 continue
             since = max(query.waits_since, self.frozen_since.get(process, now))

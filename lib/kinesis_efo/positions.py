@@ -229,6 +229,7 @@ class OffsetDocument(msgspec.Struct):
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start
+    until: dict[str, dict[str, int]] = {}  # Low watermarks (epoch milliseconds), by stream and shard id
 
 
 class Offset(Mapping[ShardKey, Position]):
@@ -236,7 +237,8 @@ class Offset(Mapping[ShardKey, Position]):
 
     A position need not be the sequence number of a record. Therefore, `lasts` has the sequence number of the last record of each shard
     with records in the micro-batch. `horizons` has the trim horizon at the query's start (epoch seconds) for each stream with a shard that
-    is still at `TRIM_HORIZON`. `created` has the streams' creation times, to detect a stream that was deleted and created again.
+    is still at `TRIM_HORIZON`. `created` has the streams' creation times, to detect a stream that was deleted and created again. `until`
+    has the low watermarks (epoch seconds) of idle shards that a query with an end has read to their tips.
     Offsets of earlier versions lack these values, and earlier versions ignore them.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
@@ -249,7 +251,7 @@ class Offset(Mapping[ShardKey, Position]):
     True
     """
 
-    __slots__ = ("_has_ends", "_positions", "created", "horizons", "lasts", "mark")
+    __slots__ = ("_has_ends", "_positions", "created", "horizons", "lasts", "mark", "until")
 
     def __init__(
         self,
@@ -258,12 +260,14 @@ class Offset(Mapping[ShardKey, Position]):
         mark: Mark | None = None,
         horizons: Mapping[str, float] | None = None,
         created: Mapping[str, int] | None = None,
+        until: Mapping[ShardKey, float] | None = None,
     ) -> None:
         self._positions = dict(positions)
         self.lasts: Final[Mapping[ShardKey, int]] = dict(lasts or {})
         self.mark: Final = mark
         self.horizons: Final[Mapping[str, float]] = dict(horizons or {})
         self.created: Final[Mapping[str, int]] = dict(created or {})
+        self.until: Final[Mapping[ShardKey, float]] = dict(until or {})
         self._has_ends: bool | None = None
 
     def __getitem__(self, key: ShardKey) -> Position:
@@ -329,8 +333,9 @@ class Offset(Mapping[ShardKey, Position]):
         lasts: Mapping[ShardKey, int],
         mark: Mark | None = None,
         added: Offset | None = None,
+        until: Mapping[ShardKey, float] | None = None,
     ) -> Offset:
-        """Return the end offset of a micro-batch that begins at this offset; this offset itself if no position has changed.
+        """Return the end offset of a micro-batch that begins at this offset; this offset itself if nothing has changed.
 
         Spark treats an offset with different JSON as a new micro-batch, so last records and marks alone must not change the JSON.
 
@@ -339,8 +344,9 @@ class Offset(Mapping[ShardKey, Position]):
             lasts: The sequence numbers of the last records read, by shard.
             mark: The mark to use if this offset lacks one because an earlier version has written it.
             added: The start offset of streams that are new in `positions`.
+            until: New low watermarks, by shard.
         """
-        if self._positions == positions:
+        if self._positions == positions and not until:
             return self
         known = self.mark or mark
         horizons, created = (self.horizons, self.created) if added is None else (added.horizons, added.created)
@@ -350,6 +356,7 @@ class Offset(Mapping[ShardKey, Position]):
             known and known.moved_on(),
             _needed({**self.horizons, **horizons}, positions),
             {**self.created, **created},
+            {key: time for key, time in self.until.items() if positions.get(key) == self.get(key)} | dict(until or {}),
         )
 
     def to_dict(
@@ -370,6 +377,9 @@ class Offset(Mapping[ShardKey, Position]):
             streams.setdefault(key.stream, {})[key.shard] = str(changed[key])
         for key in sorted(self.lasts.keys() & self.keys()):
             lasts.setdefault(key.stream, {})[key.shard] = _beside(self._positions[key], self.lasts[key])
+        until: dict[str, dict[str, int]] = {}
+        for key, time in sorted(self.until.items()):
+            until.setdefault(key.stream, {})[key.shard] = round(1000 * time)
         told = {name: sources[name] for name in streams if name in sources} if sources else {}
         horizons = {name: round(1000 * horizon) for name, horizon in sorted(self.horizons.items())}
         return {
@@ -379,6 +389,7 @@ class Offset(Mapping[ShardKey, Position]):
             **({"mark": str(self.mark)} if self.mark else {}),
             **({"sources": told} if told else {}),
             "streams": streams,
+            **({"until": until} if until else {}),
             "version": 1,
         }
 
@@ -408,8 +419,14 @@ class Offset(Mapping[ShardKey, Position]):
             for stream, shards in document.lasts.items()
             for shard, text in shards.items()
         }
+        until = {
+            ShardKey(stream, shard): millis / 1000
+            for stream, shards in document.until.items()
+            for shard, millis in shards.items()
+        }
         horizons = {stream: millis / 1000 for stream, millis in document.horizons.items()}
-        return cls(positions, lasts, Mark.parse(document.mark) if document.mark else None, horizons, document.created)
+        mark = Mark.parse(document.mark) if document.mark else None
+        return cls(positions, lasts, mark, horizons, document.created, until)
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
@@ -444,6 +461,7 @@ class Offset(Mapping[ShardKey, Position]):
             self.mark,
             {stream: horizon for stream, horizon in self.horizons.items() if stream not in streams},
             {stream: created for stream, created in self.created.items() if stream not in streams},
+            {key: time for key, time in self.until.items() if key.stream not in streams},
         )
 
 

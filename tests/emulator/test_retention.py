@@ -367,35 +367,6 @@ async def test_idle_polled_shard_read_every_day_has_lost_nothing() -> None:
     assert {*offset.values()} == {TRIM_HORIZON}
 
 
-@pytest.mark.parametrize("hours", [3.0, 26.0])
-@virtual
-async def test_row_proves_an_idle_shard_to_a_query_it_passed(hours: float) -> None:
-    w = world(shards=2)
-    w.application.polls = True
-    mine: Offset | None = None
-    for _ in range(3):
-        async with Query(w.application) as query:
-            assert await query.planner.wait_held(60.0)
-            mine = await read_on(query, mine or await query.begin(), 10, 10.0)
-            finish(query.planner, mine)
-        later(w, 20 * HOUR)
-    assert mine is not None
-    w.put_some(40)
-    async with Query(w.application) as other:
-        assert await other.planner.wait_held(60.0)
-        finish(other.planner, await read_on(other, mine, 20))
-    assert rows(w) == 40
-    later(w, hours * HOUR)
-    async with Query(w.application) as query:
-        assert await query.planner.wait_held(60.0)
-        if hours == 26.0:
-            with pytest.raises(DataLossError):
-                await read_on(query, mine, 20)
-        else:
-            await read_on(query, mine, 20)
-    assert rows(w) == (40 if hours == 26.0 else 80)
-
-
 @pytest.mark.parametrize("polls", [False, True])
 @virtual
 async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, caplog: pytest.LogCaptureFixture) -> None:

@@ -236,6 +236,55 @@ def test_impossible_start_is_an_error(begin: str) -> None:
         assert "names" in w.query(startingPosition=begin).fails(ConfigurationError)
 
 
+@pytest.mark.parametrize("empties", [False, True])
+@pytest.mark.parametrize("hours", [3, 26])
+def test_offset_proves_an_idle_polled_shard_empty(hours: int, empties: bool) -> None:
+    with world(shards=2) as w:
+        mine, other = w.query(readMode="polling"), w.query(readMode="polling")
+        other.stop()
+        for _ in range(3):
+            w.later(90)
+            mine.stop()
+            w.later(20 * 3600)
+            mine.start()
+        w.later(90)
+        mine.stop()
+        w.put(40)
+        other.start()
+        other.reads(40)
+        other.stop()
+        if empties:
+            w.kinesis.table.items.clear()
+        w.later(hours * 3600)
+        mine.start()
+        if hours < 24:
+            mine.reads(40)
+        else:
+            w.warns("are gone")
+            mine.fails(DataLossError)
+
+
+@pytest.mark.parametrize("is_job", [False, True])
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_job_beside_another_query_proves_an_idle_shard_empty(mode: str, is_job: bool) -> None:
+    with world(shards=3) as w:
+        w.later(30 * 3600)
+        w.put(1, key="a")
+        w.put(6)
+        other = w.query(available_now=is_job, readMode=mode)
+        job = w.query(available_now=True, startingPosition="LATEST", readMode=mode)
+        for rows in range(4):
+            job.ends(rows)
+            w.later(90)
+            other.stop()
+            w.later(10 * 3600)
+            w.put(1, key="a")
+            other.start()
+            job.start()
+        job.ends(4)
+        other.reads(11)
+
+
 @pytest.mark.parametrize("fetchers", [0, 2])
 def test_job_that_ends_proves_an_idle_shard_of_an_old_stream_empty(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:

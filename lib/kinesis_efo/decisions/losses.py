@@ -132,6 +132,13 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
     return Gap(since, horizon, tolerated=start is not None and horizon - start <= TOLERATED_SECONDS)
 
 
+def with_proof(known: Facts, position: Position, proof: float | None) -> Facts:
+    """Return `known` with `proof`, the low watermark that an offset stores for its position; None if the offset lacks it."""
+    if proof is None or (position != TRIM_HORIZON and proof < (known.read_until or 0.0)):
+        return known
+    return msgspec.structs.replace(known, read_until=proof, read_since=None)
+
+
 def at_horizon(known: Facts) -> Facts:
     """Return `known` for a read that begins at `TRIM_HORIZON`: `read_since` becomes the trim horizon at that start."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):

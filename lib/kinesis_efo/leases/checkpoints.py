@@ -133,11 +133,6 @@ class Checkpoints:
     def read_since(self, shard: ShardKey) -> float | None:
         """Return the time (epoch seconds) from which on `read_until(shard, TRIM_HORIZON)` covers all records; None without a limit."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
-        return None if row is None else row.empty_since
-
-    def horizon(self, shard: ShardKey) -> float | None:
-        """Return the trim horizon at which the first query began to read a shard, from the shard's row; None if missing."""
-        row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
     # -- start and stop

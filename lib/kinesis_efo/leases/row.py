@@ -12,7 +12,6 @@ from typing import Any, Final, Self, TypeAlias
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.decisions.losses import TOLERATED_SECONDS
 from kinesis_efo.leases import attributes
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import RUN_PREFIX
@@ -75,7 +74,7 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        empty_until: No record arrived from `read_since` (None: the shard's beginning) until this time. At `TRIM_HORIZON`, see `read_until`.
+        read_since: At `TRIM_HORIZON`, the arrival time of the oldest records that `read_until` covers; None for the shard's beginning.
     """
 
     key: str
@@ -101,7 +100,6 @@ class Lease:
     written: float | None = field(default=None, compare=False)
     also: tuple[tuple[str, str], ...] = ()
     ours: bool = field(default=True, compare=False)
-    empty_until: float | None = None
     read_since: float | None = None
 
     @classmethod
@@ -190,16 +188,10 @@ class Lease:
         """Return `read_until` if it is certainly a low watermark of `position`, else None."""
         at = self.position
         if at is None or position == TRIM_HORIZON != at:
-            return self.empty_until if position == TRIM_HORIZON else None
+            return None
         # A start time in the row proves nothing about a sequence number, and vice versa: another query may have started much later.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
-
-    @property
-    def empty_since(self) -> float | None:
-        """`read_until_at(TRIM_HORIZON)` covers records that arrived after this time. Earlier records may have been trimmed unread."""
-        tolerated = 0.0 if self.position == TRIM_HORIZON else TOLERATED_SECONDS
-        return None if self.read_since is None else self.read_since + tolerated
 
     @property
     def hash_range(self) -> tuple[int, int] | None:
@@ -221,15 +213,12 @@ class Lease:
 
     def to_item(self) -> Item:
         at, until, written = self.checkpoint, self.read_until, self.written
-        # Write 0 for the shard's beginning: `emptyUntil` without `readSince` is outdated, since older versions only remove `readSince`.
-        since = 0.0 if self.read_since is None and self.empty_until is not None else self.read_since
         numbers = {
             "leaseCounter": self.counter,
             "epoch": self.epoch or None,
             "checkpointTimestamp": at.value if at is not None and at.kind is PositionKind.AT_TIMESTAMP else None,
             "readUntil": None if until is None else round(until * 1000),
-            "emptyUntil": None if self.empty_until is None else round(self.empty_until * 1000),
-            "readSince": None if since is None else round(since * 1000),
+            "readSince": None if self.read_since is None else round(self.read_since * 1000),
             "writtenAt": None if written is None else round(written * 1000),
         }
         texts = {name: getattr(self, each) for each, name in _TEXTS.items()} | dict(self.also)
@@ -262,7 +251,6 @@ class Lease:
             return None
         named: dict[str, Any] = {each: attributes.read(item, name, "S", None) for each, name in _TEXTS.items()}
         named |= {each: frozenset(attributes.read(item, name, "SS", ())) for each, name in _SETS.items()}
-        since = attributes.seconds(item, "readSince")
         return cls(
             key=attributes.read(item, "leaseKey", "S"),
             counter=attributes.number(item, "leaseCounter"),
@@ -274,8 +262,7 @@ class Lease:
             written=attributes.seconds(item, "writtenAt"),
             ours=not _OURS.isdisjoint(item),
             read_until=attributes.seconds(item, "readUntil"),
-            empty_until=None if since is None else attributes.seconds(item, "emptyUntil"),
-            read_since=since or None,
+            read_since=attributes.seconds(item, "readSince") or None,
             continuation=attributes.read_continuation(item),
             stream=attributes.read_stream(item),
             lag=read_lag(item),

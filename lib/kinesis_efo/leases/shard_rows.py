@@ -117,9 +117,7 @@ class ShardRow:
                 since = horizon if since is None and known is None else since
             elif (known or 0.0) < horizon:
                 since = horizon
-        until = changed.read_until if until is None else until
-        empty = None if changed.position == TRIM_HORIZON else known if empty is None else empty
-        return replace(changed, read_until=until, empty_until=empty, read_since=since)
+        return replace(changed, read_until=changed.read_until if until is None else until, read_since=since)
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
         """Whether the row's `read_until` is outdated by `seconds` or more."""

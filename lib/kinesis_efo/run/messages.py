@@ -95,6 +95,7 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     mark: Mark | None
     horizons: dict[str, float] = {}
     created: dict[str, int] = {}
+    until: list[tuple[ShardKey, float]] = []
 
 
 class UnknownOffset(Exception):
@@ -148,7 +149,7 @@ class OffsetsOfLink:
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
         since = None if base is None else self._received
-        facts = dict(offset.horizons), dict(offset.created)
+        facts = dict(offset.horizons), dict(offset.created), list(offset.until.items())
         diff.append(_OffsetChanges(number, since, moved, left, lasts, offset.mark, *facts))
         return number
 
@@ -161,7 +162,9 @@ class OffsetsOfLink:
             for key in diff.left:
                 del positions[key]
         positions.update(diff.moved)
-        self._store(diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created))
+        self._store(
+            diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created, dict(diff.until))
+        )
 
     def _decode_number(self, _kind: type[Any], number: Any) -> Offset:
         if (offset := self._offsets.get(number)) is None:

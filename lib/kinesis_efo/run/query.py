@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from kinesis_efo.clock import within
-from kinesis_efo.decisions.losses import Facts, time_of
+from kinesis_efo.decisions.losses import Facts, time_of, with_proof
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
@@ -111,6 +111,15 @@ class Query:
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
+
+    def is_at(self, key: ShardKey, position: Position) -> bool:
+        """Whether the query has finished everything up to this position of a shard, or whether its position is unknown."""
+        return self.progress.finished is None or self.progress.finished.get(key, TRIM_HORIZON) == position
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
+        """Return the low watermark of a position from the query's offset, in epoch seconds; None if the offset lacks it."""
+        offset = self.progress.finished
+        return None if offset is None or offset.get(key) != position else offset.until.get(key)
 
     def has_planned(self, key: ShardKey) -> bool:
         """Whether a planned but unfinished micro-batch of the query begins at a shard's trim horizon."""
@@ -255,6 +264,7 @@ class Query:
         """Return what is known about a position, to detect whether records after it were lost. Includes this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
+        known = with_proof(known, position, self.read_until(key, position))
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
 
     async def _check(self, checking: Awaitable[T]) -> T:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.ending import Ending
+from kinesis_efo.decisions.losses import time_of
 from kinesis_efo.decisions.planning import NO_LIMIT, PollReply, may_wait
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
 """Seconds between two checks whether a query with an end has reached it. An event without records may show this."""
+_PROVEN_PART: Final = 1 / 24
+"""Offsets store the low watermark of an idle shard if it is newer than the stored one by this part of the minimum retention."""
+_FIRST_PROOF_SECONDS: Final = 60.0
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
@@ -141,6 +145,8 @@ class QueryPlanner:
         self._rows_are_good = False
         self._alone = False
         self._planned_at = -inf
+        self._prove_interval = run.limits.shortest_retention * _PROVEN_PART
+        self._proven_at = now() - self._prove_interval + _FIRST_PROOF_SECONDS
 
     async def answer(self, call: Call[Any]) -> Any:
         """Execute a call and return its result. Raises KinesisEfoError if the run or the query has failed."""
@@ -228,7 +234,7 @@ class QueryPlanner:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
             # Include the start of added streams. They are not read in this micro-batch, but when the query is started again.
-            end = position.moved_to({**ending.single_batch_end(position), **added}, tips.lasts, self._mark, added)
+            end = self._proven(position, {**ending.single_batch_end(position), **added}, tips.lasts, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
         if ending.wanted:
@@ -263,7 +269,15 @@ class QueryPlanner:
             # Process the positions of idle shards even now, since a poll returns each such position only once.
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
-        if (end := self._advance.to(position, reply, self._mark)) is not None:
+        end = self._advance.to(position, reply, self._mark)
+        now, after = self._run.clock.monotonic(), end or position
+        if ending.reached(after) or now - self._proven_at >= self._prove_interval:
+            self._proven_at = now
+            proven = self._proven(position, after, after.lasts)
+            if end is None and proven is not position:
+                return self._step(proven, behind=behind)
+            end = end and proven
+        if end is not None:
             # A micro-batch that only stores positions of idle shards does not restart the wait for more records.
             self._planned_at = self._run.clock.monotonic() if self._advance.sizes else self._planned_at
             size = sum(self._advance.sizes.values()), self._advance.data
@@ -336,6 +350,25 @@ class QueryPlanner:
         ending = self._ending.state() if self._ending.changed else None
         total, data = size or (None, None)
         return Step(end, again, total, data, list(behind), plan, ending)
+
+    def _proven(
+        self,
+        position: Offset,
+        after: Mapping[ShardKey, Position],
+        lasts: Mapping[ShardKey, int],
+        added: Offset | None = None,
+    ) -> Offset:
+        """Return the end offset of a micro-batch, with the low watermarks of idle shards that have not been stored for long.
+
+        Without them, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
+        """
+        until = {}
+        for key, at in after.items():
+            time = None if at.is_end else self._run.run.read_until(key, at)
+            known = max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0)
+            if time is not None and time - known >= self._prove_interval:
+                until[key] = time
+        return position.moved_to(after, lasts, self._mark, added, until)
 
     async def _has_leases(self, at_most: float) -> bool:
         """Wait at most `at_most` seconds for the query's leases. Once they were acquired, every later call returns True immediately."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import START_SECONDS, Facts
+from kinesis_efo.decisions.losses import START_SECONDS, Facts, with_proof
 from kinesis_efo.decisions.progress import lease_positions
 from kinesis_efo.errors import AccessRefusedError, FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of, in_background
@@ -119,7 +119,7 @@ class Run(LeaseListener):
             streams.identity,
             checkpoint_rate,
             clock,
-            read_until=self._read_until,
+            read_until=self.read_until,
             horizon=self._horizon,
             failure=self.failure,
             fetcher=self.fetcher_of,
@@ -267,15 +267,23 @@ class Run(LeaseListener):
             else:
                 self._checkpoints.update(key, position, records.get(key))
 
-    def _read_until(self, key: ShardKey, position: Position) -> float | None:
+    def _proof(self, key: ShardKey, position: Position) -> float | None:
+        """Return the low watermark (epoch seconds) in the offsets of all queries at a position; None if an offset lacks it."""
+        proofs = [each.read_until(key, position) for each in self.queries if each.is_at(key, position)]
+        return None if not proofs or None in proofs else min(each for each in proofs if each is not None)
+
+    def read_until(self, key: ShardKey, position: Position) -> float | None:
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
             # Unread records may have been trimmed before `since`: the lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
-            if begun is None and not self.queries:
-                begun = self._checkpoints.horizon(key)  # no query is left: use the horizon in its row
-            idle = idle if (stored or 0.0) >= since or (begun is not None and since <= begun + START_SECONDS) else None
+            idle = (
+                idle
+                if max(stored or 0.0, self._proof(key, position) or 0.0) >= since
+                or (begun is not None and since <= begun + START_SECONDS)
+                else None
+            )
         found = max((each for each in (row, idle) if each is not None), default=None)
         # Subtract the time for which an event may have waited in the socket while the buffer was full.
         return None if found is None else found - KINESIS_LIMITS.full
@@ -379,13 +387,14 @@ class Run(LeaseListener):
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
         begins = position == TRIM_HORIZON
-        return Facts(
+        known = Facts(
             self._checkpoints.read_until(shard, position),
             self._horizon(shard) if begins else None,
             self._accepted(shard),
             self._checkpoints.read_since(shard) if begins else None,
             begins and any(query.has_planned(shard) for query in self.queries),
         )
+        return with_proof(known, position, self._proof(shard, position))
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Handle a buffer's error: fail the run (shared buffer) or a query (separate buffer), or stop using GetRecords if it is denied."""

@@ -103,6 +103,7 @@ class WholeRun:
         self.clock: Final[Clock] = clock
         self.end_report: Callable[[], None] = lambda: None  # Reports the last metrics
         self._setup = setup
+        self.limits: Final = setup.limits
         self._table = table
         self._keys = LeaseKeys(manifest.stream_names)
         self._streams = RunStreams(manifest, open_stream)

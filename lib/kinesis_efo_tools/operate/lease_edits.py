@@ -58,7 +58,6 @@ def moved(row: Lease, position: Position) -> Lease:
         children=row.children if position.is_end else frozenset(),
         read_until=None,
         read_since=None,
-        empty_until=None,
         stream=None,
     )
 

@@ -9,7 +9,7 @@ import msgspec
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.losses import Facts, written_at
+from kinesis_efo.decisions.losses import Facts, with_proof, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.faults import LossErrors
 from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
@@ -111,7 +111,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
             "stream has",
         )
     if end.begin is not None:
-        await _check_losses(stream, positions, planned, rows, end.begin.horizons.get(name))
+        await _check_losses(stream, positions, planned, rows, end.begin)
     # If the checkpoint has no mark, only the rows can show that it is outdated, although other queries move the rows, too.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
@@ -134,14 +134,16 @@ async def _check_losses(
     positions: Mapping[str, Position],
     ends: Mapping[str, Position],
     rows: Mapping[str, Lease],
-    horizon: float | None,
+    begin: Offset,
 ) -> None:
     """Check for lost records as the query's next start does. Raises CheckFailed; its fix is an 'acceptDataLoss' value for all losses."""
 
     def known(shard: str, position: Position) -> Facts:
-        if (row := rows.get(shard)) is None:
-            return Facts(horizon=horizon)
-        return Facts(row.read_until_at(position), horizon, read_since=row.empty_since)
+        known = Facts(horizon=begin.horizons.get(stream.ref.name))
+        if (row := rows.get(shard)) is not None:
+            known = msgspec.structs.replace(known, read_until=row.read_until_at(position), read_since=row.read_since)
+        key = ShardKey(stream.ref.name, shard)
+        return with_proof(known, position, begin.until.get(key) if begin.get(key) == position else None)
 
     losses = LossErrors()
     with losses.collect():

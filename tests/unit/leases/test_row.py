@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.decisions.losses import TOLERATED_SECONDS
 from kinesis_efo.leases.attributes import CheckpointMark
 from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.lag import Lag
@@ -47,7 +46,6 @@ leases = st.builds(
     endpoint=st.none() | texts,
     fetcher=st.none() | texts,
     read_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
-    empty_until=st.none() | st.integers(0, 10**13).map(lambda milliseconds: milliseconds / 1000),
     read_since=st.none() | st.integers(1, 10**13).map(lambda milliseconds: milliseconds / 1000),
     lag=st.none()
     | st.tuples(counts, counts).map(lambda fields: Lag(*fields))
@@ -77,21 +75,6 @@ def test_row_survives_the_table(lease: Lease) -> None:
     assert Lease.from_item(lease.to_item()) == lease
 
 
-def test_emptiness_from_which_an_older_version_removed_the_start_is_no_proof() -> None:
-    row = Lease("s:p", checkpoint=Position.after(7), empty_until=2_000.0)
-    item = row.to_item()
-    assert Lease.from_item(item) == row
-    del item["readSince"]
-    assert (left := Lease.from_item(item)) is not None
-    assert left.empty_until is None
-
-
-def test_row_that_moved_on_hides_no_tolerated_loss() -> None:
-    row = Lease("s:p", read_since=1_000.0)
-    assert row.empty_since == 1_000.0
-    assert replace(row, checkpoint=SHARD_END).empty_since == 1_000.0 + TOLERATED_SECONDS
-
-
 def test_names_and_types_are_kcls() -> None:
     lease = Lease(
         "shardId-1",
@@ -109,7 +92,6 @@ def test_names_and_types_are_kcls() -> None:
         1700000000.123,
         51,
         StreamIdentity("arn:orders", 1_600_000_000),
-        empty_until=1700000060.0,
         read_since=1700000000.0,
     )
     assert lease.to_item() == {
@@ -126,7 +108,6 @@ def test_names_and_types_are_kcls() -> None:
         "epoch": {"N": "3"},
         "endpoint": {"S": "grpc://x"},
         "readUntil": {"N": "1700000000123"},
-        "emptyUntil": {"N": "1700000060000"},
         "readSince": {"N": "1700000000000"},
         "continuation": {"S": "51"},
         "streamArn": {"S": "arn:orders"},

@@ -28,7 +28,6 @@ def rows(draw: st.DrawFn, prefix: str = "") -> dict[str, Lease]:
             checkpoint=draw(st.none() | POSITIONS),
             sub=draw(st.sampled_from([0, 0, 3])),
             read_until=draw(st.sampled_from([None, 1_700_000_000.0])),
-            empty_until=draw(st.sampled_from([None, 1_700_000_000.0])),
         )
         for shard in draw(st.sets(st.sampled_from(SHARDS)))
     }
@@ -60,7 +59,7 @@ def test_moves_end_at_the_position_and_are_planned_once(present: dict[str, Lease
     assert all((row.checkpoint, row.sub, row.owner) == (position, 0, None) for row in after.values())
     # A row that was moved does not claim any more what was read before.
     untouched = {key for key, row in present.items() if (row.checkpoint, row.sub, row.owner) == (position, 0, None)}
-    assert all(row.read_until is row.empty_until is None for key, row in after.items() if key not in untouched)
+    assert all(row.read_until is None for key, row in after.items() if key not in untouched)
     assert moves(after.values(), position) == []
 
 

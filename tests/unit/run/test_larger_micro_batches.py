@@ -15,6 +15,7 @@ from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.work import RowKey
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.run.access import Next
@@ -117,7 +118,7 @@ class Run:
     """What a `QueryPlanner` asks of its run."""
 
     def __init__(self) -> None:
-        self.clock = LoopClock()
+        self.clock, self.limits = LoopClock(), KINESIS_LIMITS
 
     async def placed(self, ranges: Sequence[Any], at_most: float, query: str) -> list[None]:
         return [None] * len(ranges)

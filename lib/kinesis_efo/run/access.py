@@ -34,9 +34,9 @@ class Begin(Call[Offset | None], frozen=True):
     # The last offset in Spark's log when the query started; None if the query is new, or once `Next` has returned a result
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
-    kept: Offset | None = None  # Tasks may still read from this offset on; None before the first `Next` or `Plan`
+    kept: Offset | None = None  # Tasks may still read records after this offset; None before the first `Next` or `Plan`
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
-    ending: EndingState | None = None  # The state of the query's `Ending` in the previous run
+    ending: EndingState | None = None  # The `Ending` state of the previous run: where the query ends, if found
 
 
 class TaskRange(NamedTuple):
@@ -71,12 +71,12 @@ class Step(msgspec.Struct, frozen=True):
     """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run is still waiting for a lease or records, or searching for the end
+    again: bool = False  # Call again: the run is still waiting for a lease or records, or searching for the query's end
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)
     plan: BatchPlan | None = None  # The reply that `Plan` would return; None if some shards have no fetcher yet
-    ending: EndingState | None = None  # The state of the query's `Ending`, if changed
+    ending: EndingState | None = None  # The new `Ending` state (where the query ends), if it has changed
 
 
 class Next(Call[Step], frozen=True):
@@ -84,13 +84,13 @@ class Next(Call[Step], frozen=True):
 
     position: Offset  # Everything up to this offset is processed
     wait: float
-    hurry: bool = False  # Do not wait: another source of the query has rows. Ignored if the query has an end
+    hurry: bool = False  # Do not wait: another source of the query has rows. Ignored once the query's end is found
     once: bool = False  # Trigger.Once: read up to the tips of all shards
     available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips as of its first `Next` call
 
 
 class Plan(Call[BatchPlan], frozen=True):
-    """Request the fetchers for a micro-batch in Spark's log. Waits at most `wait` seconds until all its shards are assigned.
+    """Request the fetchers for a micro-batch in Spark's log. Waits up to `wait` seconds for all its shards to be assigned.
 
     While shards are unassigned, do not start tasks but call again: the tasks could occupy the cores that fetchers need. `first` is set for
     the first micro-batch after the query's start, which an earlier run may have planned long ago.

@@ -61,10 +61,8 @@ class Assignments:
         self._rates = Rates(clock.monotonic())
         self._shared: frozenset[ShardKey] = frozenset()
 
-    # -- shards to read
-
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Send the current `Order` of each of these shards to its fetcher."""
+        """Send the current `Order` for each of these shards (which events to buffer) to the shard's fetcher."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -72,15 +70,13 @@ class Assignments:
                 member.changed.notify()
 
     async def wait_closed(self, shards: Collection[ShardKey]) -> None:
-        """Wait at most 10 seconds until no fetcher has a subscription to any of these shards."""
+        """Wait up to 10 seconds for the fetchers to close their subscriptions to these shards."""
         give_up_at = self._clock.monotonic() + _WITHDRAW_SECONDS
         while self.members.closing & set(shards) and self._clock.monotonic() < give_up_at:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
 
-    # -- fetchers' calls
-
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work once its shards or orders have changed, or after `request.wait` seconds."""
+        """Reply to a fetcher's request for work once its shards or an `Order` for them have changed, or after `request.wait` seconds."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(
@@ -167,8 +163,6 @@ class Assignments:
         """Return the address of a shard's fetcher; None if the shard is not assigned."""
         member = self.members.owner(key)
         return member.request.address if member is not None else None
-
-    # -- changes
 
     def distribute(self) -> None:
         """Distribute the shards over the fetchers, so that all receive about the same number of bytes per second."""

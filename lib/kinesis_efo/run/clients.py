@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""For this many seconds after a query has left this run, or has moved to it from a dead run, the driver's reports with an unknown Spark run
-id are ignored: they may be about a query with a copy of the same checkpoint that has left, or that has not moved yet."""
+"""Seconds for which the driver's reports with an unknown Spark run id are ignored, after a query has left this run, or has moved to it from
+a dead run. Such a report may be about another query with a copy of the same checkpoint, which has just left or has not moved yet."""
 
 
 class _Client:
@@ -87,7 +87,7 @@ class Clients:
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._past: set[str] = set()  # Spark's run ids of queries that have left the run
-        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query last left; see `_LATE_SECONDS`
+        self._left_at: dict[str | None, float] = {}  # When a query last left or moved here, by checkpoint
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -119,7 +119,10 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering clients. Their queries stay in the run, so that the last checkpoints do not pass the slowest query's position."""
+        """Stop answering clients.
+
+        Their queries stay in the run, so that the last update of the lease rows does not move past the slowest query's position.
+        """
         self._closed = True
         tasks = [
             self._watching,
@@ -130,7 +133,7 @@ class Clients:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    # -- joining and leaving
+    # -- joining and leaving the run
 
     async def _join(self, request: Join) -> JoinReply:
         # A reader that did not receive the reply to `Join` sends it again. Drop the client of its first `Join`, which would never leave.
@@ -206,7 +209,7 @@ class Clients:
             client.spark_run = run
         return known == [client]
 
-    # -- calls
+    # -- calls of joined clients
 
     async def _answer(self, request: QueryCall) -> CallReply:
         client = self._clients.get(request.client)
@@ -234,7 +237,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
-            # Change the type, because a client takes a `FetcherUnreachableError` to mean that the run does not answer.
+            # Change the type: for a client, a `FetcherUnreachableError` means that the run does not answer.
             raise FetcherError(str(error)) from error
 
     def _drain_log(self) -> list[str]:

@@ -64,7 +64,7 @@ class GapWatch:
             )
 
     def _grows(self, now: float) -> bool:
-        # Compare the smallest gap in each third of `GROWS_SECONDS`, because each micro-batch changes the gap by minutes.
+        # Compare the smallest gap in each third of `GROWS_SECONDS`, because a single micro-batch can change the gap by minutes.
         thirds: list[list[float]] = [[], [], []]
         for at, gap in self._gaps:
             thirds[min(2, int(3 * max(0.0, now - at) / GROWS_SECONDS))].append(gap)

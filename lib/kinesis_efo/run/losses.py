@@ -44,8 +44,8 @@ class Losses:
         later positions do not reveal the loss.
 
         Args:
-            rows: Whether the lease rows were read, which may show that an idle shard was read further than `offset`. Until then, new
-                shards are checked only if they start at `TRIM_HORIZON`.
+            rows: Whether the lease rows were read: they may show that an idle shard was read further than `offset`. Without them, only
+                new shards that start at `TRIM_HORIZON` are checked.
 
         Raises:
             DataLossError: Data was lost, and the loss is fatal.
@@ -63,7 +63,8 @@ class Losses:
 
         async def check_all(losses: LossErrors) -> None:
             await self._check_shards(offset, losses)
-            # Check all positions once, then only new shards: a buffer shared with another query may already have skipped lost records.
+            # Reading does not reveal every loss: a buffer shared with another query may already have skipped the lost records.
+            # So check all positions once, and later only new shards.
             added = offset.keys() - self._checked
             new = {key: at for key, at in offset.items() if whole or (key in added and (rows or at == TRIM_HORIZON))}
             await self._check(new, losses)
@@ -75,9 +76,9 @@ class Losses:
         return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Look for lost parents of shards that can start once everything up to `reached` is read. Raises the errors of `check`.
+        """Check the parents of shards that can start once everything up to `reached` is read: they may have been trimmed unread.
 
-        Returns False if the check failed with a transient error.
+        Returns False if the check failed with a transient error. Raises the errors of `check`.
         """
         return await self._report(partial(self._check_shards, reached))
 

@@ -52,7 +52,7 @@ class MicroBatchPlanner:
         self._news = Signal()
 
     def touch(self, shards: Iterable[ShardKey]) -> None:
-        """Make the next poll check these shards, because their buffers may have changed."""
+        """Called when the buffers of these shards may have changed: the next poll checks them."""
         self._fresh.update(shards)
 
     def finish(self, shards: frozenset[ShardKey]) -> None:
@@ -97,7 +97,7 @@ class MicroBatchPlanner:
                 return shards
 
     async def until_tip(self, at_most: float) -> None:
-        """Wait at most `at_most` seconds until a shard that is at its tip receives records."""
+        """Wait up to `at_most` seconds for records in a shard that the query has read to the tip."""
         give_up_at = self._clock.monotonic() + at_most
         seen: set[ShardKey] = set()
         try:
@@ -177,7 +177,7 @@ class MicroBatchPlanner:
         max_records: int,
         horizon: float | None,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch with at most `max_data` bytes of data, if possible: lower the limit of buffered bytes until the data fits."""
+        """Plan a micro-batch with at most `max_data` bytes of data, if possible. Lowers the limit of buffered bytes until the data fits."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
@@ -194,13 +194,13 @@ class MicroBatchPlanner:
                 size = sum(each.bytes for each in portions.values())
             # Buffered payloads are base64, which is longer than the data. So estimate the data only if the buffered bytes exceed its limit.
             data = 0 if size <= max_data else sum(map(_data, portions.values()))
-            # A plan that exceeds `max_bytes` cannot be smaller, because a micro-batch has at least one event with records.
+            # If the plan exceeds `max_bytes`, a smaller one is impossible: a micro-batch has at least one event with records.
             if data <= max_data or size > max_bytes:
                 return portions
             max_bytes = size * max_data // data
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a portion. Counts at least one byte per record, since long partition keys make the estimate too low."""
+    """Estimate the bytes of data in a shard's planned events: at least one per record, as long partition keys make the estimate too low."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))

@@ -35,15 +35,15 @@ T = TypeVar("T")
 _LIST_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _TIP_SECONDS: Final = 60.0
-"""Within this time, an idle shard's subscription receives the events that prove where its tip is."""
+"""Seconds to wait until shared buffers have reached the tip. Even an idle shard sends events that prove this in that time."""
 
 _SENT_SECONDS: Final = 2.0
 """Assumed maximum delivery time: an event that is received this many seconds after a given time was sent after that time."""
 _CONFIRM_SECONDS: Final = 15.0
-"""Within this time, the events of an idle shard prove that it has been read to its tip."""
+"""Seconds to wait for events that confirm the end of a shared buffer as recent. Even an idle shard sends such events in that time."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""Queries at LATEST begin at the same record only if they start within this many seconds."""
+"""A query at LATEST begins up to this many seconds before its start, at the same record as queries that were started together with it."""
 
 
 class Query:
@@ -99,7 +99,7 @@ class Query:
         self._run.failure.raise_if_set()
         self._failure.raise_if_set()
 
-    # -- for the run
+    # -- called by the run
 
     @property
     def streams(self) -> Collection[str]:
@@ -107,7 +107,7 @@ class Query:
         return self._run.streams.streams if self._given_streams is None else self._given_streams
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) at which the query starts a shard; None if it starts elsewhere or is past the start."""
+        """Return the trim horizon (epoch seconds) from which the query reads a shard; None if it starts elsewhere or has read further."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
@@ -156,7 +156,7 @@ class Query:
         return with_totals(known, where, each=shards)
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Process the lease rows of a stream whose lease was acquired: they may show that the query's checkpoint was reset."""
+        """Process the lease rows of a stream whose lease was acquired: warn if they show that the query's checkpoint was reset."""
         self._resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
@@ -171,10 +171,10 @@ class Query:
         self._failure.stop()
         self._run.table.leave(self._rows)
 
-    # -- for the stream reader
+    # -- called by `QueryPlanner`
 
     def plan(self, end: Offset) -> None:
-        """Record the end of a planned micro-batch, which Spark may log; see `Progress.plan`."""
+        """Record the end of a planned micro-batch, which Spark may write to its log; see `Progress.plan`."""
         before = self.progress.reach
         self.progress.plan(end)
         if len(self._run.queries) > 1:
@@ -183,12 +183,12 @@ class Query:
     async def start_at_latest(self, offset: Offset) -> Offset:
         """Return the start of a new query at LATEST. Queries that are started together then begin at the same record.
 
-        A shard that other queries are reading at its tip starts at the end of their buffer, if events confirm within 15 seconds that this
-        end is at most a minute old. Every other shard starts at its position in `offset`, the current time.
+        If other queries are reading a shard at the tip, the new query starts it at the end of their shared buffer, provided that events
+        confirm within 15 seconds that this end is at most a minute old. Other shards start at the current time, as in `offset`.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
-        # Use the ends as of now, so that records arriving during the wait are read. Ignore an end that moves before it is confirmed.
+        # Use the buffers' ends as of now, so that records arriving during the wait are read. Drop an end that moves while unconfirmed.
         first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -210,7 +210,7 @@ class Query:
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
                 continue
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
-            # Use the time before listing the shards: the query must read records that arrived since then.
+            # `now` precedes the listing of the shards. Ignore a later end: the query must read all records that arrived after `now`.
             until = now.value / 1000 + 1
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
@@ -220,7 +220,7 @@ class Query:
         return tips
 
     async def wait_held(self, at_most: float) -> bool:
-        """Wait at most `at_most` seconds until this run owns the leases on the query's streams. Return whether it owns them.
+        """Wait up to `at_most` seconds for this run to acquire the leases on the query's streams. Return whether it owns them.
 
         Raises AlreadyRunningError if another run owns one of the leases.
         """
@@ -239,7 +239,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # The offset has unlisted shards. List the shards again, because the parents of unlisted shards would look unread.
+            # ListShards has not returned all shards of the offset yet. List them again: the parents of missing shards would seem unread.
             await self._run.streams.refresh(self.streams)
         if not await self._check(self._losses.check(offset, rows=self._has_rows)):
             await self._run.clock.sleep(min(1.0, at_most))
@@ -261,7 +261,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position, to detect whether records after it were lost. Includes this query's start and options."""
+        """Return the facts that show whether records after a position were lost: those of the run, and this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         known = with_proof(known, position, self.read_until(key, position))
@@ -275,7 +275,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that a query at `offset` can start. Caches an empty result until the offset or the list of shards changes."""
+        """Return the shards that the query can start at `offset`. Caches an empty result until the offset's shards or the list change."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -292,7 +292,7 @@ class Query:
         return starting
 
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
-        """Return the entries of `quiet` whose shards are apparently still at their tip."""
+        """Return the entries of `quiet` for shards in which the query is apparently still at the tip."""
         now = self._run.clock.monotonic()
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
@@ -316,7 +316,10 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the shards for which the run writes lease rows, if the offset's shards have changed or an unlisted shard was listed."""
+        """Update the shards for which the run writes lease rows, if necessary.
+
+        This is the case if the offset has different shards than before, or if ListShards has now returned one that was missing.
+        """
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -356,18 +359,18 @@ class Query:
             self._move_rows(offset, {**offset})
 
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position], left: Collection[ShardKey] = ()) -> None:
-        """Update the buffers of the shards that have moved or left, and move the lease rows of the moved shards."""
+        """Update the buffers of the shards that have moved or left the offset, and move the lease rows of the moved shards."""
         if self._shards is None:
             # Usually, the last poll has called `_follow`, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
-        # In the first call, use the sequence numbers in the offset: perhaps only an earlier run has buffered the last micro-batch.
+        # In the first call, also use the sequence numbers in the offset: only an earlier run may have buffered the last micro-batch.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True
 
     def _count(self, offset: Offset) -> None:
-        """Add the planned records and bytes up to `offset` to the totals, because they are processed now."""
+        """Called when everything up to `offset` is processed: add the planned records and bytes up to there to the totals."""
         for each in self._uncounted:
             # A shard that has left the offset was read to its end, so its planned records count as processed.
             if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
@@ -386,22 +389,22 @@ class Query:
     ) -> None:
         """Begin the first micro-batch after the query's start, and look for lost data in its `ranges`.
 
-        `repeated`: the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream was created again since then.
+        `repeated`: the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been deleted and re-created.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # Wait for the leases and thus the lease rows: a row may show that an idle shard was read further, so that nothing is lost.
+        # Wait for the leases, with which the lease rows are read: a row may show that an idle shard was read further than `ranges`.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
-            # Wait until the check succeeds: a buffer shared with another query may already have skipped lost records unnoticed.
+            # Wait until the check succeeds: reading does not reveal the loss of records that a shared buffer has already skipped.
             await self._run.clock.sleep(_LIST_SECONDS)
             self._raise_if_failed()
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """Return the hash ranges of the shards in which tasks may drop aggregated records of other shards; see `Strictness`."""
+        """Return the hash key range of each shard in which tasks may drop aggregated records of other shards; see `Strictness`."""
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 
@@ -414,7 +417,7 @@ class Query:
         self._resumption.mark_new(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
-        """Warn if the checkpoint's last `offset` is behind the lease table. Raises StreamReplacedError if a stream was created again."""
+        """Warn if the checkpoint's last `offset` is behind the lease table. Raises StreamReplacedError if a stream was re-created."""
         self._check_created(offset)
         self._resumption.resume(offset)
 
@@ -422,13 +425,13 @@ class Query:
         for name, created in offset.created.items():
             self._run.streams.stream(name).check_created(created)
 
-    # -- where a query ends
+    # -- search for the positions at which the query ends
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Yield the tips of the shards whose shared buffers reach the tip within a minute. Close the other shards' buffers in this context.
+        """Yield the tips of those shards whose shared buffers reach the tip within a minute. In this context, the other buffers are closed.
 
-        The caller can then subscribe to the other shards: two subscriptions to a shard would keep disconnecting each other.
+        The caller can then subscribe to the other shards: two subscriptions to one shard would keep disconnecting each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -439,7 +442,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # These buffers belong to other queries: this query pauses during the search for its end.
+        # These buffers are filled for other queries, because this query pauses during the search for its end.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -475,7 +478,7 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # If the end is a few seconds in the future, list the shards only then, because a shard may be split before the end.
+        # `endingPosition` may be some seconds in the future. Wait for it before listing the shards, as one may be split until then.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(self.streams)
         while True:
@@ -488,10 +491,10 @@ class Query:
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(self.streams)
                 continue
-            # Wait for the leases: subscribing without a lease would end the subscription of the run that owns it.
+            # Wait for the leases: subscribing without a lease would disconnect the run that owns the lease.
             await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
-            # If an ended shard has newly listed children, repeat with them: they can have records before the query's end.
+            # If listing reveals new children of ended shards, search again: the children can have records before the query's end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}
             children = await self._run.streams.list_children(ended)
             if children <= ends.listed | offset.keys():
@@ -502,7 +505,7 @@ class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
     The lease rows of a stream are read when its lease is acquired. `continued`, shared by all queries of the run, contains the streams for
-    which a new query does not warn: a query of the run continues from the stream's lease rows, or the warning was already logged.
+    which a new query does not warn: another query of the run continues reading the stream, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -529,7 +532,7 @@ class Resumption:
             self._continued |= set(streams)
 
     def processed(self, offset: Offset) -> None:
-        """Warn if the query is new, its streams have lease rows, and no query of the run continues from these rows.
+        """Warn if the query is new, its streams have lease rows of earlier queries, and no query of the run continues reading the streams.
 
         Called after the query's first micro-batch: by then, queries that were started at the same time have joined the run.
         """
@@ -552,7 +555,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # The mark of an offset gives the same result for each stream, so warn once per checkpoint. Without a mark, warn once per stream.
+        # An offset with a mark is compared by the mark, with the same result for each stream: then warn only once per checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

@@ -29,7 +29,7 @@ SuspendOthers = Callable[[Collection[ShardKey]], AbstractAsyncContextManager[Map
 
 
 class EndPositions(NamedTuple):
-    """The positions at which a query ends, for each shard that it may reach."""
+    """The positions at which a query ends, for each shard that it may read."""
 
     ends: Mapping[ShardKey, Position]  # `endingPosition`, or the shard's tip if the tip is earlier
     lasts: Mapping[ShardKey, int] = {}  # The sequence number of the last record up to the end, if known
@@ -44,9 +44,9 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 
 
 class Ends:
-    """Finds where a query that is at `offset` ends, as of the time when this object is created. List the shards of `streams` just before.
+    """Finds where a query at `offset` ends, as of the creation of this object. The shards of `streams` must have been listed just before.
 
-    Attribute `listed` has the shards that the query may reach; `gone` has the shards of `offset` that were trimmed. Raises
+    Attribute `listed` has the shards that the query may read; `gone` has the shards of `offset` that were trimmed. Raises
     ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
     """
 
@@ -144,7 +144,7 @@ class Ends:
         return self._times.get(key) or self._bounds.of(key.stream)
 
     def _inherit(self, key: ShardKey, parents: Iterable[str]) -> None:
-        """Set the end time of a shard from `endingPosition` or from its parents, for which this method was called before."""
+        """Set a shard's end time, from `endingPosition` or from the end times of its parents. Call this for the parents first."""
         named = self._bounds.shards.get(key)
         inherited = [self._times.get(ShardKey(key.stream, parent)) for parent in parents] if named is None else [named]
         times = [each for each in inherited if each is not None and each.kind is PositionKind.AT_TIMESTAMP]
@@ -152,7 +152,7 @@ class Ends:
             self._times[key] = min(times, key=lambda time: time.value)
 
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
-        """Return `bound`, or `begin` if it is a later time. Ending before `begin` would make the next run read the records in between."""
+        """Return the later of `bound` and `begin`, if `begin` is a time, so that the next run does not read the records between them."""
         written = time_of(key.shard, bound, self._clock.time())
         start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
         return begin if written is not None and written + 1 <= start else bound  # `written` is in whole seconds
@@ -165,7 +165,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return where a shard ends if the query ends at `time`, without calling Kinesis; None if the shard may have been open then."""
+        """Return where a query that ends at `time` ends in a shard, without calling Kinesis; None if the shard may have been open then."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -176,7 +176,7 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Return the end of each shard that the query reads (None if not found yet). Children of unfinished parents are not read."""
+        """Return the end of each shard that the query reads (None if not found yet). It reads children only of parents that it finishes."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # shard ids increase, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

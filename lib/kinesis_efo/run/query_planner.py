@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""Seconds between two checks whether a query with an end has reached it. An event without records may show this."""
+"""Seconds between two checks whether a query with an end has reached it. The checks are frequent because events without records can show
+this, but do not wake a waiting poll."""
 _PROVEN_PART: Final = 1 / 24
 """Offsets store the low watermark of an idle shard if it is newer than the stored one by this part of the minimum retention."""
 _FIRST_PROOF_SECONDS: Final = 60.0
@@ -48,7 +49,7 @@ class Advance:
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}  # The buffered bytes of the planned micro-batch, by shard
         self.data = 0  # The estimated bytes of data in the planned micro-batch
-        self.quiet: Final[dict[ShardKey, float]] = {}  # When each shard apparently reached its tip, monotonic seconds
+        self.quiet: Final[dict[ShardKey, float]] = {}  # When each tip was apparently reached, monotonic seconds
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
@@ -114,7 +115,7 @@ class Advance:
         return position.moved_to(after, lasts, mark)
 
     def ranges(self, position: Offset, end: Offset) -> list[ShardRange]:
-        """Return the micro-batch's ranges with records, in any order and without the sequence numbers of the last records."""
+        """Return the ranges of the micro-batch that have records, in any order. Their `last` is not set."""
         return [ShardRange(key, position[key], end[key]) for key in self.sizes if key not in self._empty]
 
     def has_records(self, wanted: ShardRange) -> bool:
@@ -196,7 +197,7 @@ class QueryPlanner:
             query.resume(call.resumed)
         # If the query has already begun, ignore `kept`: a call from another thread was faster, and `kept` is outdated.
         if call.kept is not None and query.progress.finished is None:
-            # Begin at `kept`, because tasks may already read from there, before the query's first `Next`.
+            # Begin at `kept` even before the query's first `Next`, because tasks may already be reading from there.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
@@ -215,7 +216,7 @@ class QueryPlanner:
             ending.available_now()
         if call.once:
             ending.once()
-        # Do not subscribe until the query's end positions are known: maybe they are already reached.
+        # Do not subscribe until the query's end positions are known: the query may have reached them already.
         self.query.pause(yes=ending.wanted)
         # Spark requests a micro-batch only after it has written the previous one to its commit log.
         self.query.begin(position)
@@ -266,7 +267,7 @@ class QueryPlanner:
         if len(self._behind) > 2 * len(position):
             self._behind = {key: millis for key, millis in self._behind.items() if key in position}
         if waits:
-            # Process the positions of idle shards even now, since a poll returns each such position only once.
+            # While waiting for more records, process the positions of idle shards: a poll returns each such position only once.
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
@@ -285,11 +286,11 @@ class QueryPlanner:
                 return self._step(size=size, behind=behind)
             plan = await self._served(self._advance.ranges(position, end), 0.0)
             return self._step(end, size=size, behind=behind, plan=plan if plan.all_served else None)
-        if not waits:  # otherwise, some shards have unplanned records and are not at their tips
-            # Check the shards again: without recent events, a shard may no longer be at its tip.
+        if not waits:  # otherwise, some shards have unplanned records, so they are not read to their tips
+            # Check the shards again: if there were no recent events, the query may no longer be at a shard's tip.
             quiet = {} if ending.targets is None else self.query.still_quiet(position, self._advance.quiet)
             if ending.end_quiet(position, quiet, self._run.clock.monotonic()):
-                self._left_at = None  # call `stop_reading` again: later records of these shards would use up the limits
+                self._left_at = None  # call `stop_reading` for these shards, too: their later records would use up the trigger's limits
         unfinished = ending.targets is not None and (reply.undecided or not ending.reached(position))
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
@@ -334,8 +335,6 @@ class QueryPlanner:
             hash_ranges = await self.query.hash_ranges([wanted.key for wanted in ranges])
         return BatchPlan(list(numbers), shards, list(hash_ranges.items()))
 
-    # -- helpers
-
     def _step(
         self,
         end: Offset | None = None,
@@ -376,7 +375,7 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of streams that the query's offset does not contain yet; empty if there are none. Chosen only once."""
+        """Return the start of streams that the query's offset does not contain yet; empty if there are none. It is chosen only once."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

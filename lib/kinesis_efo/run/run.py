@@ -172,7 +172,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # Release the leases without waiting for the queries: a query that is writing to its sink does not notice the failure.
+        # Release the leases without waiting for the queries: a query that is writing to its sink fails only afterwards.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -190,7 +190,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Send the `Order` of each of these buffers to its fetcher: with a call in this process, with messages to other processes."""
+        """Pass the `Order` for each buffer (which events to keep) to its fetcher: directly in this process, else in a message."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -207,7 +207,7 @@ class Run(LeaseListener):
         member = None if self.assignments is None else self.assignments.members.owner(key)
         return None if member is None else str(member)
 
-    # -- for the queries of the run
+    # -- called by the run's queries
 
     def join(self, query: Query) -> int:
         """Add a query to the run. Return the query's number."""
@@ -227,9 +227,9 @@ class Run(LeaseListener):
             self.follow()
 
     def follow(self) -> dict[ShardKey, LeaseInfo]:
-        """Write lease rows from now on for the shards that the queries currently read. Return the initial content of each row.
+        """From now on, write lease rows for the shards that the queries currently read. Return the initial content of each row.
 
-        Also called when an unlisted shard is listed, to complete its row.
+        Also called when ListShards first returns one of these shards, to complete its row.
         """
         positions: dict[ShardKey, Position] = {}
         for offset in self._finished:
@@ -276,7 +276,7 @@ class Run(LeaseListener):
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
-            # Unread records may have been trimmed before `since`: the lease row must not hide this loss from other queries.
+            # Records that arrived before `since` may have been trimmed unread. The lease row must not hide this loss from other queries.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
             idle = (
                 idle
@@ -288,7 +288,7 @@ class Run(LeaseListener):
         # Subtract the time for which an event may have waited in the socket while the buffer was full.
         return None if found is None else found - KINESIS_LIMITS.full
 
-    # -- for the run's lease
+    # -- called by the run's lease
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Start reading a stream whose lease was acquired."""
@@ -296,7 +296,7 @@ class Run(LeaseListener):
         self._rows[stream] = rows
         for query in self.queries:
             query.lease_taken(stream, rows)
-        # A run that is stopping must not read the stream: it stops fetching before it releases the lease.
+        # Do not start reading if the run is stopping: it stops fetching first, and then releases its leases.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it owns the lease", stream)
             self._update_orders(stream)
@@ -364,7 +364,7 @@ class Run(LeaseListener):
         queries = list(self.queries)
         return len(queries), sum(query.catches_up for query in queries)
 
-    # -- for the fetcher
+    # -- called by the fetcher
 
     def may_read(self, shard: ShardKey) -> bool:
         return self.failure.error is None and self.leases.is_held(shard.stream)

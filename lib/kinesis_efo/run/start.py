@@ -86,7 +86,10 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return the trim horizon at the application's start, for streams with shards at `TRIM_HORIZON`. Records trimmed later were lost."""
+    """Return, by stream, the trim horizon at which the application began. Leaves out streams without shards at `TRIM_HORIZON`.
+
+    Records trimmed since that time are lost.
+    """
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
         if positions.get(shard) == TRIM_HORIZON and lease.read_since is not None:
@@ -95,9 +98,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizon (epoch seconds) of streams that start there. Records trimmed later count as lost."""
+    """Return the current trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed from now on are lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams where the parent of such a shard was already read: records of the child that were trimmed before are lost, too.
+    # Leave out streams in which the parent of such a shard was already read: there, records of the shard trimmed before now are lost, too.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
@@ -143,12 +146,12 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
     """Wait until all shards at which the query starts are listed, then return its first offset.
 
-    Until a shard is listed, its ancestors are unknown: if a named shard is an ancestor, that shard must be read first.
+    Until a shard is listed, its ancestors are unknown. If `start` names one of them, the shard must wait until that ancestor is read.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        # A left-out shard may only be known from the last event of a parent. Then also wait until its other parent is listed.
+        # A left-out shard may be known only from a parent's last event, not from ListShards. Then wait for its other parent, too.
         parents = [parent for shard in found.left_out for parent in stream.lineage[shard].parents]
         new = stream.lineage.too_new([*found.offset, *parents]) or ([] if start.named else found.left_out)
         if not new or not (found.left_out or start.named):
@@ -193,7 +196,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # A shard is read from its beginning once its ancestors have ended, even if another query has moved its row further.
+        # Ignore these rows, which other queries may have moved further: the shards are read from their beginning, after their ancestors.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         left_out = set((await _beginning(streams[name], ReadBound(TRIM_HORIZON, rows, ()), clock)).left_out)

@@ -1,7 +1,7 @@
 """The table of a run's buffers: for each shard, a shared buffer, and a separate buffer per query that is catching up with GetRecords.
 
 The fetcher in the run's process updates the table with calls, other fetchers with messages. The table may be outdated: a fetcher that runs
-out of space may drop events before it reports this. Tasks that want these events repeat their requests.
+out of space may drop events before it reports this. Tasks that request these events then repeat their requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _NONE: Final[Mapping[Any, Any]] = {}
 _AGAIN_SECONDS: Final = 60.0
 _MANY_MOVES: Final = 10
 _LATELY_SECONDS: Final = 12.0
-"""A subscription to an idle shard receives at least two events within this many seconds."""
+"""Seconds without a report after which a buffer no longer counts as being at its shard's tip: in this time, even a subscription to an idle
+shard receives at least two events."""
 
 
 class ReportedIndex(EventIndex):
@@ -146,7 +147,7 @@ class Row:
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> BufferView:
-        """Return the buffer's state as an argument of `decide`."""
+        """Return a snapshot of the buffer's state, for `decide`."""
         behind = self.behind_now(now)
         earlier = self.index.lag_since(now - BELIEVED_SECONDS)
         return BufferView(
@@ -237,8 +238,6 @@ class Table:
         )
         self.update_orders(self._separate)
 
-    # -- queries
-
     def join(self, name: str, progress: Progress, max_skew: float | None, check: Callable[[], None]) -> QueryRows:
         """Add a query. See `MicroBatchPlanner` for `max_skew` and `check`."""
         query = self.queries[name] = QueryRows(self, name, progress, max_skew, check)
@@ -267,10 +266,8 @@ class Table:
         self._suspended -= {*shards}
         self.update_orders(shards)
 
-    # -- changes and reports of fetchers
-
     def touch(self, rows: Iterable[RowKey]) -> None:
-        """Schedule an update of the table, because the fetcher in this process has changed these buffers."""
+        """Called when the fetcher in this process has changed these buffers: schedules an update of the table."""
         self._touched.update(rows)
         if not self._check_scheduled:
             self._check_scheduled = True
@@ -322,27 +319,25 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Update the orders of shards with new reports, and make queries check these shards. `wakes`: also wake waiting polls."""
+        """Update the `Order` for each shard with a new report, and make queries check these shards. `wakes`: also wake waiting polls."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
             if wakes:
                 query.planner.wake()
 
-    # -- decisions
-
     def tick(self) -> None:
-        """Update orders that depend on the time. Called once a second."""
+        """Update each `Order` that depends on the time. Called once a second."""
         self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
         self.update_orders(list(self._watched))
 
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Positions = _NONE, finished: Positions = _NONE
     ) -> dict[ShardKey, LastRecord]:
-        """Decide where the buffers of some shards start, and from where they retain events. Send changed orders to the fetchers.
+        """Decide where the buffers of some shards start, and from where they retain events. Send each changed `Order` to its fetcher.
 
         `requested` has the positions from which tasks of `query` are waiting to read; `finished`, the positions up to which `query` has
-        finished. Returns the last record up to each position in `finished`, if known, which saves the caller a second pass over all rows.
+        finished. Returns the last record up to each position in `finished`, if known, so that the caller need not look at all rows again.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()
@@ -432,7 +427,7 @@ class Table:
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:
             row.retain_from, row.retained = keep, kept
-            if isinstance(row.index, ShardBuffer):  # a buffer of this process: no order is needed
+            if isinstance(row.index, ShardBuffer):  # a buffer of this process: drop the events here, without an `Order`
                 row.index.drop_before(keep, kept if len(kept) > 1 else _NONE)
                 return
             changed.add(row.key)
@@ -465,7 +460,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart shared buffers that their fetcher no longer fills, where the retained events begin. Does not change `moved_at`."""
+        """Restart shared buffers whose fetcher no longer fills them, at the start of the retained events. Does not change `moved_at`."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -484,8 +479,6 @@ class Table:
         """Make all queries check these shards in their next poll."""
         for query in self.queries.values():
             query.planner.touch(shards)
-
-    # -- lookups
 
     def _row(self, key: RowKey) -> Row | None:
         return self.shared.get(key.shard) if key.query is None else self.separate(key.query, key.shard)
@@ -511,7 +504,7 @@ class Table:
     def find(self, query: str, wanted: Positions, *, in_turn: bool = False) -> dict[ShardKey, RowKey | None]:
         """Return the result of `serving` for several shards. If a shard has no such buffer, first try to move or open a buffer for it.
 
-        `in_turn`: a task reads the shards in this order. Without GetRecords, only the buffer of the first shard is then moved for it.
+        `in_turn`: one task reads the shards in this order. If GetRecords is not allowed, only the first shard's buffer is then moved.
         """
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
@@ -590,7 +583,7 @@ class QueryRows:
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def demands(self, shards: Iterable[ShardKey], requested: Positions = _NONE) -> dict[ShardKey, Demand]:
-        """Return the positions from which the query needs buffers. Leaves out shards that it is not reading now."""
+        """Return, for each shard, the positions at which the query needs a buffer. Leaves out shards that it is not reading now."""
         finished, reach = self._progress.finished, self._progress.reach
         found: dict[ShardKey, Demand] = {}
         if finished is None or reach is None:
@@ -609,7 +602,7 @@ class QueryRows:
         return found
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the buffer from which to plan a shard, beginning at a position; None if no buffer has the position."""
+        """Return the buffer from which to plan a shard, beginning at a position; None if no buffer covers the position."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

@@ -131,8 +131,6 @@ class RunThread:
         closing.start()
         closing.join(2)
 
-    # -- internal
-
     async def _open(self) -> None:
         setup, options, clock = self._setup, self._setup.options, self._clock
         manifest = setup.manifest

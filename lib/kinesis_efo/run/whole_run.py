@@ -175,8 +175,6 @@ class WholeRun:
         collector = FetcherCollector(fetcher, self._streams.opened, self._leases, about, shards, now, queries)
         self.end_report = report(collector, self.options.metrics)
 
-    # -- for the queries of the run
-
     @property
     def address(self) -> FetcherAddress:
         """The address at which tasks read records, or request the fetchers of their ranges."""
@@ -213,8 +211,6 @@ class WholeRun:
         asking = partial(ask, start, streams, self._table, self._keys, self.clock)
         return await Patience(self.options.retry, self.clock).call(f"the rows of {self._table.label}", asking)
 
-    # -- clients
-
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
         """Return why a query that reads these streams cannot share the run; empty if it can."""
         return self._streams.faults(streams)
@@ -244,8 +240,6 @@ class WholeRun:
     def close(self, *, only_if_alone: bool = False) -> bool:
         """Stop accepting clients; see `Clients.close`."""
         return self._clients.close(only_if_alone=only_if_alone)
-
-    # -- tools
 
     async def _status(self, request: StatusRequest) -> RunStatus:
         members = () if self.run.assignments is None else self.run.assignments.members

@@ -18,7 +18,7 @@ from kinesis_efo.positions import ShardKey
 
 
 class Member:
-    """A fetcher of the run, with its shards and the orders that were sent to it."""
+    """A fetcher of the run, with its shards and each `Order` that was sent to it."""
 
     def __init__(self) -> None:
         self.request: WorkRequest  # The fetcher's last request
@@ -98,7 +98,10 @@ class Members:
         return member if member is not None and shard in member.shards else None
 
     def register_request(self, request: WorkRequest, now: float) -> Member | Work:
-        """Handle a fetcher's request for work at `now` (monotonic seconds). Return the fetcher, or the reply if it must not work."""
+        """Handle a fetcher's request for work at `now` (monotonic seconds).
+
+        Returns the fetcher or, if the fetcher may not work, the reply to the request.
+        """
         name = request.name
         member = self._members.get(name)
         if member is None:

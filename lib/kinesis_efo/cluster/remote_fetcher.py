@@ -40,7 +40,7 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Request the shards and orders for this fetcher."""
+        """Request the shards of this fetcher, with an `Order` for each: which events to buffer."""
 
     async def report(self, report: Report) -> ReportReply:
         """Report changes in this fetcher's shards, such as new events."""
@@ -103,7 +103,7 @@ class Assignment:
         self._renewed.notify()
 
     def clear(self) -> frozenset[ShardKey]:
-        """Drop all shards, because other fetchers may be reading them by now. Return the shards to close."""
+        """Called when other fetchers may be reading the shards by now: drop all shards. Return the shards to close."""
         shards = self._shards
         self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
         return shards
@@ -122,7 +122,7 @@ class Assignment:
         """The earliest time (monotonic seconds) at which reading a stream must stop unless the run replies; infinity without shards."""
         return min((self._until[stream] for stream in self._until.keys() & self.streams), default=inf)
 
-    # -- for the fetcher
+    # -- called by the fetcher
 
     def may_read(self, shard: ShardKey) -> bool:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
@@ -252,10 +252,10 @@ class RemoteFetcher:
                     await self._begin_anew()
                     self._name = self._new_name()
                     done = 0
+                # Ignore the reply if `_expire` has dropped all shards since the request.
                 case _ if request.revision == self._assignment.revision:
                     await self._follow(work, asked_at)
                     done = work.number
-                # Otherwise, ignore the reply, because `_expire` has dropped all shards since the request.
 
     async def _follow(self, work: Work, asked_at: float) -> None:
         end = self._assignment.follow(work, asked_at)
@@ -281,7 +281,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def _expire(self) -> None:
-        """Stop reading all shards whenever a lease may have expired, because the run has not replied in time."""
+        """Stop reading all shards whenever the run has not replied in time, because its lease may have expired."""
         while True:
             left = self._assignment.next_expiry - self._clock.monotonic()
             if left > 0:
@@ -296,7 +296,7 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Wait for news, but at most a second: positions of idle shards are reported, too, although not immediately.
+                # Wait at most a second: `news` is not notified of new positions of idle shards, but these are reported, too.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)

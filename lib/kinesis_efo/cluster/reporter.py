@@ -17,12 +17,12 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import Position, PositionKind, ShardKey
 
 MOST_ENTRIES: Final = 5_000
-"""Approximate maximum number of events in one report, about half a megabyte."""
+"""Approximate maximum number of events in one report. A report of this size takes about half a megabyte."""
 
 
 @dataclass(slots=True)
 class _PlannerView:
-    """The planner's view of a buffer: what this fetcher has reported about it. Once it is set, `before_end` never changes."""
+    """What this fetcher has reported to the run about a buffer. Once it is set, `before_end` never changes."""
 
     buffer: ShardBuffer
     entries: int = 0
@@ -33,7 +33,7 @@ class _PlannerView:
 class Reporter:
     """Collects the changes of a fetcher's buffers since the last report. `news` is notified when a report should be sent soon.
 
-    `ends` is the option `endingPosition`. If an end is within an event, only the fetcher can find the last record before this end.
+    `ends` is the option `endingPosition`. If an end is in the middle of an event, only the fetcher can find the last record before it.
     """
 
     def __init__(self, fetcher: Fetcher, ends: Bounds | None = None) -> None:
@@ -52,7 +52,7 @@ class Reporter:
         self.news.notify()
 
     def reset(self) -> None:
-        """Make the next report complete, because the run does not have the earlier reports."""
+        """Called when the run lacks earlier reports: makes the next report complete."""
         self._views.clear()
         self._touched = {feed.row for feed in self._fetcher}
 

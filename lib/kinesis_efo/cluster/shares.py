@@ -15,16 +15,18 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards move only once a fetcher's load exceeds the mean load times this factor, because each move reads some records again."""
+"""Shards move only once a fetcher's load exceeds the mean load times this factor, or a fetcher has no shards: each move reads some records
+again."""
 
 EVEN: Final = 1.1
-"""Shards then move until no load exceeds the mean load times this factor, if possible."""
+"""Once shards move, they do so until no fetcher's load exceeds the mean load times this factor, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves only if the two fetchers' loads differ by at least this many times its load, so that noise does not move it back."""
+"""A shard moves only if the loads of its old and new fetcher differ by at least this many times its own load, so that noise does not move
+it back. This does not apply if the new fetcher has no shards yet."""
 
 INTERVAL: Final = 10.0
-"""Seconds for which a shard's bytes are counted to compute its bytes per second."""
+"""Length in seconds of the intervals in which each shard's bytes per second are measured."""
 
 _NEW: Final = 0.3
 _FLOOR: Final = 0.1
@@ -122,7 +124,7 @@ class Rates:
         return True
 
     def weights(self, shards: Iterable[ShardKey]) -> dict[ShardKey, float]:
-        """Return the cost of each shard: its bytes per second plus an overhead. Drops the rates of shards that are not in `shards`."""
+        """Return the cost of each shard: its bytes per second plus a base cost. Drops the rates of shards that are not in `shards`."""
         self._rates = {shard: self._rates[shard] for shard in shards if shard in self._rates}
         found = {shard: self._rates.get(shard, 0.0) for shard in shards}
         floor = max(1.0, _FLOOR * sum(found.values()) / max(1, len(found)))

@@ -185,7 +185,7 @@ class Program:
         """
         while True:
             with self._lock_file() as file:
-                # Check that the file still exists: a run that ended meanwhile may have removed it, and others then lock a new file.
+                # Check that the file still exists: a run that has just ended may have removed it, so that others lock a new file.
                 if _locked(file) and os.fstat(file).st_nlink:
                     yield
                     return
@@ -229,7 +229,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write this process's run file. Meanwhile, the planner that started this process must own the lock that `deciding` acquires."""
+        """Write this process's run file. At that time, the planner that started this process must own the lock of `deciding`."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager

@@ -59,7 +59,7 @@ class RunLostError(Exception):
 
 
 class Silence:
-    """Measures for how long the process of a run has not replied. Logs a warning, and fails calls after another `patience` seconds.
+    """Measures how long a run's process has not replied. Logs a warning; after another `patience` seconds, `check` raises an error.
 
     `tick` is called about every half second, and counts at most one second at a time: if more time has passed, this process was suspended,
     probably with the whole machine.
@@ -74,7 +74,7 @@ class Silence:
         self._ticked_at = time.monotonic()
 
     def expect(self, pid: int) -> None:
-        """Start counting, because a reply is expected from process `pid` (0 if it is unknown which process has to reply)."""
+        """Start counting: a reply is now expected from process `pid` (0 if it is unknown which process has to reply)."""
         if self._awaited is None:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
@@ -207,7 +207,7 @@ class RunLink:
                 self._check()
 
     def leave(self) -> None:
-        """Report that the query has ended, and wait if this ends the run. Ignores errors: the run also notices the end of this process."""
+        """Report that the query has ended. If this ends the run, wait for it. Ignores errors: the run also detects a dead client."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
@@ -217,7 +217,7 @@ class RunLink:
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
-            pass  # the run has also ended
+            pass  # the run has ended, too
         finally:
             self._close()
             self._lock.release()

@@ -51,12 +51,12 @@ _BOOT: Final = (
 )
 _READY: Final = b"ready"
 _BEAT: Final = b"\0"
-"""Sent repeatedly by the process of a run until the run has begun."""
+"""The heartbeat that a run's process sends to its planner until the run has started."""
 _LOOK_SECONDS: Final = 0.1
 _REAPED_SECONDS: Final = 1.0
 _JVM_SECONDS: Final = 0.5
 _FIRST_SECONDS: Final = 30.0
-"""A run without clients ends after this many seconds, or immediately if the planner that started the run has died."""
+"""A run ends if it has no client this many seconds after its start, or earlier if the planner that started it has died."""
 _TOUCH_SECONDS: Final = 3600.0
 """Seconds between updates of the modification time of the run's file: cleaners of temporary files remove files that are days old."""
 
@@ -73,7 +73,7 @@ class RunOrder:
     planner: int = field(default_factory=os.getpid)
 
 
-# -- in a planner
+# -- code of the planner's process
 
 
 def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
@@ -192,7 +192,7 @@ class RunProcess:
             logger.error("the process of the run has ended: %s", self._ended)
 
 
-# -- in the run's process
+# -- code of the run's process
 
 
 def main(order_from: BinaryIO) -> None:

@@ -1,6 +1,6 @@
 """Connects one query to a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
-Tasks only see a pause: they repeat their request for fetchers.
+For tasks, this is only a pause: they repeat their request for fetchers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SharedRun:
         self._vain_starts = 0
         self._deaths: list[float] = []
 
-    # -- for the stream reader
+    # -- called by `StreamPlanner`
 
     def start(self) -> None:
         """Join the run of this program that reads the streams, or start one.
@@ -170,7 +170,7 @@ class SharedRun:
                 closing.join(_CLOSING_SECONDS)
             self._link = None
 
-    # -- find the run, or start it
+    # -- joining or starting a run
 
     def _joined(self, streams: dict[str, str]) -> RunLink:
         """Join the run that reads one or more of `streams`, or start one."""
@@ -189,7 +189,7 @@ class SharedRun:
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
-                return None  # one of these two runs is ending: the planner that started it has died
+                return None  # two runs read the same stream, so one of them is ending: its planner has died
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
@@ -248,7 +248,7 @@ class SharedRun:
             "can share one run only. Start the query that reads the most streams first, or let each query read its streams alone"
         )
 
-    # -- replace a dead run
+    # -- replacing a dead run
 
     @property
     def _last_end(self) -> str:
@@ -335,7 +335,7 @@ class SharedRun:
                     logger.exception("the run could not be taken over")
                     return
 
-    # -- serve tasks
+    # -- serving the query's tasks
 
     def _serve_tasks(self, link: RunLink) -> None:
         """Start the service that returns the fetcher of a shard to tasks of this query."""

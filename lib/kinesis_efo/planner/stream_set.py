@@ -31,7 +31,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads: all streams of `manifest`.
 
-    With `drop`, the query continues without streams that only its checkpoint contains, unless these are all streams of the checkpoint.
+    With `drop`, the query continues without those streams of its checkpoint that are not in `manifest`, unless none would be left.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:

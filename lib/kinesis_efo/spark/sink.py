@@ -111,7 +111,7 @@ _TABLE: Final = OptionTable(
 class Targets:
     """The streams to which rows can be written."""
 
-    default: str | None  # The stream of rows that do not name one; None if every row must name a stream
+    default: str | None  # The stream for rows without a stream name; None if every row must name a stream
     arns: Mapping[str, str] | None  # ARNs by logical name; None without a manifest: rows contain Kinesis names or ARNs
     source: str  # The option or manifest that lists the streams, for messages
     application: str = ""

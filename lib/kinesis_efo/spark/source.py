@@ -123,7 +123,7 @@ class KinesisEfoSource(DataSource):
 
 @dataclass(frozen=True)
 class BatchPartition(InputPartition):
-    """The ranges that one task of a batch read reads, each from another shard."""
+    """The ranges that one task of a batch query reads, each from a different shard."""
 
     parts: tuple[BatchRange, ...]
 

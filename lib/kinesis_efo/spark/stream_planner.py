@@ -206,7 +206,7 @@ class StreamPlanner:
         Waits up to `at_most` seconds for the driver to report the last micro-batch as finished.
         """
         options, finished = self._options, self._run.finishes_last(at_most)
-        asked, self._asked = self._asked, 2  # a second call does not warn again
+        asked, self._asked = self._asked, 2  # so that a second call does not warn again
         if self._ends_known or asked > 1:
             return
         if asked == 0 and finished:

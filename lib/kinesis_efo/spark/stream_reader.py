@@ -47,7 +47,7 @@ class KinesisStreamReader(StreamReaderBase):
 
         latency.install()
 
-    # -- on the driver
+    # -- called on the driver
 
     @cached_property
     def _planner(self) -> StreamPlanner:
@@ -111,7 +111,7 @@ class KinesisStreamReader(StreamReaderBase):
         """Return each shard's lag in milliseconds, and the size of the micro-batch, for the query's progress (Spark 4.2+)."""
         return self._planner.lag.as_data()
 
-    # -- in tasks
+    # -- called in tasks
 
     def read(self, partition: KinesisPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read the rows of a partition as Arrow batches."""

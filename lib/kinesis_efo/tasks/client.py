@@ -27,7 +27,7 @@ CALL_SECONDS: Final = 300.0
 
 
 class RangePayloads(NamedTuple):
-    """The raw payloads of the events that contain the range `wanted`, in order."""
+    """The raw payloads of the events that cover the range `wanted`, in order."""
 
     wanted: ShardRange
     payloads: Iterator[memoryview]
@@ -58,7 +58,7 @@ class FetcherClient(Connection):
         self._query = query
 
     def get(self, ranges: Sequence[ShardRange]) -> Generator[RangePayloads, None, None]:
-        """Yield the raw event payloads that contain the given ranges, range by range, in order. Ranges without payloads may be missing.
+        """Yield the raw event payloads that cover the given ranges, range by range, in order. Ranges without payloads may be missing.
 
         Read all payloads of a range before the next range: unread payloads are dropped. Raises the fetcher's error, or
         FetcherUnreachableError if the fetcher is unreachable, sends nothing, or needs too long; then call again for the remaining ranges.

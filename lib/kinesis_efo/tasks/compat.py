@@ -42,7 +42,7 @@ def read_limit(max_bytes: int, max_records: int | None) -> Any:
 def in_pipeline() -> bool:
     """Whether code of a Declarative Pipeline (Spark 4.1+) is running. Such code must not register data sources.
 
-    If a function of a pipeline registers a data source, it fails. If an import does, the pipeline fails after its rows are written.
+    A pipeline function that registers a data source fails. If an imported module does so, the pipeline fails after its rows are written.
     """
     # Only a process that runs a pipeline has imported this PySpark module.
     registry = sys.modules.get("pyspark.pipelines.graph_element_registry")

@@ -32,10 +32,10 @@ _FDS = Path("/proc/self/fd")
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 32 << 20
-"""The largest value that glibc accepts for `_MMAP_THRESHOLD`."""
+"""Bytes of freed memory that glibc is to retain: the largest value that it accepts for `_MMAP_THRESHOLD`."""
 _SWITCH: Final = "KINESIS_EFO_TUNING"
 _frozen_in = 0
-"""Id of the process in which `leave_imports_alone` was called. Calling `gc.get_freeze_count` would cost more than a small task."""
+"""Id of the process in which `leave_imports_alone` was called. Used instead of `gc.get_freeze_count`, which is slower than a small task."""
 
 
 def install() -> None:
@@ -74,7 +74,7 @@ def _acknowledge_quickly(descriptor: int, option: int) -> int:
 def leave_imports_alone() -> None:
     """Exclude all existing objects of this process from garbage collection. Only the first call in a process has an effect.
 
-    Garbage that exists now is never freed, but there is little: Spark has just collected it, or the process is new.
+    Garbage that exists now is never freed, but there is little: Spark has just run the collector, or the process is new.
     """
     global _frozen_in  # noqa: PLW0603 - what the process's own collector is told
     if _frozen_in != os.getpid():
@@ -84,7 +84,7 @@ def leave_imports_alone() -> None:
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Turn the garbage collector off in a `with` block that imports modules, which saves a tenth of the time."""
+    """Turn the garbage collector off in a `with` block that imports modules, which saves a tenth of the import time."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,7 @@
 """Reports the KPL aggregates that tasks of this process drop: in a metric, and in at most one warning per minute and stream.
 
-With `deaggregate=strict`, tasks drop aggregates that have records of other shards, as the KCL does. The KPL resends them; others may not.
+With `deaggregate=strict`, tasks drop aggregates that have records of other shards, as the KCL does. The KPL resends them; other producers
+may not.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from kinesis_efo.tasks.client import FetcherClient, RangePayloads
 logger = logging.getLogger(__name__)
 
 NOBODY_SECONDS: Final = 20.0
-"""A task fails if no fetcher of the run has existed for this many seconds, because a fetcher may need the task's core."""
+"""If the run has had no fetcher for this many seconds, a task fails, to free its core for a fetcher."""
 
 _WAIT_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 0.5
@@ -60,7 +60,7 @@ class RangeReader:
         self._doubts = False
 
     def read(self, ranges: Sequence[ShardRange], fetcher: FetcherAddress | None) -> Iterator[RangePayloads]:
-        """Yield the raw event payloads that contain the given ranges, in order. A range may be yielded in several parts, as smaller ranges.
+        """Yield the raw event payloads that cover the given ranges, in order. A range may be yielded in several parts, as smaller ranges.
 
         `fetcher` served all ranges when they were planned. If it is None or fails, the planner returns the current fetchers.
         Raises FetcherUnreachableError or FetcherRefusedError if a range could not be read from any fetcher in time.
@@ -89,7 +89,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Request fetchers from the planner. If the first range has one, yield it, the leading ranges that it serves, and the others."""
+        """Request fetchers from the planner. If the first range has one, yield it with the leading ranges that it serves, and the rest."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers

@@ -135,7 +135,7 @@ class Assignment:
             await self._renewed.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """Return the error for a task whose shard may not be read here. The task then looks for the shard's fetcher."""
+        """Return the error for a task whose shard may not be read here. The task then requests the shard's current fetcher."""
         known = "the run has not replied recently" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} has not been read here for {seconds:.0f} s: {known}")
 

@@ -113,7 +113,7 @@ class Logged(Call[bool], frozen=True):
 
 
 class Reading(Call[bool], frozen=True):
-    """Ask whether a task of any query is reading a range."""
+    """Check whether a task of any query is reading a range."""
 
 
 AnyCall = Begin | Next | Plan | Logged | Reading

@@ -110,7 +110,7 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop accepting clients and answering the current clients, which then look for another run.
+        """Stop accepting clients and answering the current clients, which then join another run or start one.
 
         With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed to clients now.
         """

@@ -38,7 +38,7 @@ class Losses:
         self._gone: defaultdict[str, set[str]] = defaultdict(set)
 
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> bool:
-        """Look for lost data if the shards in `offset` have changed, or shards were listed again, since the last check.
+        """Check for lost data if the shards in `offset` have changed, or shards were listed again, since the last check.
 
         Returns False if a transient error, which is logged, has left a position unchecked. Then call again before the query advances:
         later positions do not reveal the loss.
@@ -83,7 +83,7 @@ class Losses:
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> bool:
-        """Look for lost data in ranges of a micro-batch. `repeated`: the micro-batch was planned earlier, maybe long ago.
+        """Check for lost data in ranges of a micro-batch. `repeated`: the micro-batch was planned earlier, maybe long ago.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """

@@ -387,7 +387,7 @@ class Query:
     async def check_replay(
         self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
     ) -> None:
-        """Begin the first micro-batch after the query's start, and look for lost data in its `ranges`.
+        """Begin the first micro-batch after the query's start, and check for lost data in its `ranges`.
 
         `repeated`: the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been deleted and re-created.
         """

@@ -222,7 +222,7 @@ class QueryPlanner:
         self.query.begin(position)
         if ending.over:
             return self._step()
-        # Wait for the leases even without records: if another run has them, the query must fail before Spark commits rows of other sources.
+        # Wait for the leases even without records: if another run owns them, the query must fail before Spark commits other sources' rows.
         if not await self._has_leases(call.wait):
             return self._step(again=True)
         self.query.rewrite_lease_rows(position)

@@ -119,7 +119,7 @@ class Alignment:
     ) -> float:
         """Return the arrival time (epoch milliseconds) up to which every shard may be read once these portions are read.
 
-        `others` is the result of `_slowest_but`."""
+        `others`: up to which arrival time the slowest of the other shards was read, epoch milliseconds."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 

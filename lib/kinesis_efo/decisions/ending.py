@@ -13,7 +13,7 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
 _CONFIRM_SECONDS: Final = 12.0
-"""Kinesis sends at least two SubscribeToShard events in this time: a shard that is quiet for longer was read after its target was found."""
+"""A shard that was quiet when its target was found must stay quiet this many seconds, in which Kinesis sends two or more events."""
 
 
 class EndingState(msgspec.Struct, frozen=True):

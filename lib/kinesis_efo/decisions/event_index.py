@@ -36,7 +36,7 @@ class EventIndex:
 
     start: Position
     end: Position = field(init=False)
-    # The first `start`, from which the index is complete until a record is dropped; then None
+    # The original `start`, which the index covers until an event with records is dropped; then None
     _origin: Position | None = field(init=False)
     # When the oldest buffered records were received, monotonic seconds; None without records
     waiting_since: float | None = field(default=None, init=False)

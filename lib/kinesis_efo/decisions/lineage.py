@@ -271,8 +271,8 @@ class Beginning(NamedTuple):
 def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
 
-    A closed shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, the child of its
-    merge with a shard of the offset would wait for the closed shard.
+    A shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, if it was merged with a
+    shard of the offset, the child would wait for it forever.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -295,7 +295,7 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # The query would miss records of an open shard. A closed shard ended before the start, unless only named shards start.
+            # An open shard has records after the start. A closed one may have some only if `open_then` is empty; else it closed before.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END
@@ -313,9 +313,9 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """Return shards whose lease rows are not at the end even though descendants have begun, each with these descendants.
+    """Return shards whose lease row is not at the shard's end although descendants have begun, each with these descendants.
 
-    Such shards count as read to their end: after a crash, the row may lack the parent's last checkpoint.
+    Such shards count as read to their end: after a crash, their last checkpoint may be missing from the row.
 
     Args:
         positions: Each shard's position in its lease row.

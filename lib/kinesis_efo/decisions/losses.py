@@ -36,7 +36,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     horizon: float | None = None
     # Losses of records directly after this or any earlier position are accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
-    # At `TRIM_HORIZON`: the arrival time from which on `read_until` covers all records; earlier ones may be trimmed. None: no limit
+    # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time; earlier ones may have been trimmed. None: all
     read_since: float | None = None
     # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
     planned: bool = False
@@ -68,7 +68,7 @@ class Gap(NamedTuple):
 
 
 class ReadUntil:
-    """Finds a low watermark from server responses: the lowest of three or more in at least two seconds, since a single one may be wrong."""
+    """Infers a low watermark from responses. A single one may be wrong, so the lowest of three or more, over at least 2 s, counts."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -140,7 +140,7 @@ def with_proof(known: Facts, position: Position, proof: float | None) -> Facts:
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return `known` for a read that begins at `TRIM_HORIZON`: `read_since` becomes the trim horizon at that start."""
+    """Return `known` for a read that begins at `TRIM_HORIZON`. Unless `read_until` is later, `read_since` becomes the trim horizon."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)

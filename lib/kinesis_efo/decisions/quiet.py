@@ -15,10 +15,10 @@ QUIET_ANSWERS: Final = 3
 """How many successive empty GetRecords responses are needed to consider a shard read to its tip."""
 
 QUIET_EVENTS: Final = 2
-"""How many successive empty SubscribeToShard events are needed for the same purpose; Kinesis sends one every five seconds."""
+"""How many successive empty SubscribeToShard events are needed to consider a shard read to its tip; Kinesis sends one every 5 s."""
 
 QUIET_SECONDS: Final = 2.0
-"""Minimum seconds between the first and the last of these responses or events."""
+"""Minimum seconds from the first to the last of the empty responses (or events) that show that a shard was read to its tip."""
 
 SETTLED_SECONDS: Final = 1.0
 """All records that arrived before a given time can be read this many seconds after it."""
@@ -27,11 +27,11 @@ FUTURE_SECONDS: Final = 5.0
 """The end of a read may be this many seconds in the future by Kinesis' clock, as user clocks may be fast. The read then waits for it."""
 
 _LATELY_SECONDS: Final = 12.0
-"""Responses within this time count as recent: Kinesis sends at least two SubscribeToShard events in it."""
+"""A response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16
-"""About one response per step is stored, so that `_REMEMBERED` of them cover more than `QUIET_SECONDS`."""
+"""About one response in this many seconds is stored, so that `_REMEMBERED` responses cover more than `QUIET_SECONDS`."""
 
 
 class Quiet:
@@ -51,7 +51,7 @@ class Quiet:
 
     def __init__(self) -> None:
         self.answers = 0
-        self.since = self.latest_at = 0.0  # When the count started, and when the last response came, monotonic seconds
+        self.since = self.latest_at = 0.0  # Start of the count, and time of the last response, monotonic seconds
         self._behind = self._least = 0
         self._counted: deque[float] = deque(maxlen=_REMEMBERED)
         self._needed = QUIET_ANSWERS
@@ -79,7 +79,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Restart the count when a subscription's event waits for buffer space. GetRecords is called only once there is space."""
+        """Restart the count when a subscription's event waits for space. Not needed for GetRecords, which is called only with space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()

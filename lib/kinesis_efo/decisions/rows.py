@@ -12,16 +12,16 @@ from typing import Final, NamedTuple
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.positions import Position, lowest, rank
 
-# A subscription moves to another position at most once in this time, because Kinesis limits how often it can be reopened.
+# Minimum seconds before a subscription moves to another position again: Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# If a shared buffer is idle but serves a query, wait this long before moving it back for another query, which may join it by then.
+# Seconds to wait before moving an idle shared buffer away from a query it serves, back to one that is behind but may still catch up.
 IDLE_SECONDS: Final = 60.0
-# A buffer with at most this lag soon reaches the position of any query that is ahead of it.
+# A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# An event without records may report a wrong lag: also consider the lags of records received up to this many seconds earlier.
+# An event without records may report a wrong lag, so the lags of records received up to this many seconds earlier count, too.
 BELIEVED_SECONDS: Final = 15.0
-# If a full buffer has no space for the next event for this long, the query that retains the most events catches up with GetRecords.
+# If a full buffer has no space for the next event for this many seconds, the query that retains the most events switches to GetRecords.
 STARVING_SECONDS: Final = 2.0
 
 
@@ -48,15 +48,15 @@ class Demand(NamedTuple):
 
 
 class BufferView(NamedTuple):
-    """The state of a buffer as `decide` sees it. Times are in seconds."""
+    """The state of a buffer, as input for `decide`. Times are in seconds."""
 
     events: EventIndex
     lag: float | None  # How far the buffer's end is behind the tip; None if unknown
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
-    waits: bool = False  # There is no space for the next event
-    quiet: bool = False  # Seems to be at the tip: an event that shows what the buffer covers may never come
-    retained_from: Position | None = None  # Events before this position are about to be dropped
+    waits: bool = False  # Whether the next event is waiting for space
+    quiet: bool = False  # Seems to be at the tip, so the first event, which shows what the buffer covers, may never come
+    retained_from: Position | None = None  # If set, events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
         """Whether the buffer has, or will receive, everything after a position."""
@@ -128,7 +128,7 @@ def _restart(
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        # Serve waiting tasks first, then planned micro-batches, because these end. The other queries plan their next micro-batches later.
+        # Serve waiting tasks first, then planned micro-batches: these come to an end, and the other queries can wait until then.
         urgent = [each for each in unserved if each.requested is not None]
         receives = any(each.plans and shared.events.ends_before(each.reach) for each in queries.values())
         if unserved and (urgent or not receives or shared.age >= IDLE_SECONDS):
@@ -161,7 +161,7 @@ def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Positi
         return demand.lowest
     if not shared.has(demand.reach):
         return None
-    # The shared buffer begins within the planned micro-batches (at most two). The separate buffer may have the earlier events.
+    # The shared buffer has only the last events of the planned micro-batches. If the separate buffer has the others, start at its end.
     first = shared.events.start if own is None or not own.has(demand.lowest) else lowest((demand.reach, own.events.end))
     return max(shared.events.start, first, key=rank)
 

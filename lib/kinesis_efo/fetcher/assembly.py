@@ -31,7 +31,7 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return an event loop for a fetcher: uvloop's, which needs a fifth less CPU, if installed and not turned off; otherwise asyncio's."""
-    # Users can turn uvloop off, because it may be installed only for another program.
+    # Users can turn uvloop off: it may be installed only because another program needs it.
     if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
         return asyncio.new_event_loop()
     try:
@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # `OpenedLater` opens its client later, on this inner stack. The stack is entered here, so it closes after everything entered below.
+    # `OpenedLater` opens its client at its first call. Its exit stack is entered now, so it closes after all that `stack` enters later.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -105,7 +105,7 @@ async def _open_separate(
     """Open the GetRecords transport for queries that are catching up; see `Stream.separate`."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    # Read the time from these responses too: after this machine was suspended, an outdated clock would hide that records were trimmed.
+    # Read the time from these responses, too. With an outdated clock, as after this machine was suspended, trimmed records go unnoticed.
     clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 

@@ -95,7 +95,7 @@ class Budget:
         while self._queue:
             account, request = next(iter(self._queue.items()))
             if request.size > self._queue_limit and self._too_large is None:
-                self._too_large = account  # grant this request beyond the limit, or it would wait forever
+                self._too_large = account  # it can never fit within the limit, so grant it anyway
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -105,7 +105,7 @@ class Budget:
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
-        elif account is self._too_large:  # the requesting task was just cancelled, so nothing exceeds the limit
+        elif account is self._too_large:  # the request was cancelled meanwhile, so the limit is not exceeded
             self._too_large = None
 
 
@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Reserve `size` bytes if there is space and, while shards are queued, the shard stays within its share. Return whether it did."""
+        """Try to reserve `size` bytes without queueing. Return whether it succeeded: while shards are queued, only within the share."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
@@ -142,7 +142,7 @@ class Account:
         return False
 
     def reserve(self, size: int) -> Coroutine[None, None, None]:
-        """Queue a request for `size` bytes at once, and return a coroutine that waits until they are reserved.
+        """Immediately queue a request for `size` bytes, and return a coroutine that waits until they are reserved.
 
         The coroutine raises `CancelledError`, and nothing is reserved, if its task is cancelled or the account is closed.
         """
@@ -243,9 +243,9 @@ class ShardRoom:
     async def reserve(self, size: int) -> None:
         """Called after `try_reserve` has failed: queue for space and reserve it.
 
-        No task has to wait forever for the event. If all tasks that read the shard are waiting for it, earlier events are dropped, and the
-        event gets space regardless of its size. If only some tasks are waiting, the event gets space after `STARVING_SECONDS`, one event
-        at a time, and earlier events are retained for the slower tasks, but not for a task without progress for `CLAIM_SECONDS`.
+        A full budget never blocks a task forever. If all tasks that read the shard are waiting for the event, earlier events are dropped,
+        and the event may exceed the budget. If only some of the tasks are waiting, it may do so after `STARVING_SECONDS`, one event at a
+        time. Earlier events are then retained for the other tasks, except for tasks without progress for `CLAIM_SECONDS`.
         """
         # Release reservations before waiting: two shards that wait while they hold reservations could deadlock.
         self.release()

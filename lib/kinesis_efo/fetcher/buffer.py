@@ -23,14 +23,14 @@ from kinesis_efo.records.events import Arrivals, Event, first_number, has_record
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""Once the next event has waited for space this many seconds, events are only retained for queries with a task that reads the buffer."""
+"""Once the next event has waited this many seconds for space, events that only queries without a reading task need are dropped."""
 
 CLAIM_SECONDS: Final = 30.0
 """Events are no longer retained for a task that makes no progress for this many seconds while another task waits for the next event."""
 
 
 class NotCovered(Exception):
-    """Raised if a buffer does not contain `left`, the unread rest of a range. The run then decides from which buffer it is read."""
+    """Raised if a buffer does not contain `left`, the unread rest of a range. The run then decides which buffer to read it from."""
 
     def __init__(self, left: ShardRange) -> None:
         super().__init__(str(left))
@@ -46,7 +46,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position after the event
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record; its `sub` is 0 if the payload was dropped. A number equal to that in `through` is sent as 0: reports are 10% smaller
+    # The last record; its `sub` is 0 if the payload was dropped. If it equals `through`, `_AT_END` replaces it: reports are 10% smaller
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream; empty if not recorded
     age: int = 0  # Milliseconds since the last record arrived in the stream
@@ -87,7 +87,7 @@ class ShardBuffer(EventIndex):
         super().__init__(start)
         self.key = key
         self.last_record: LastRecord | None = None  # The last record of the dropped events
-        # Queries have committed everything up to here; None before the first commit
+        # The position up to which all queries have committed; None before the first commit
         self.committed: Position | None = None
         self._budget = budget
         self._account = budget.open_account(key)
@@ -120,7 +120,7 @@ class ShardBuffer(EventIndex):
         """Whether a task is reading from the buffer."""
         return bool(self._cursors)
 
-    # -- filling
+    # -- adding events
 
     async def admit(self, event: Event, now: float) -> None:
         """Add the next event, received at `now` (monotonic seconds). May wait for space if none was reserved."""
@@ -128,7 +128,7 @@ class ShardBuffer(EventIndex):
         if event.head.still:
             self.room.release()
             return
-        # Do not let an event without records wait for space, since it advances the position of an idle shard.
+        # An event without records never waits for space, because it only advances the position of an idle shard.
         idle = not event.head.records and event.head.continuation is not None
         size = 0 if idle else EVENT_OVERHEAD + (len(event.payload) if event.head.records else 0)
         await self.room.occupy(size)
@@ -157,11 +157,11 @@ class ShardBuffer(EventIndex):
             self.room.close()
             self._arrived()
 
-    # -- planning
+    # -- reporting to the run
 
     def covers(self, position: Position) -> bool | None:
         covered = not self._closed and super().covers(position)
-        # If the shard seems to be at its tip, do not wait for the buffer's first event, which may never arrive.
+        # If the shard seems to have been read to its tip, do not wait for the buffer's first event, which may never arrive.
         return False if covered is None and self.quiet.is_at_tip() else covered
 
     def entries_since(self, reported: int) -> tuple[list[BufferedEvent], int]:
@@ -181,7 +181,7 @@ class ShardBuffer(EventIndex):
             )
         return entries, self.compacted + len(self)
 
-    # -- reading
+    # -- reading and dropping events
 
     @contextmanager
     def reading(
@@ -242,8 +242,6 @@ class ShardBuffer(EventIndex):
         payload = self._payloads[index]
         inside = None if payload is None else last_record(payload, position.value)
         return inside or last
-
-    # -- helpers
 
     def _columns(self) -> tuple[list[Any], ...]:
         return *super()._columns(), self._payloads
@@ -371,8 +369,8 @@ class Cursor:
         """Whether the task has received its whole range.
 
         A range with a known last record is complete once this record was read. Any other range is complete once its end position or the
-        shard's tip was reached. The tip is sufficient: there are no more records up to the end position, which lies in the past, and an
-        event that ends exactly there may never arrive.
+        shard's tip was reached. The tip is sufficient: the end position lies in the past, so no more records will arrive before it, and
+        an event that ends exactly there may never arrive.
         """
         if self._last is not None:
             return self._found

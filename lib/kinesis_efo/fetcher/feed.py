@@ -1,4 +1,4 @@
-"""Fills the buffer of one shard from a subscription or with GetRecords, as the run orders."""
+"""Fills the buffer of one shard from a subscription or with GetRecords, as instructed by the run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""Minimum seconds between reports of empty GetRecords responses, which do not advance the position but show how far the shard was read."""
+"""Minimum seconds between reports of empty GetRecords responses. They show how far the shard was read, without advancing the position."""
 _LAGS: Final = 3
-"""The lags of this many events, at least `_STEP_SECONDS` apart, prove how far the shard was read. A single lag may be wrong."""
+"""How many events, `_STEP_SECONDS` or more apart, are needed to infer from their lags how far the shard was read. One lag may be wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 

@@ -1,4 +1,4 @@
-"""The fetcher: buffers the events of shards, from the positions that the run orders, and serves ranges of these events to tasks.
+"""The fetcher: buffers the events of shards, starting at positions that the run assigns, and serves ranges of these events to tasks.
 
 It runs in one event loop and is not thread-safe.
 """
@@ -41,7 +41,7 @@ _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries are catching up, the fetcher's memory divided by this number is reserved for their separate buffers."""
 _STALE_SECONDS: Final = 7.0
-"""Once an empty buffer has waited for space for this many seconds, the events of a buffer that was unused for as long are dropped."""
+"""If an empty buffer waits this many seconds for space, drop the events of another buffer that no task has read for at least as long."""
 _PAST_SECONDS: Final = 10.0
 """Maximum seconds that a range waits for its last record if the record is older than the retention and its loss is accepted."""
 
@@ -49,9 +49,9 @@ _PAST_SECONDS: Final = 10.0
 @dataclass(frozen=True, slots=True)
 class FetcherSettings:
     fail_on_data_loss: bool
-    patience: float  # Maximum seconds for which a task's read waits until the fetcher may read the shard
+    patience: float  # Maximum seconds that a task waits until the fetcher may read the task's shard
     arrival_step: int | None = None  # Resolution of the recorded arrival times, milliseconds; None disables recording
-    timeout: float = 600.0  # A range fails after this many seconds of responses from Kinesis without new records
+    timeout: float = 600.0  # A range fails if Kinesis returns only empty responses for this many seconds
 
 
 class Coordinator(Protocol):
@@ -79,12 +79,12 @@ class Coordinator(Protocol):
 
 
 class Fetcher:
-    """Fills buffers as the run orders, and serves ranges of events from them.
+    """Fills buffers as instructed by the run, and serves ranges of events from them.
 
     Attributes:
         budget: The memory of the buffers that all queries share.
         separate: The memory of the separate buffers of queries that are catching up; taken from `budget` while there are such buffers.
-        counts: Received events and bytes, by the name of the query that is catching up; the key None stands for the shared buffers.
+        counts: Received events and bytes: under a query's name for its separate buffers, under None for the shared buffers.
     """
 
     read_chunk_bytes = 1 << 20
@@ -117,7 +117,7 @@ class Fetcher:
         ]
 
     async def stop(self) -> None:
-        """Stop fetching and close all connections. Waiting reads fail."""
+        """Stop fetching and close all connections. Tasks that are waiting for events receive an error."""
         self._coordinator.failure.adopt(stopped())
         for task in self._tasks:
             task.cancel()
@@ -128,10 +128,10 @@ class Fetcher:
         """Whether all streams can be read with GetRecords."""
         return all(stream.separate is not None for stream in self._streams.streams.values())
 
-    # -- orders of the run
+    # -- called by the run
 
     def apply_orders(self, orders: Mapping[RowKey, Order | None]) -> None:
-        """Apply the run's order to each of these buffers. An order of None closes the buffer once no task reads from it."""
+        """Apply the run's instruction for each of these buffers. None closes the buffer once no task reads from it."""
         for row, order in orders.items():
             feed = self._feeds.get(row)
             if order is None:
@@ -139,7 +139,7 @@ class Fetcher:
                     feed.order = None
                     self._close_unneeded(row)
             else:
-                # Apply the order even if the shard may not be read yet: the run does not send it again, and the subscription waits.
+                # Apply the order even if the shard may not be read yet: the run sends it only once, and the subscription waits if needed.
                 if feed is None:
                     feed = self._feeds[row] = self._feed(row)
                     self._share_room()
@@ -158,7 +158,7 @@ class Fetcher:
         return iter(list(self._feeds.values()))
 
     def feed(self, row: RowKey) -> ShardFeed | None:
-        """Return the feed that fills a buffer; None if the run has not ordered the buffer or the shard may not be read now."""
+        """Return the feed that fills a buffer; None if the run has not requested the buffer, or the shard may not be read now."""
         return self._feeds.get(row) if self._coordinator.may_read(row.shard) else None
 
     def _close_unneeded(self, row: RowKey) -> None:
@@ -194,7 +194,7 @@ class Fetcher:
                     if stale:
                         min(stale, key=attrgetter("touched_at")).drop_unread()
 
-    # -- status
+    # -- status for the run and its tools
 
     @property
     def reading(self) -> bool:
@@ -212,7 +212,7 @@ class Fetcher:
         """Return the children of a shard that has ended."""
         return list(self._streams.stream(key.stream).children(key.shard))
 
-    # -- for tasks
+    # -- reading ranges for tasks
 
     def read(
         self, row: RowKey, wanted: ShardRange, asked_at: float | None = None, query: str = ""
@@ -244,8 +244,6 @@ class Fetcher:
         if not self._coordinator.may_read(row.shard):
             return "this fetcher may not read the shard now: the run does not own the lease, or the shard is assigned to another fetcher"
         return self._subscriptions(row).describe(row.shard.shard)
-
-    # -- feeds
 
     def _feed(self, row: RowKey) -> ShardFeed:
         return ShardFeed(
@@ -295,7 +293,7 @@ class Fetcher:
 
     @contextmanager
     def _retained(self, row: RowKey) -> Iterator[None]:
-        """Retain a buffer while a task reads from it, even if the run's orders no longer include it."""
+        """Retain a buffer while a task reads from it, even if the run no longer requests the buffer."""
         self._readers[row] += 1
         try:
             yield
@@ -365,7 +363,7 @@ class _RangeReading:
                             self.handed_at = self._clock.monotonic()
                             yield payloads
                             self.handed_at = None
-                            # Restart the time limits only now, because the task may have taken long to process the payloads.
+                            # Restart the time limits only now: processing the payloads may have taken the task a long time.
                             self._shortfall.progressed(self._clock.monotonic())
                             fetcher._beyond.pop((wanted.key, wanted.through), None)
                 if self._shortfall.lost:
@@ -388,7 +386,7 @@ class _RangeReading:
             self._shortfall.check_progress(self._left.after, now)
             allowed_at = min(allowed_at, now) if fetcher._coordinator.may_read(self._row.shard) else inf
             if now - allowed_at >= _AGAIN_SECONDS:
-                raise NotCovered(self._left)  # the run's orders do not include this buffer
+                raise NotCovered(self._left)  # the run has not requested this buffer
             if now >= give_up_at:
                 raise fetcher._coordinator.refusal(self._row.shard, patience)
             await fetcher._orders_changed.within(min(give_up_at - now, _AGAIN_SECONDS))
@@ -421,12 +419,12 @@ class _RangeReading:
         self._fetcher._beyond.setdefault((self._row.shard, through), now)
         await self._clock.sleep(_AGAIN_SECONDS)
         if feed.buffer is buffer:
-            # Drop the event that should contain the record. The run then orders the range to be fetched again.
+            # Drop the event that should contain the record. The run then makes the fetcher read the range from Kinesis again.
             buffer.drop_unread(min(buffer.index_after(cursor.position) + 1, len(buffer)))
         raise NotCovered(self._left)
 
     async def _wait_for_change(self, feed: ShardFeed, buffer: ShardBuffer, cursor: Cursor) -> bool:
-        """Wait until the buffer changes, at most a second. Return whether to continue with this range."""
+        """Wait up to a second for the buffer to change. Return whether to continue with this range."""
         await feed.signal.within(1.0)
         self._fetcher._coordinator.failure.raise_if_set()
         now = self._clock.monotonic()
@@ -437,7 +435,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Do not wait for the shared buffer if it is still far before this range because other queries are behind.
+        # Do not wait any longer if the shared buffer stays far before this range: it then holds events for queries that are behind.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -129,7 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges[index:])  # repeat this, in case the fetcher could not read these shards at first
+                fetcher.expect(ranges[index:])  # again, in case these shards could not be read at the first call
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -24,7 +24,7 @@ class Shortfall:
         timeout: The time limit in seconds (option `retryTimeout`).
         waits_for: Returns the reason for waiting, for log messages.
         fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
-        beyond_since: When an earlier attempt to read the range found its last record missing, monotonic seconds; None if none did.
+        beyond_since: When an earlier attempt to read the range first found the last record missing, monotonic seconds; None if none did.
     """
 
     def __init__(

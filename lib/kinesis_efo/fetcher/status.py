@@ -1,4 +1,4 @@
-"""The status of subscriptions, shards and queries, as fetchers report it to the run, and the run to tools."""
+"""The status of subscriptions, shards and queries. Fetchers report it to the run, and the run reports it to tools."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _PackedAccess: TypeAlias = tuple[str, int, tuple[str, ...], bytes | None, str]
 
 STATUS: Final = "status"
-"""The action that returns the status of a run."""
+"""Name of the service action that returns the status of a run."""
 
 
 class Subscription(msgspec.Struct, frozen=True, array_like=True):
     """The state of a shard's current subscription, and totals of all its subscriptions so far."""
 
     state: str  # The value of a `kinesis.stats.State`
-    opened: int  # How many subscriptions were opened
-    failures: int  # How many errors have occurred
+    opened: int  # Number of subscriptions opened so far
+    failures: int  # Number of errors so far
     arrived: int  # Received bytes
     age: float | None = None  # Seconds from the last event to the report; None before the first event
     records: int | None = None  # Received Kinesis records; None from a run of an earlier version
@@ -164,7 +164,7 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 _MOST_ACCESS: Final = 64 << 10
-"""Maximum size in bytes of an unpacked `StatusAccess`: anyone with write access to the lease table may have written it."""
+"""Maximum bytes to unpack from a stored `StatusAccess`, which anyone with write access to the lease table may have forged."""
 
 
 class StatusAccess(msgspec.Struct, frozen=True):

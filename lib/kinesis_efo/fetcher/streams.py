@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return `SHARD_END` (None for open shards) for the shards in `reached`, those that can be started next, and their descendants."""
+        """Return the ends (`SHARD_END`; None if open) of the shards in `reached`, of those that can start next, and of all descendants."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()

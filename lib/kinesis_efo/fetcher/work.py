@@ -1,6 +1,6 @@
 """The messages between a run and its remote fetchers and tasks, and the client that calls the run.
 
-A remote fetcher has up to two concurrent calls to the run: `work` waits for new orders, `report` describes the fetched events.
+A remote fetcher has up to two concurrent calls to the run: `work` waits for changed instructions, `report` describes the fetched events.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     """The run's instruction to a fetcher: which events of a shard to buffer."""
 
     version: int  # Changes whenever the buffer starts over
-    start: Position | None  # Where the buffer begins; None in a message that repeats the version of an earlier message
+    start: Position | None  # Where the buffer begins; None if an earlier message with the same version contained it
     keep: Position  # Drop all events before this position
     kept: list[tuple[str, Position]] = []  # With several queries, the position from which each query still reads events
     known: Facts = NO_FACTS  # The low watermark at `start`, and which losses are accepted
@@ -83,7 +83,7 @@ class Work(msgspec.Struct, frozen=True):
         shards: All shards of the fetcher; None if the request has the newest revision.
         seconds: Seconds for which each stream may be read, from the time when the request was sent.
         number: The number of this reply.
-        orders: The orders that have changed since the reply that the request names in `done`.
+        orders: The orders that have changed since the reply whose number is `done` in the request.
         streams: The streams of `shards`, by logical name; clients may have added streams to the run.
     """
 

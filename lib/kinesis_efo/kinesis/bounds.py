@@ -14,7 +14,7 @@ from kinesis_efo.options import Bounds
 
 
 def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin: str = "") -> None:
-    """Raise ManifestError if an option names a stream that is not in `streams`. `origin` is their source, as in " (from m.json)"."""
+    """Raise ManifestError if an option names a stream not in `streams`. `origin` is where these come from, such as " (from m.json)"."""
     if unknown := sorted(bounds.names.difference(streams)):
         raise ManifestError(
             f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, but the query reads "

@@ -15,7 +15,7 @@ from kinesis_efo.clock import Clock
 logger = logging.getLogger(__name__)
 
 MOST_SKEW_SECONDS: Final = 2.0
-"""A warning is logged if this machine's clock is certainly off by more than this many seconds."""
+"""If this machine's clock is certainly off by more than this many seconds, a warning is logged."""
 
 _SENT: Final = "kinesis_efo.sent"
 
@@ -23,7 +23,7 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    `skew` is by how many seconds, at least, this machine's clock was ahead of Kinesis' clock (if negative, behind) at the last response.
+    `skew` is the least number of seconds by which this machine's clock was ahead of Kinesis' at the last response; negative if behind.
 
     Args:
         clock: This machine's clock, used until the first AWS response with a time.
@@ -35,7 +35,7 @@ class KinesisClock:
         self._clock = clock
         self._answered: float | None = None
         self._warns = warns
-        # The least and the greatest possible difference between Kinesis' time and the monotonic time.
+        # Lower and upper bound of the difference between Kinesis' time and the monotonic time.
         self._bounds: tuple[float, float] | None = None
 
     def watch(self, client: Any, service: str = "kinesis") -> None:
@@ -77,7 +77,7 @@ class KinesisClock:
         return self._clock.time() if self._answered is None else self._answered
 
     def _on_request(self, request: Any, **_: Any) -> None:
-        # Each retry overwrites the time, so that the response is compared with the time when its own attempt was sent.
+        # Each retry overwrites this time, so that a response is compared with the time at which its own attempt was sent.
         request.context[_SENT] = self._clock.monotonic()
 
     def _on_response(self, parsed: dict[str, Any], context: dict[str, Any] | None = None, **_: Any) -> None:

@@ -88,7 +88,7 @@ class ShardDelivery:
             self._before = self._before or self.position
             self.position, self.lost = event.through, False
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
-            until = self.known.read_until - self._context.limits.full  # subtracted as in `is_passed`
+            until = self.known.read_until - self._context.limits.full  # time in the socket, as in `is_passed`
             self._retention.was_idle(self.shard_id, self.position, until, self.known.read_since)
         stats.events += 1
         stats.records += head.records
@@ -128,7 +128,7 @@ class ShardDelivery:
         )
         self.lost = self.lost or (passed is not None and not passed.tolerated)
         if passed is not None and not self._begins:
-            # The loss up to the current horizon was reported. Report further losses as for a reader that starts at this horizon.
+            # The loss up to the current horizon has been reported. From now on, treat the reader like one that starts at this horizon.
             horizon = await self._retention.horizon()
             self.known = replace(self.known, horizon=horizon, read_since=horizon)
             self._from_horizon, self._before, self._least = True, None, 0.0

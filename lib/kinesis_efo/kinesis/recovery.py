@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds that follow from Kinesis' limits. Tests shorten them; users cannot.
+    """Limits that follow from Kinesis' limits; all are times in seconds, except `takeovers`. Users cannot change them; tests shorten them.
 
     Attributes:
         between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
@@ -39,8 +39,8 @@ class Limits:
         silence: A connection without an event for this long is dead: Kinesis sends an event every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
         too_short: A subscription that ends within this time, without an event, has failed rather than expired.
-        patience: How long a consumer may take to become ACTIVE; also the window in which take-overs are counted.
-        takeovers: This many take-overs within `patience` are fatal.
+        patience: Maximum time for a consumer to become ACTIVE. Also the period within which `takeovers` are counted.
+        takeovers: Reading fails if other programs subscribe to the shard with the same consumer this many times within `patience`.
         shortest_retention: The minimum retention of any stream.
     """
 
@@ -59,7 +59,7 @@ KINESIS_LIMITS: Final = Limits()
 
 
 LOG_SECONDS: Final = 10.0
-"""Minimum time between two warnings about the same kind of failure in the shards of one stream."""
+"""Minimum seconds between two warnings about the same kind of failure in the shards of one stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,9 @@ class ReadContext:
     presence: Presence = field(init=False)
     stats: dict[str, SubscriptionStats] = field(default_factory=dict, init=False)
     recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
-    # For each kind of failure: when it was last logged (monotonic seconds), and how many in each shard have not been logged since then
+    # When each kind of failure was last logged, monotonic seconds
     logged: dict[str, float] = field(default_factory=dict, init=False)
+    # By kind of failure: how many failures in each shard have been left out of the log since then
     others: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +104,7 @@ class ReadContext:
         return self.recoveries[shard_id]
 
     def warn(self, kind: str, shard_id: str, text: str) -> None:
-        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message then counts the failures left out.
+        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message has the number of those left out.
 
         `text` is the message, which begins with the shard's name.
         """

@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""While a reader's position is older than the minimum retention, the retention is read this often, in case it was shortened."""
+"""Seconds between two reads of the retention, which may be shortened, while a position is older than the minimum retention."""
 
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""For this many seconds after a warning, further losses in the shard are not logged: at the trim horizon, each event may lose records."""
+"""Seconds after a warning in which the shard's further losses are not logged: at the trim horizon, each event may follow a loss."""
 
 _TOGETHER_SECONDS: Final = 1.0
 """Maximum seconds for which losses are collected into one log line."""
@@ -56,7 +56,7 @@ class _Loss(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A check at the time `at` that found no loss after the low watermark `since`. Its `retention` (seconds) may have been outdated."""
+    """A check, at time `at`, that found no loss after the low watermark `since`. The `retention` (seconds) used may have been outdated."""
 
     since: float
     at: float
@@ -81,7 +81,7 @@ class LossLog:
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def write_soon(self) -> None:
-        """Wait until the collected losses were logged, within a second. The caller delivers later records only after that."""
+        """Wait until the collected losses are logged, which takes up to a second. The caller delivers later records only afterwards."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS
@@ -213,7 +213,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Read the retention again: `_CONFIRM_SECONDS` after `last`, or now if `is_last`. If it was shortened, report a missed loss."""
+        """Read the retention again, `_CONFIRM_SECONDS` after `last` or, if `is_last`, now. If shortened, report what `last` missed."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

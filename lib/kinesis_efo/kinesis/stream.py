@@ -37,14 +37,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A search for the tip begins this many milliseconds before now, to include the last record: a range ends most safely at a record."""
+"""A search for the tip begins this many milliseconds before now, to find a recent last record: its number makes the range's end exact."""
 
 _TIP_MILLIS: Final = 5_000
-"""The search for a shard's tip ends at records that arrived this many milliseconds after now, a margin for a wrong clock. Otherwise, it
-would never end if records arrive faster than it reads them."""
+"""A search for the tip ends at the first record that arrived this many milliseconds (a margin for clock errors) after the search began.
+Otherwise, it would never end if records arrive faster than it reads them."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""A search for a shard's end restarts after this many seconds without a credible result, until `retryTimeout` is over."""
+"""After this many seconds of responses that do not prove the tip, a search starts over, until `retryTimeout` has passed."""
 
 
 class Stream:
@@ -232,8 +232,8 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: whether a micro-batch from this position was already planned; if not, the horizon may have moved `START_SECONDS` without
-        a loss. Raises the same errors as `check_loss`.
+        `planned`: whether a micro-batch from this position was already planned. If not, it does not count as a loss if the trim horizon has
+        moved by up to `START_SECONDS` since it was chosen as the start. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -270,7 +270,7 @@ class Stream:
             return shard
         return (await self._presence.shards(shard_id)).get(shard_id)
 
-    # -- subscribing
+    # -- subscribing to shards and finding their ends
 
     def subscribe(
         self,

@@ -46,7 +46,7 @@ class ShardSubscription:
     """Reads one shard from a position on; see `Stream.subscribe` for the other arguments.
 
     Args:
-        retention: Checks whether records after a position may be gone; None skips the check.
+        retention: Checks whether records after a position may have been trimmed; None skips the check.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ShardSubscription:
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # other shards can use the space until the next attempt
                 if fault.verdict is Verdict.TAKEN_OVER and self._may_open is not None:
-                    await self._may_open()  # waits while another run owns the lease: it is the other subscriber
+                    await self._may_open()  # waits while another run owns the lease: that run is the other subscriber
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -123,8 +123,6 @@ class ShardSubscription:
             raise
         finally:
             self._place.cancel()
-
-    # -- one subscription
 
     async def _wait_for_turn(self) -> None:
         clock = self._context.clock
@@ -143,7 +141,7 @@ class ShardSubscription:
             await self._may_open()
 
     async def _subscribe_once(self) -> _Outcome:
-        """Open a subscription and read until it ends. Raises DataLossError and errors of the sink; the outcome has other errors."""
+        """Open a subscription and read until it ends. Raises DataLossError and sink errors; returns other errors in the outcome."""
         delivery, stats, clock, limits = self._delivery, self.stats, self._context.clock, self._context.limits
         if await delivery.deliver_known_end():
             return _CLOSED

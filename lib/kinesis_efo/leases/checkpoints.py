@@ -71,7 +71,8 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        self._begun: set[str] = set()  # Streams that queries have begun to read: only for these, stray rows are deleted
+        # Streams that queries have begun to read. Rows of an earlier stream with the same name are deleted only then
+        self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
         self._look_at = clock.monotonic() + _LOOK_INTERVAL
@@ -110,7 +111,7 @@ class Checkpoints:
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Record that a shard is processed up to `position`, whose last record is `record`. Written later; a row never moves back."""
+        """Record that a shard is processed up to `position` (last record: `record`). The row is written later, and never moves back."""
         if self._of(shard).update(position, record) and shard not in self._due:
             self._enqueue(shard)
 
@@ -131,7 +132,7 @@ class Checkpoints:
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return the time (epoch seconds) from which on `read_until(shard, TRIM_HORIZON)` covers all records; None without a limit."""
+        """Return the arrival time (epoch seconds) from which `read_until(shard, TRIM_HORIZON)` covers records; None if it covers all."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
@@ -162,7 +163,7 @@ class Checkpoints:
             label = self._table.label
             logger.warning("%d of %d last checkpoints were not written to %s", len(unwritten), len(writing), label)
 
-    # -- writing
+    # -- writing rows
 
     def _of(self, shard: ShardKey) -> ShardRow:
         if (each := self._shards.get(shard)) is None:
@@ -191,7 +192,7 @@ class Checkpoints:
                     await self._clean(now)
                 wrote = await self._write_due(now)
                 await self._clock.sleep(max(0.0, now + wrote / self._rate - self._clock.monotonic()))
-                if wrote < self._rate:  # at the maximum rate, more rows may be due
+                if wrote < self._rate:  # otherwise, more rows may be due now
                     await within(self._clock, _STEP_SECONDS, self._wake.wait())
         except LeaseError as error:
             self._failure.set(error)
@@ -232,7 +233,7 @@ class Checkpoints:
             row = each.row
             outdated_by = 1.0 if last else REFRESH_INTERVAL
             change = each.change(partial(self._read_until, shard), outdated_by, self._horizon(shard))
-            if change is None or each.stray is not None or change.epoch > epoch:  # higher if a later run wrote the row
+            if change is None or each.stray is not None or change.epoch > epoch:  # a later run wrote the row
                 return wrote
             wrote = True
             stream, fetcher, now = self._identity(shard.stream), self._fetcher(shard), self._clock.time()

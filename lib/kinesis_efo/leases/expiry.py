@@ -19,8 +19,8 @@ class Heartbeat:
     lease: Lease
     owner_since: float  # When a scan first contained the current owner
     changed_at: float  # When a scan first contained the row's current counter
-    unchanged_at: float  # When the last scan before this change was complete
-    gone: bool = False  # Whether the row was deleted since
+    unchanged_at: float  # When the last scan with the previous counter was complete
+    gone: bool = False  # Whether the row has been deleted since that scan
 
 
 class Observer:
@@ -72,7 +72,7 @@ class Observer:
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether an owner is certainly alive: observed for a lease timeout, and seen renewing its lease in the last two thirds of it."""
+        """Whether an owner is certainly alive: observed for a lease timeout, in the last two thirds of which it renewed the lease."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

@@ -24,13 +24,13 @@ KEPT: Final = 16
 1 KB. The mark of a deleted checkpoint stays until newer marks replace it."""
 
 LEFT_OUT: Final = "a file sink silently skips each micro-batch whose number it already has"
-"""Describes the possible loss, in messages about a reset checkpoint."""
+"""Why records may be missing from the output after a checkpoint was reset or deleted; part of messages."""
 
 CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint can be behind its furthest recorded mark. Spark rejects that option for sinks that skip micro-batches."""
+"""Why a checkpoint may be behind its recorded mark. For sinks that skip micro-batches, Spark rejects `asyncProgressTrackingEnabled`."""
 
 
 class RunNotes:

@@ -1,7 +1,7 @@
 """Renews the row of one lease, and computes the lease's deadline on this process's clock.
 
-A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs start counting later, when they see that
-write, so they consider the lease expired only after this run does.
+A lease is valid for `lease_timeout` seconds after its last successful write was sent. Other runs start counting later, when they read the
+written row, so they consider the lease expired only after this run does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Timing:
     """The timeouts of a lease, in seconds."""
 
     lease_timeout: float  # How long a lease lasts without renewal
-    patience: float = 600.0  # How long the table may be unavailable (`retryTimeout`)
+    patience: float = 600.0  # How long the table may be unavailable before the query fails (`retryTimeout`)
 
     @property
     def renewal(self) -> float:

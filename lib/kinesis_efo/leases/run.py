@@ -191,7 +191,7 @@ class RunLease:
         while left := [task for task in self._tasks if not task.done()]:
             await asyncio.wait(left)
 
-    # -- acquiring
+    # -- acquiring leases
 
     async def _run(self) -> None:
         try:
@@ -246,7 +246,8 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            return outcome.current is not None and outcome.current.owner == self._owner  # an earlier write succeeded
+            # If this run owns the row, an earlier write succeeded although its response was lost.
+            return outcome.current is not None and outcome.current.owner == self._owner
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1
             self.notes.load(stream, outcome)

@@ -13,7 +13,8 @@ from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey
 
 _CONFIRM_SECONDS: Final = 12.0
-"""A shard that was quiet when its target was found must stay quiet this many seconds, in which Kinesis sends two or more events."""
+"""A shard that was already quiet when its target was found counts as finished if it stays quiet for this many more seconds. In this time,
+Kinesis sends at least two SubscribeToShard events."""
 
 
 class EndingState(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ class EventIndex:
     waiting_since: float | None = field(default=None, init=False)
     # The latest arrival time of all records that were ever added, epoch milliseconds; `-inf` if unknown
     newest: float = field(default=-inf, init=False)
-    # Lists with one slot per event, for bisection. The cumulative sums have one more slot, and are not reset when events are dropped.
+    # Lists with one slot per event, for bisection. The sums of bytes and records have one more slot, and are not reset by dropping events.
     _ends: list[int] = field(default_factory=list, init=False)
     _since: list[float] = field(default_factory=list, init=False)
     _behind: list[int] = field(default_factory=list, init=False)
@@ -98,7 +98,7 @@ class EventIndex:
         last: int | None = None,
         behind: int = 0,
     ) -> bool:
-        """Append an event. Return whether it got a new slot: successive events without records share one.
+        """Append an event. Return whether it got a new slot: successive events without records share a slot.
 
         Args:
             continuation: The sequence number to continue after; None at the end of the shard.
@@ -162,8 +162,7 @@ class EventIndex:
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
-        A reader at `number` can then use the buffer. Otherwise, this reader and another would endlessly move the subscription back and
-        forth.
+        A reader at `number` can then use the buffer. Otherwise, this reader and another could move the subscription back and forth forever.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
@@ -267,8 +266,7 @@ class EventIndex:
     ) -> Portion:
         """Return records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
 
-        The portion may end within an event. With `some`, its first records (one group of `Arrivals`) may exceed the limits, but not
-        `horizon`.
+        The portion may end within an event. With `some`, its first group of `Arrivals` may exceed the limits, but not `horizon`.
         """
         first = self.index_after(after)
         whole = self.portion(after, max_bytes, max_records)

@@ -16,7 +16,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""The horizon may move this many seconds before the first records at the horizon are read; beyond that, a loss is an error."""
+"""If the trim horizon moves by up to this many seconds before a query that starts there reads its first records, a loss is a warning."""
 
 START_SECONDS: Final = 60.0
 """Assumed maximum seconds between choosing the trim horizon as the start and the first read. The horizon moves on during this time."""
@@ -68,7 +68,7 @@ class Gap(NamedTuple):
 
 
 class ReadUntil:
-    """Infers a low watermark from responses. A single one may be wrong, so the lowest of three or more, over at least 2 s, counts."""
+    """Infers a low watermark from responses: the lowest value of three or more, received over at least 2 s. One alone may be wrong."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -102,7 +102,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Only for listed shards: an unlisted shard may be newer than the query's start, and would seem to have lost records.
+            # Use the horizon at the query's start only for listed shards: an unlisted one may be newer, and would seem to have losses.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))

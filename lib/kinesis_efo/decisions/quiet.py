@@ -24,7 +24,7 @@ SETTLED_SECONDS: Final = 1.0
 """All records that arrived before a given time can be read this many seconds after it."""
 
 FUTURE_SECONDS: Final = 5.0
-"""The end of a read may be this many seconds in the future by Kinesis' clock, as user clocks may be fast. The read then waits for it."""
+"""Maximum seconds that the end of a read may be in the future: a user's clock may be ahead of Kinesis'. The read waits for that time."""
 
 _LATELY_SECONDS: Final = 12.0
 """A response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""

@@ -15,11 +15,11 @@ from kinesis_efo.positions import Position, lowest, rank
 # Minimum seconds before a subscription moves to another position again: Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# Seconds to wait before moving an idle shared buffer away from a query it serves, back to one that is behind but may still catch up.
+# Seconds to wait before moving an idle shared buffer from a query that it serves back to a query that is behind but may still catch up.
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# An event without records may report a wrong lag, so the lags of records received up to this many seconds earlier count, too.
+# An event without records may report a wrong lag, so the lag of records received within this many seconds is also considered.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this many seconds, the query that retains the most events switches to GetRecords.
 STARVING_SECONDS: Final = 2.0
@@ -55,7 +55,7 @@ class BufferView(NamedTuple):
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # Whether the next event is waiting for space
-    quiet: bool = False  # Seems to be at the tip, so the first event, which shows what the buffer covers, may never come
+    quiet: bool = False  # Seems to be at the tip, so an event that shows what the buffer covers may never arrive
     retained_from: Position | None = None  # If set, events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:

@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Try to reserve `size` bytes without queueing. Return whether it succeeded: while shards are queued, only within the share."""
+        """Try to reserve `size` bytes without queueing. Return whether it succeeded. While shards are queued, `share` is the limit."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
@@ -267,7 +267,7 @@ class ShardRoom:
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Use the reservation for an event of `size` bytes (including `EVENT_OVERHEAD`), and release the rest. Waits if it is too small."""
+        """Use the reservation for an event of `size` bytes (with `EVENT_OVERHEAD`). Waits for missing bytes, and releases unused ones."""
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.try_reserve(payload):
             await self.reserve(payload)

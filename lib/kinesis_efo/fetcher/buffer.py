@@ -23,7 +23,7 @@ from kinesis_efo.records.events import Arrivals, Event, first_number, has_record
 logger = logging.getLogger(__name__)
 
 YIELD_SECONDS: Final = 10.0
-"""Once the next event has waited this many seconds for space, events that only queries without a reading task need are dropped."""
+"""Once the next event has waited this many seconds for space, events needed only by queries without a reading task are dropped."""
 
 CLAIM_SECONDS: Final = 30.0
 """Events are no longer retained for a task that makes no progress for this many seconds while another task waits for the next event."""
@@ -203,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events up to a covered `position`, which all queries have committed. `retained`: the position of each query, by name."""
+        """Drop the events up to `position`, which the buffer covers and all queries have committed. `retained`: each query's position."""
         self._retained, self.committed = retained, position
         self._evict(len(self._ends) if position == self.end else self.index_after(position))
 

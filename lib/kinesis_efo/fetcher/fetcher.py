@@ -57,7 +57,7 @@ class FetcherSettings:
 class Coordinator(Protocol):
     """Decides which shards a fetcher may read. Called in the fetcher's event loop.
 
-    `failure` is the error that ends reading: the run's failure, or this fetcher's if the run is in another process.
+    `failure` stores the error that ends reading. It is the run's or, if the run is in another process, this fetcher's.
     """
 
     failure: Failure

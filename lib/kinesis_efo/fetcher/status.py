@@ -29,7 +29,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
     failures: int  # Number of errors so far
     arrived: int  # Received bytes
     age: float | None = None  # Seconds from the last event to the report; None before the first event
-    records: int | None = None  # Received Kinesis records; None from a run of an earlier version
+    records: int | None = None  # Received Kinesis records; None if the run has an earlier library version
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
@@ -52,8 +52,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         subscription: The state of the shard's subscription; None if unknown.
         done: The position up to which the slowest query has processed the shard; None if unknown.
         query: The slowest query's number; None in a run with a single query.
-        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed, or in the status of an
-            earlier version.
+        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed, or in earlier versions.
     """
 
     stream: str

@@ -56,7 +56,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     version: int  # Changes whenever the buffer starts over
     start: Position | None  # Where the buffer begins; None if an earlier message with the same version contained it
     keep: Position  # Drop all events before this position
-    kept: list[tuple[str, Position]] = []  # With several queries, the position from which each query still reads events
+    kept: list[tuple[str, Position]] = []  # With several queries: from which position each query still needs events
     known: Facts = NO_FACTS  # The low watermark at `start`, and which losses are accepted
 
 
@@ -77,8 +77,8 @@ class Work(msgspec.Struct, frozen=True):
     """The reply to a request for work.
 
     Attributes:
-        standing: `working`; `standby`: another attempt of the Spark task is alive, retry; `unknown`: the run considers the fetcher
-            dead, so close everything and register as a new fetcher; `over`: the run has ended.
+        standing: `working`: apply the orders; `standby`: another attempt of the Spark task is alive, retry; `unknown`: the run considers
+            the fetcher dead, so close everything and register as a new fetcher; `over`: the run has ended.
         revision: Changes whenever `shards` changes.
         shards: All shards of the fetcher; None if the request has the newest revision.
         seconds: Seconds for which each stream may be read, from the time when the request was sent.

@@ -29,7 +29,7 @@ class EventSink(Protocol):
 
     @property
     def committed(self) -> Position | None:
-        """The position up to which queries have committed this sink's events; None before the first commit."""
+        """The position up to which all queries have committed this sink's events; None before the first commit."""
         ...
 
     async def admit(self, event: Event) -> None:
@@ -88,7 +88,8 @@ class ShardDelivery:
             self._before = self._before or self.position
             self.position, self.lost = event.through, False
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
-            until = self.known.read_until - self._context.limits.full  # time in the socket, as in `is_passed`
+            # Subtract the time for which an event may have waited in the socket, as in `is_passed`.
+            until = self.known.read_until - self._context.limits.full
             self._retention.was_idle(self.shard_id, self.position, until, self.known.read_since)
         stats.events += 1
         stats.records += head.records

@@ -29,7 +29,7 @@ class LookResult(NamedTuple):
     """The result of searching the events of one subscription; see `last_before`."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
-    complete: bool  # Whether the tip or the given time was reached; False with no `position` if the search was given up
+    complete: bool  # Whether the tip or the given time was reached; False and no `position` if given up
     record: int | None = None  # The sequence number of the last record found, if available
 
 

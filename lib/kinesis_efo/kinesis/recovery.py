@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that follow from Kinesis' limits; all are times in seconds, except `takeovers`. Users cannot change them; tests shorten them.
+    """Time limits in seconds, and the count `takeovers`. They follow from Kinesis' limits, so users cannot change them; tests shorten them.
 
     Attributes:
         between_calls: Minimum time between two calls for a shard: Kinesis allows one per second.
-        after_success: Minimum time from a successful call to the next: Kinesis rejects an earlier one.
+        after_success: Minimum time from a successful call to the next: Kinesis rejects an earlier call.
         opening: Maximum time for a SubscribeToShard call, which may hang, for example because all connections are in use.
         silence: A connection without an event for this long is dead: Kinesis sends an event every 5 s even if a shard is idle.
         full: How long a sink may be full before the subscription is closed on purpose.
@@ -86,7 +86,7 @@ class ReadContext:
     recoveries: dict[str, Recovery] = field(default_factory=dict, init=False)
     # When each kind of failure was last logged, monotonic seconds
     logged: dict[str, float] = field(default_factory=dict, init=False)
-    # By kind of failure: how many failures in each shard have been left out of the log since then
+    # By kind of failure: the number of failures in each shard since a failure of this kind was last logged
     others: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter), init=False)
 
     def __post_init__(self) -> None:

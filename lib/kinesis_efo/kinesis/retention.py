@@ -149,8 +149,7 @@ class Retention:
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
         self._covers_until = -inf
-        # By shard and reader, while the position is older than the minimum retention: the last check, which is repeated in case the
-        # retention was shortened
+        # By shard and reader: the last check of a position older than the minimum retention, repeated in case the retention is shortened
         self._checks: dict[tuple[str, str | None], _Check] = {}
 
     async def check(
@@ -205,7 +204,7 @@ class Retention:
                 self._checks[shard_id, reader] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # A start time may lie in parents that are no longer listed. Then the message says that records of older shards are lost, too.
+        # A start time may lie in parents that are no longer listed. Then the message also reports the loss of records of older shards.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))

@@ -199,8 +199,7 @@ class Stream:
             known: Returns the low watermark of a shard's position, and which losses are accepted.
             reported: Trimmed shards that were already reported. The call adds the shards that it reports.
 
-        Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if shards or retention cannot be
-        read.
+        Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if calls to Kinesis fail.
         """
         if self._created_again:
             raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
@@ -349,7 +348,7 @@ class Stream:
             except InvalidRequestError:
                 if start == position:
                     raise
-                continue  # this machine's clock is so fast that `start` is in Kinesis' future
+                continue  # by Kinesis' clock, `start` is in the future: this machine's clock is fast
             if end is not None and end.position != start:
                 return end
         return End(position)
@@ -378,7 +377,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Repeat `last_before` from `start` on until the search is complete. Returns `start` if nothing follows it, None if given up."""
+        """Repeat `last_before` from `start` on until the search is complete. Returns None if `gives_up` has ended the search."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,

@@ -252,7 +252,7 @@ class SharedCall(Generic[T]):
         since, before = max(since, self._clock.monotonic() - self._seconds), self._error
         async with self._asking:
             if self._error is not None and self._error is not before:
-                raise self._error  # a call failed while this one was waiting
+                raise self._error  # the call for which this request was waiting has failed
             if self._answered is None or self._answered[0] < since:
                 began = self._clock.monotonic()
                 try:

@@ -1,8 +1,7 @@
 """Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
-These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. Every lease row contains the
-epoch of the run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of other
-streams, for example of a deleted stream with the same name.
+These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. A lease row contains the epoch of the
+run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of other streams, such as a deleted namesake.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        # Streams that queries have begun to read. Rows of an earlier stream with the same name are deleted only then
+        # Streams that queries have begun to read. Only then are rows with the same keys that belong to another stream deleted
         self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
@@ -250,7 +249,7 @@ class Checkpoints:
         return wrote
 
     def _check_owner(self, row: Lease | None) -> None:
-        """Raise an error if a shard's row has an owner: only KCL applications set one, and they ignore this run's lease."""
+        """Raise an error if a shard's row has an owner: only KCL applications set owners there, and they ignore this run's lease."""
         if row is not None and row.owner is not None:
             raise LeaseLostError(
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application uses {self._table.label}, "

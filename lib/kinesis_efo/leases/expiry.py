@@ -72,7 +72,7 @@ class Observer:
         return heartbeat.changed_at + self._timeout
 
     def proven_alive(self, heartbeat: Heartbeat, now: float) -> bool:
-        """Whether an owner is certainly alive: observed for a lease timeout, in the last two thirds of which it renewed the lease."""
+        """Whether an owner is certainly alive: observed for at least a lease timeout, with a renewal within the last 2/3 of a timeout."""
         return (
             now - heartbeat.owner_since >= self._timeout
             and heartbeat.changed_at > heartbeat.owner_since

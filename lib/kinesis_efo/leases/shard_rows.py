@@ -113,7 +113,7 @@ class ShardRow:
         since = changed.read_since
         if horizon is not None:
             if empty is None:
-                # Write the trim horizon at which the first query began even before it reads, so that a later start detects trimmed records.
+                # Write the trim horizon at the first query's start even before it reads, so that a later start detects trimmed records.
                 since = horizon if since is None and known is None else since
             elif (known or 0.0) < horizon:
                 since = horizon

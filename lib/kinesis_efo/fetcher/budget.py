@@ -95,7 +95,7 @@ class Budget:
         while self._queue:
             account, request = next(iter(self._queue.items()))
             if request.size > self._queue_limit and self._too_large is None:
-                self._too_large = account  # it can never fit within the limit, so grant it anyway
+                self._too_large = account  # it would never fit into the unreserved space, so grant it now
             elif not self._fits(request.size):
                 break
             self._grant(account)

@@ -41,7 +41,7 @@ _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
 """While queries are catching up, the fetcher's memory divided by this number is reserved for their separate buffers."""
 _STALE_SECONDS: Final = 7.0
-"""If an empty buffer waits this many seconds for space, drop the events of another buffer that no task has read for at least as long."""
+"""If an empty buffer waits this many seconds for space, drop the events of another buffer that has been unused for at least as long."""
 _PAST_SECONDS: Final = 10.0
 """Maximum seconds that a range waits for its last record if the record is older than the retention and its loss is accepted."""
 

@@ -1,7 +1,7 @@
 """Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
 These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. A lease row contains the epoch of the
-run that wrote it, and a run does not overwrite rows of a later run. It does replace rows of other streams, such as a deleted namesake.
+run that wrote it, and a run does not overwrite rows of a later run. It replaces rows of other streams, such as a deleted one of that name.
 """
 
 from __future__ import annotations

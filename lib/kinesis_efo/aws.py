@@ -65,10 +65,10 @@ INTERACTIVE_CONFIG: Final = _config(attempts=2, connect=2, read=5)
 
 
 CONTROL_SECONDS: Final = 60.0
-"""Maximum duration of a call in seconds, including sign-in and retries. Does not apply to GetRecords and PutRecords."""
+"""Maximum duration of a call in seconds, including retries and fetching credentials. Does not apply to GetRecords and PutRecords."""
 
 COMMAND_SECONDS: Final = 10.0
-"""Maximum duration of an AWS call of a command-line tool in seconds, including sign-in and retries."""
+"""Maximum duration of an AWS call of a command-line tool in seconds, including retries and fetching credentials."""
 
 _MOST_PAGES: Final = 1_000
 
@@ -125,18 +125,18 @@ _HTML: Final = (b"<!doctype html", b"<html")
 def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
     """Raise an error if the response is an HTML page, which the SDK would treat as an empty response."""
     if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
-        return  # an object in S3 may be an HTML page
+        return  # such as an S3 object, which may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
     if body == b"":
-        return  # not an HTML page, whatever the content type says
+        return  # an empty body is not an HTML page, even if its content type is text/html
     begins = body[:100].strip().lower().startswith(_HTML) if isinstance(body, bytes) else False
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # the SDK then retries; its error contains the status, but not the page
+        response_dict["body"] = b""  # the SDK retries; without the page, its error contains only the status
         return
     if hasattr(body, "close"):
-        body.close()  # because of the error below, the caller cannot close this stream
+        body.close()  # the caller gets only the error below, so it cannot close this stream
     raise ResponseParserError(
         f"{operation_model.name} was answered with an HTML page (HTTP status {status}), which AWS does not send: "
         "a captive portal or a proxy is in between. Sign in to the network, or correct the proxy or the endpoint"
@@ -281,7 +281,7 @@ class _Limit:
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
     """Make a session limit its calls, validate endpoints and responses, and send times with milliseconds in every botocore version.
 
-    `seconds` limits each call of the session's clients except GetRecords and PutRecords, including sign-in calls. Returns the session.
+    `seconds` limits each call except GetRecords and PutRecords, including calls that fetch credentials. Returns the session.
     """
     session.register("creating-serializer.kinesis", send_exact_times)
     session.register("creating-client-class", _Limit(seconds, session).on_class)
@@ -361,7 +361,7 @@ class SyncClients:
 
 
 class AsyncClients:
-    """Creates aiobotocore clients. `seconds` limits each call, including sign-in and retries, except GetRecords and PutRecords.
+    """Creates aiobotocore clients. `seconds` limits each call except GetRecords and PutRecords, including retries and fetching credentials.
 
     If `given` is set, its credentials and profile are used instead of those from the environment.
     """
@@ -440,17 +440,17 @@ def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: fl
     except ProfileNotFound:
         raise SignInError(reason=f"there is no {profile_of(session)} on host {socket.gethostname()}") from None
     if region is not None and configured is None:
-        session.set_config_variable("region", region)  # for the SDK's sign-in calls, such as AssumeRole
+        session.set_config_variable("region", region)  # for calls that fetch credentials, such as AssumeRole
     watch(prepared(session, seconds), clock, seconds, settings.credential_provider)
     return session
 
 
 def _needs_mfa_code(session: botocore.session.Session) -> bool:
-    """Whether sign-in asks for an MFA code. If so, callers sign in before the first call, whose time limit is too short to type a code."""
+    """Whether fetching credentials prompts for an MFA code. If so, callers fetch them early: the time limit of a call is too short."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:
-        return False  # the sign-in itself reports this error
+        return False  # the SDK raises it again when it fetches the credentials
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:

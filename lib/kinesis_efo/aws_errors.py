@@ -239,7 +239,7 @@ def skew_of(error: Exception) -> float | None:
 
 
 def is_foreign(error: Exception) -> bool:
-    """Whether an error response seems to come from a proxy or another server: responses from AWS also contain an AWS error code."""
+    """Whether an error response seems to come from a proxy or another server: it lacks the error code that AWS' responses contain."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
     code, heads = code_of(error), error.operation_name.startswith("Head")  # responses to HEAD have no body with a code

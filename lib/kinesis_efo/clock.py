@@ -90,7 +90,7 @@ def in_thread(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future
 
 
 def _set(set_outcome: Callable[[Any], None], outcome: Any) -> None:
-    with suppress(InvalidStateError, RuntimeError):  # cancelled, or the loop has ended
+    with suppress(InvalidStateError, RuntimeError):  # the future was cancelled, or its loop has ended
         set_outcome(outcome)
 
 

@@ -1,4 +1,4 @@
-"""Reloads changed credentials while a query runs, and explains failed sign-ins.
+"""Reloads changed credentials while a query runs, and explains why credentials cannot be fetched.
 
 The SDK reads credential files only once, and renews only credentials with an expiration time.
 """
@@ -44,12 +44,12 @@ _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of a failed sign-in that callers explain themselves, so that the original error is raised instead of `SignInError`."""
+"""Causes of failure that callers explain themselves: the original error is raised instead of `SignInError`."""
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
 """The SDK's names for credential sources that do not use the network."""
 _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
-"""Values of `credential_source` other than `Environment`."""
+"""The credential sources besides `Environment` that a profile's `credential_source` may select."""
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
@@ -119,8 +119,8 @@ def profile_of(session: Any) -> str:
 def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider: str | None = None) -> None:
     """Make a session reload its credentials if their files changed (checked once a minute) or if AWS reports that they have expired.
 
-    If `provider` (the option `credentialProvider`) is set, the credentials come from this function, which is called again before they
-    expire. If a sign-in fails and waiting does not help, the session's calls raise `SignInError`. A sign-in is limited to `seconds`.
+    If `provider` (the option `credentialProvider`) is set, the credentials come from the function with this name, which is called again
+    before they expire. Fetching credentials takes at most `seconds`. If it fails and waiting does not help, calls raise `SignInError`.
     """
     for name in ("botocore.credentials", "aiobotocore.credentials", "botocore.tokens", "aiobotocore.tokens"):
         logging.getLogger(name).addFilter(_without_traceback)
@@ -202,7 +202,7 @@ def _provided(name: str) -> Any:
         raise SignInError(reason=f"no installed package has such an entry point in the group '{group}'")
     function = entries[0].load()
     found = function()
-    if hasattr(found, "get_credentials"):  # a session
+    if hasattr(found, "get_credentials"):  # `found` is a session
         found = found.get_credentials()
     if isinstance(found, botocore.credentials.Credentials):
         return found
@@ -232,7 +232,7 @@ def _parsed(found: Any) -> dict[str, str]:
 
 
 class _RefreshState:
-    """Decides when to reload the credentials, and records whether a sign-in has succeeded."""
+    """Decides when to reload the credentials, and records whether fetching them has ever succeeded."""
 
     def __init__(self, files: list[Path], session: Any, clock: Clock, provider: str | None) -> None:
         self._files = files
@@ -251,8 +251,8 @@ class _RefreshState:
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Raise `SignInError` if the sign-in in this context fails and waiting does not help. With `works`, success proves that the
-        credentials are valid, so later failures may be transient."""
+        """Raise `SignInError` if fetching credentials in this context fails and waiting does not help. With `works`, success proves that
+        the credentials are valid, so later failures may be transient."""
         try:
             yield
         except Exception as error:
@@ -378,7 +378,7 @@ class _AsyncCredentials(_Watched):
 
     async def get_account_id(self) -> Any:
         with self._moment.signing_in():
-            found = self._found.get_account_id()  # only some kinds of credentials return a coroutine
+            found = self._found.get_account_id()  # a coroutine for some kinds of credentials
             return await found if isawaitable(found) else found
 
 
@@ -387,7 +387,7 @@ async def _process(*command: str, **options: Any) -> Any:
     try:
         process = await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:
-        error.filename = command[0]  # not set by all event loops
+        error.filename = command[0]  # some event loops do not set it
         raise
     ended = process.communicate
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 logger = logging.getLogger(__name__)
 
 NOTE: Final = "kinesis-efo: "
-"""Prefix of the traceback line that contains an error's `data`. Spark passes Python errors on as the text of their tracebacks only."""
+"""Prefix of the traceback line that contains an error's `data`. Spark passes on only the text of a Python error's traceback."""
 
 
 def visible(text: str, keep: str = "", most: int = 10_000) -> str:
@@ -266,7 +266,7 @@ class FetcherUnreachableError(FetcherError):
 
 
 class NotFetchedHereError(FetcherUnreachableError):
-    """The rest of a range is no longer in this fetcher's buffer, or its shard has moved to another fetcher. The planner can locate it."""
+    """This fetcher does not buffer the rest of a range anymore, for example because its shard has moved. The planner can locate it."""
 
 
 class FetcherRefusedError(FetcherError):

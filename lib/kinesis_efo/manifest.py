@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kinesis_efo.options import SourceOptions
 
 SCHEMA_VERSION = 1
-"""The only manifest version that this library reads."""
+"""The only manifest version that this library supports."""
 
 _MOST_BYTES = 1 << 20
 
@@ -45,7 +45,7 @@ class StreamRef:
 class Manifest:
     """The resources of an application, all in one AWS region."""
 
-    application: str  # Also the name of its consumers
+    application: str  # The name of the application and of its consumers
     environment: str  # Empty if there is no manifest, because the options contain the ARNs
     region: str
     lease_table: str  # Empty if the query does not use one
@@ -195,9 +195,9 @@ class _Reader:
         return ref
 
     def finish(self) -> None:
-        # If the lease table is missing, do not also report that its name is missing.
         if self._faults:
             faults = list(dict.fromkeys(self._faults))
+            # If the lease table is missing, do not also report that its name is missing.
             if "key 'leaseTable' is missing" in faults:
                 faults.remove("key 'leaseTable.name' is missing")
             raise ManifestError(f"manifest {self._source}: " + "; ".join(faults))
@@ -272,7 +272,7 @@ def _remedy(error: Exception, location: str) -> str:
     if "AccessDenied" in code:
         action = "ssm:GetParameter" if location.startswith("ssm:") else "s3:GetObject"
         return f"{str(error).rstrip('.')}. The job's role needs {action} on it"
-    if type(error).__name__ == "SignInError":  # importing the class would be slow
+    if type(error).__name__ == "SignInError":  # compare names: importing the class would be slow
         return f"{error}; correct that, or log in"
     return f"{type(error).__name__}: {error}"
 

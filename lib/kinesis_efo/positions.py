@@ -59,7 +59,7 @@ class Position(NamedTuple):
 
     @classmethod
     def after(cls, sequence_number: int | str) -> Position:
-        """Return the position after a sequence number (of a record or a continuation)."""
+        """Return the position after a sequence number (of a record, or the `ContinuationSequenceNumber` of an event)."""
         return cls(AFTER, int(sequence_number))
 
     @classmethod
@@ -186,7 +186,7 @@ class ShardRange(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the range is complete."""
+        """Whether all records of the range have been read."""
         return self.after.reaches(self.through) if self.last is None else not self.after.precedes(self.last)
 
 
@@ -225,7 +225,7 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Last records' numbers (encoded by `_beside`), by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty in offsets of earlier versions
-    # Only in the end offset of micro-batch 0: its start positions in the form of `streams` ({} if equal), because Spark's log lacks them.
+    # Where micro-batch 0 starts, which Spark does not log, in the form of `streams`; {} if it also ends there. Only in its end offset.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start

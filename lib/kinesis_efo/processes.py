@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self
 
 _PROC: Final = Path("/proc")
 UNKNOWN: Final = "-"
-"""The start time of all processes on a system without /proc."""
+"""Used as the start time of every process on systems without /proc."""
 _USER: Final = getattr(os, "geteuid", lambda: 0)()
 
 
@@ -58,14 +58,14 @@ class Process(NamedTuple):
 
 
 class Home(NamedTuple):
-    """The process and line that opened an object with a thread or event loop. A forked process has the object, but not its thread."""
+    """Where an object with a thread or event loop was opened: the process and the source line. A fork copies the object, not its thread."""
 
     pid: int
     place: str
 
     @classmethod
     def here(cls) -> Home:
-        """Return the current process and the line of the program that called this library."""
+        """Return the current process, and the program's source line that called this library."""
         frame = sys._getframe()
         package = __name__.partition(".")[0]
         while (
@@ -100,7 +100,7 @@ def notes_directory() -> Path:
 
 
 class PrivateDirectory:
-    """A directory that only this user can enter. Files are opened relative to its handle, so replacing the directory's path is harmless.
+    """A directory that only this user can enter. Files are opened relative to its handle, so replacing its path is harmless.
 
     Creates the directory if it is missing and `create` is set. Raises OSError if it cannot be opened, does not belong to `user`, or allows
     other users to enter.
@@ -131,7 +131,7 @@ class PrivateDirectory:
 
     def open(self, name: str, flags: int) -> int:
         """Open a file of the directory, like `os.open`. Raises FileNotFoundError if the name is not a regular file."""
-        # Open without blocking: opening a pipe would wait for its other end.
+        # Do not block: opening a named pipe would wait until another process opens its other end.
         try:
             file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=self._handle)
         except OSError as error:

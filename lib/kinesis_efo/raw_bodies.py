@@ -30,7 +30,7 @@ _TIMES_READ: Final = 4
 _MOST_BODY: Final = 8 << 20
 """Maximum bytes of a response that is neither a stream nor from GetRecords. Pages of DynamoDB and of lists have about 1 MB."""
 _MOST_RECORDS: Final = 64 << 20
-"""Maximum bytes of a GetRecords response, which has 10 MiB of records in base64."""
+"""Maximum bytes of a GetRecords response, which has up to 10 MiB of records, encoded in base64."""
 
 
 class Instead:
@@ -85,7 +85,7 @@ class HttpSession:
         if request.stream_output:
             return await self.exchange(request)
         request.stream_output = True  # otherwise the SDK would read the body, whatever its size
-        target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # not all AWS protocols have this header
+        target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # without this header, use the larger limit
         most = _MOST_RECORDS if target.rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
             async with asyncio.timeout(self._whole_seconds):

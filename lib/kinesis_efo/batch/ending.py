@@ -70,8 +70,8 @@ class Completion:
 def rows_of(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if a row lacks the arrival time that a time range needs, and `SubscriptionError` if the range is `refused` and has
-    rows, because another range may return the same rows.
+    Raises `FrameError` if a row lacks the arrival time that a time range needs, and `SubscriptionError` if there are rows although the
+    range is marked as `refused`, because another range may return the same rows.
     """
     rows = _within(part, batch)
     if part.refused and rows.num_rows:

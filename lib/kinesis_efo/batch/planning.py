@@ -57,7 +57,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
     # Round the clock skew to whole seconds: each action on a DataFrame measures it again, but must read the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
-        # Assume the largest possible skew, so that all records acknowledged before the read was loaded are before the tip.
+        # Assume the largest possible skew, so that the read includes all records that were acknowledged before it was loaded.
         off = -ceil(behind)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS
@@ -117,7 +117,7 @@ async def plan(
         given = options.source.ends
         ends = [tip, given.everywhere, *given.streams.values(), *given.shards.values()]
         left = max(map(_milliseconds, ends)) / 1000 - clock.time()
-        if 0 < left <= _LONGEST_WAIT_SECONDS:  # later ends are rejected
+        if 0 < left <= _LONGEST_WAIT_SECONDS:  # an even later end is rejected
             await clock.sleep(left)
             listed = await listings()
         planners = [BatchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]

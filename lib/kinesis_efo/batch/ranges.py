@@ -87,7 +87,7 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
 
 
 def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
-    """Return a range from `unlisted` with its shard's creation time, or with a lower bound if ListShards does not return the shard."""
+    """Add the shard's creation time to a range from `unlisted`, or a lower bound of this time if ListShards does not return the shard."""
     # Shard ids increase with time, so a shard is not older than shards with lower ids.
     created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
     return replace(part, created=created, horizon=None if part.horizon is None else created)
@@ -97,7 +97,7 @@ def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRang
     """Return the ranges to read after `part`: those of descendants that ListShards did not return yet when the read was planned.
 
     `shards` are the children of the part's shard or, if it was trimmed, all listed shards. The child of a merge is read after the parent
-    that has its first hash key or, if the read is `partly`, after each parent. An unlisted parent is assumed to have the first hash key of
+    that has its first hash key or, if `partly` is set, after each parent. An unlisted parent is assumed to have the first hash key of
     its first child, and to descend from the shard with this hash key.
 
     >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
@@ -107,7 +107,7 @@ def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRang
     if part.newest is None or part.until is None:
         return []
     (first, last), found = part.hash_range, list[BatchRange]()
-    created = part.planned - LISTED_SECONDS  # at the earliest
+    created = part.planned - LISTED_SECONDS  # older shards were listed
     ranges = {each.shard_id: range(each.starting_hash, each.ending_hash + 1) for each in shards}
     begins: dict[tuple[str, ...], int] = {}
     for each in shards:
@@ -137,9 +137,10 @@ def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRang
 
 
 def batch_ranges(stream: str, shards: Iterable[Shard], start: ReadBound, end: ReadBound) -> list[BatchRange]:
-    """Return the ranges of a stream's shards, parents before children. `shards` are all listed shards; the tip must be given as a time.
+    """Return the ranges of a stream's shards, parents before children. `shards` are all listed shards.
 
-    The ancestors of a shard with a separate start are not read, nor are the descendants of a shard that ends at a sequence number.
+    The ancestors of a shard with a separate start are not read, nor are the descendants of a shard that ends at a sequence number. `start`
+    and `end` must contain a time instead of `LATEST`.
 
     >>> from kinesis_efo.positions import TRIM_HORIZON
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)

@@ -168,10 +168,10 @@ async def read_range(
         part = progress.part = dated(part, stream.lineage.shards)
         if part.is_empty:
             if begins is not None:
-                await begins(replace(part, horizon=None))  # the listed shards may be those of a recreated stream
+                await begins(replace(part, horizon=None))  # raises an error if the stream was recreated
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
-    # Low watermark for the loss check: the start time, or now for the trim horizon, as `begins` checks it. Sequence numbers contain a time.
+    # Low watermark for the loss check; not needed for a sequence number, which contains a time. `begins` checks the trim horizon until now.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0

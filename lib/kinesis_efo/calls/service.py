@@ -47,7 +47,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """The only call that tools may make."""
+    """The only call that command-line tools, such as `kinesis-efo lag`, may make."""
 
     token: str  # The secret that tools authenticate with
     name: str  # The name of the call
@@ -173,8 +173,6 @@ class Service:
         for thread in threads:
             thread.join(max(0.0, give_up_at - time.monotonic()))
 
-    # -- connections
-
     def _accept(self, listening: socket.socket) -> None:
         while not self._stopping:
             if listening is self._socket and not self._has_place():
@@ -288,8 +286,6 @@ class Service:
         except (CallerGone, Stopped, LostError, TimeoutError):
             return False
         return True
-
-    # -- calls
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""

@@ -95,8 +95,6 @@ class Wire:
             if (option := getattr(socket, name, None)) is not None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    # -- authentication
-
     def challenge(self, secrets: Sequence[str], channel: bytes, give_up_at: float) -> int | None:
         """Authenticate the caller and this service to each other. Return the index of the caller's secret; None if it is not in `secrets`.
 
@@ -132,8 +130,6 @@ class Wire:
             raise LostError("the service does not have the secret of this run")
         return True
 
-    # -- sending
-
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
         """Send a frame: its type, its message, and its body, the concatenated `parts`. Raises `LostError` if the connection is lost.
 
@@ -148,8 +144,6 @@ class Wire:
         left = memoryview(piece)
         while left:
             left = left[self._moved(self._socket.send, left, give_up_at - time.monotonic()) :]
-
-    # -- receiving
 
     def receive(
         self, seconds: float | None, most_head: int = MOST_HEAD, most_body: float = inf, give_up_at: float = inf
@@ -192,8 +186,6 @@ class Wire:
         except OSError as error:
             raise LostError(error_text(error)) from None
 
-    # -- state of the other end
-
     @property
     def speaks(self) -> bool:
         """Whether there is data to read, or the other end has closed the connection. Does not block."""
@@ -209,8 +201,6 @@ class Wire:
         told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
         (unacked,), (last,) = struct.unpack_from("=I", told, _UNACKED_AT), struct.unpack_from("=I", told, _LAST_ACK_AT)
         return bool(unacked and last >= self.unacknowledged_seconds * 1000)
-
-    # -- closing
 
     def cut(self) -> None:
         """Shut down the connection for both ends. A thread that is using the connection gets an error."""

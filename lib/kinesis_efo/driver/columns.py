@@ -19,8 +19,8 @@ _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
-"""Matches a JSON number of more than 15 digits."""
-# The accepted strings for each type. Spark's own conversions accept more and change values: "1,50" becomes 150.00, a date midnight.
+"""Matches a JSON number of more than 15 digits, which Spark would round."""
+# The strings accepted for each type. Spark itself accepts more, and changes values: "1,50" to 150.00, a date to midnight of this date.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
@@ -89,7 +89,7 @@ def _is_one(text: Column) -> Column:
 
 def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
     """Convert the text of a JSON value to a type. Return the result, and whether the value matches the type exactly."""
-    value, fits = text, F.lit(True)  # the result for the type string
+    value, fits = text, F.lit(True)  # for strings, any value matches
     match kind:
         case StructType():
             found = _objects(text, kind)
@@ -123,9 +123,10 @@ def _exactly(text: Column, kind: DataType) -> tuple[Column, Column]:
 
 
 def position() -> Column:
-    """Return a row's position in its shard as a string that sorts like the records: to find a key's newest record, or for MERGE.
+    """Return a row's position in its shard, as a string that sorts in the order of the records.
 
-    Positions of one partition key stay comparable across splits and merges, if producers do not set explicit hash keys.
+    Use it to find the newest record of a key, or to compare records in a MERGE. Positions of one partition key stay comparable across
+    splits and merges, if producers do not set explicit hash keys.
 
     ```python
     newest = rows.groupBy("partitionKey").agg(F.max_by("data", kinesis_efo.position()))

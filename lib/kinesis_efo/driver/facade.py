@@ -124,8 +124,8 @@ def read(
     """Read the records that arrived from `since` to `until` (exclusive) as a DataFrame.
 
     Needs neither a consumer nor leases, and does not affect running queries. Every action on the DataFrame reads the same records. Without
-    `until`, the read ends at the shards' tips at the time of this call. Like `spark.read.format("kinesis-efo")`, but also works if Spark's
-    discovery of data sources is off.
+    `until`, the read ends with the newest records at the time of this call. Like `spark.read.format("kinesis-efo")`, but also works if
+    Spark's discovery of data sources is off.
 
     Args:
         spark: The session.
@@ -133,13 +133,13 @@ def read(
         streams: Logical names of the streams to read, as a sequence or separated by commas; `*` reads all streams of the manifest.
         since: The start: a `datetime` or an ISO 8601 string, both with a time zone, or a `timedelta` before now. Defaults to the trim
             horizon.
-        until: The end (exclusive), in the same format. Defaults to the tips.
+        until: The end (exclusive), in the same format. Defaults to the newest records.
         options: Any other options of the source. To pass a dict, type it as `BatchKeywords`.
 
     Raises:
         OptionsError: Options are invalid; the message lists all of them.
         ManifestError: In a classic session: the manifest cannot be loaded, or lacks something that the options refer to.
-        StreamError: In a classic session, for a read to the tips: a stream is missing, or Kinesis denies the call or does not respond.
+        StreamError: In a classic session, for a read without `until`: a stream is missing, or Kinesis denies the call or does not respond.
         ConfigurationError: A time cannot be parsed, lacks a time zone, or is given twice.
         AnalysisException: In a Spark Connect session: the manifest is wrong; `kinesis_efo.cause` returns the original error.
 

@@ -64,7 +64,7 @@ class ProgressListener(StreamingQueryListener):
 
     @property
     def _jlistener(self) -> Any:
-        # A classic session's `addListener` passes the value of this attribute to the JVM, in place of PySpark's slower wrapper.
+        # In a classic session, `addListener` passes the value of `_jlistener` to the JVM. PySpark's own wrapper would be slower.
         if self._wrapper is None:
             jvm: Any = SparkContext._jvm
             self._wrapper = jvm.PythonStreamingQueryListenerWrapper(_FromJvm(self))
@@ -206,9 +206,6 @@ def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgre
     return found
 
 
-# -- reports to runs
-
-
 class _MarkedOffset(msgspec.Struct):
     """An offset, of which only the mark is parsed, because parsing the positions of thousands of shards would be slow."""
 
@@ -228,7 +225,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report a finished micro-batch to the runs. If a report is lost, a run infers the end when Spark requests the next micro-batch."""
+        """Report a finished micro-batch to the runs. A run that misses this report infers the end when Spark requests the next one."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:
@@ -244,7 +241,7 @@ class FinishedListener(ProgressListener):
         try:
             file = RunFile(path)
         except (OSError, msgspec.MsgspecError):
-            return  # the run has ended, or the file is not fully written yet
+            return  # the run that wrote the file has ended, or is still writing it
         try:
             with closing(file), RunConnection(file.entry.address, file.entry.secret) as client:
                 client.finished(report)

@@ -1,4 +1,4 @@
-"""Finds this library's error message in a Spark error, which surrounds it with Python and Java tracebacks."""
+"""Finds this library's error message in a Spark error, among Python and Java tracebacks."""
 
 from __future__ import annotations
 

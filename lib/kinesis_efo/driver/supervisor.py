@@ -47,10 +47,10 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Intervals and pauses of a supervisor, in seconds."""
 
-    look: float = 2.0  # How often to check whether Spark was stopped
+    look: float = 2.0  # Interval of the checks whether Spark was stopped
     first_pause: float = 1.0  # Pause before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # Warn if tasks of micro-batches have been waiting for this long and none has run
+    no_core: float = 30.0  # How long tasks of micro-batches wait without any running before a warning is logged
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
@@ -132,7 +132,7 @@ class Supervisor:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
                     if not Path(self.path).exists():  # for example, because a cleanup of temporary files has removed it
-                        with suppress(OSError):  # retried after the next timeout
+                        with suppress(OSError):  # if this fails, it is retried after the next timeout
                             removed, self._socket = self._socket, self._listening()
                             removed.close()
                     continue
@@ -249,7 +249,7 @@ def _received(connection: socket.socket) -> FetcherPlan | None:
     return None
 
 
-# -- code that runs in tasks
+# -- functions that run in Spark tasks
 
 
 def fetcher_task(plan: FetcherPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

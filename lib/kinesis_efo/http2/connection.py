@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
         # Completes when the service's first SETTINGS arrive. Fails if the connection fails first: with `NotHttp2` if it is not HTTP/2
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.active = 0  # Number of reserved places: requests in progress or about to be sent
+        self.active = 0  # Number of reserved slots: requests in progress or about to be sent
         self._changed = changed
         self._scratch = memoryview(scratch)
         self._transport: asyncio.Transport | None = None
@@ -93,11 +93,9 @@ class Connection(asyncio.BufferedProtocol):
         self._hanging_up: asyncio.TimerHandle | None = None
         self.gone = asyncio.Event()  # Set when the socket is closed
 
-    # -- methods for requests
-
     @property
     def places(self) -> int:
-        """Number of requests that can begin now."""
+        """Number of free stream slots: requests that can begin now."""
         return 0 if self.closed else max(0, self.most_streams - self.active)
 
     @property
@@ -124,11 +122,11 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def take_place(self) -> None:
-        """Reserve a place for a request."""
+        """Reserve a stream slot for a request."""
         self.active += 1
 
     def give_place(self) -> None:
-        """Release a reserved place, after its request has ended or if no request was sent."""
+        """Release a reserved slot, after its request has ended or if no request was sent."""
         self.active -= 1
         self._used_at = self._clock.monotonic()
         self._close_if_done()
@@ -136,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
     async def request(
         self, headers: Sequence[tuple[str, str]], body: bytes, share: Callable[[], int], silence: float | None
     ) -> Response:
-        """Send a request in a place reserved by `take_place`. Returns once the response's headers have arrived.
+        """Send a request in a slot reserved by `take_place`. Returns once the response's headers have arrived.
 
         `headers` begins with the pseudo-headers (names with a colon). For `share` and `silence`, see `Response`. Raises the same errors as
         `Response.opened`, and `NotProcessed` if the request was not sent or the service refused it without processing it.
@@ -182,8 +180,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
 
-    # -- callbacks from asyncio
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._lost is not None:
@@ -222,8 +218,6 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(ConnectionLost(why))
         self._changed(self)
 
-    # -- received frames
-
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
         """Process the next bytes of a stream. `piece` is valid only during the call. The `padding` bytes also use up the window."""
         response = self.responses.get(stream_id)
@@ -242,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # End the stream in `h2`, too, which counts open streams. For an end by trailers, `h2` does not compare the content-length.
+            # Also end the stream in `h2`, which counts open streams. Use trailers, for which `h2` does not check the content-length.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -319,8 +313,6 @@ class Connection(asyncio.BufferedProtocol):
             self._end(stream_id, NotProcessed(f"the service closes the connection: {why}"))
         self._close_if_done()
 
-    # -- keep-alive
-
     async def _keep(self) -> None:
         """Send a PING when nothing arrives. Close the connection if it is dead or unused."""
         # If this task fails, close the connection: nothing else detects a dead connection.
@@ -352,8 +344,6 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.sleep(0)
         if self._received_at < asked:
             self.abort(ConnectionLost(f"no answer to a PING for {PING_SECONDS:g} s"))
-
-    # -- closing
 
     def _close_if_done(self) -> None:
         """Close the connection if it has stopped accepting requests and all requests have ended; otherwise call `changed`."""

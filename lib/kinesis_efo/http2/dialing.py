@@ -104,7 +104,7 @@ async def dial(
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """Connect to a host over IPv6 or IPv4, whichever answers first (RFC 8305). uvloop's `create_connection` cannot do this."""
+    """Connect to a host over IPv6 or IPv4, whichever responds first (RFC 8305). uvloop's `create_connection` cannot do this."""
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
         return await start_connection(addresses, happy_eyeballs_delay=0.25)

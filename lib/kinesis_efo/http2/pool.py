@@ -45,7 +45,7 @@ class Pool:
         return frozenset(self._open)
 
     async def place(self) -> Connection:
-        """Reserve a place on a connection. The caller must use the place for a request, or release it with `give_place`.
+        """Reserve a stream slot on a connection. The caller must use the slot for a request, or release it with `give_place`.
 
         Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service does not accept requests.
         """
@@ -63,7 +63,7 @@ class Pool:
             raise
 
     async def close(self) -> None:
-        """Close all connections, and wait until their sockets are closed. Requests that wait for a place fail."""
+        """Close all connections, and wait until their sockets are closed. Requests that wait for a slot fail."""
         self._closed = True
         while self._waiting:
             if not (place := self._next()).done():
@@ -81,7 +81,7 @@ class Pool:
             await asyncio.gather(*parting)
 
     def _serve(self) -> None:
-        """Assign free places to waiting requests, and open connections if there are too few places."""
+        """Assign free stream slots to waiting requests, and open connections if there are too few slots."""
         if self._closed:
             return
         while self._waiting and (connection := self._with_place()) is not None:

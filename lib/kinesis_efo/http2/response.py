@@ -188,8 +188,6 @@ class Response:
         """Whether the response has ended or failed."""
         return self._ended or self._fault is not None
 
-    # -- helpers
-
     def widen(self) -> None:
         """Reopen the window once half of it is used up."""
         usual = min(LARGEST_WINDOW, max(LEAST_WINDOW, self._share() // 2))

@@ -31,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where to send metrics, and for how many shards separately."""
+    """Where to send metrics, and how many shards to report separately."""
 
     export: Literal["otel", "emf", "none"] = (
         "otel"  # `otel` (no effect until an OpenTelemetry SDK is configured), `emf` or `none`

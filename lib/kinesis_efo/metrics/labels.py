@@ -1,4 +1,6 @@
-"""Limits how many values of a metric attribute, such as the shard, have separate labels: the first values. Later values share `other`.
+"""Limits how many values of a metric attribute, such as the shard, have separate labels.
+
+The first values get separate labels; later values share the label `other`.
 
 A value with the label `other` keeps it. A value with a separate label never changes to `other`, where its total would look like a sudden
 increase. Not thread-safe.

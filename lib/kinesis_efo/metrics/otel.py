@@ -1,4 +1,4 @@
-"""Exports metrics through OpenTelemetry's API, and sets up an SDK in processes where the user cannot.
+"""Exports metrics through OpenTelemetry's API, and sets up an SDK in processes in which users cannot set one up.
 
 The API has no effect without an SDK. Users cannot set up an SDK in Spark's Python workers, which do not run the user's program. There, this
 module sets it up from the standard environment variables (`OTEL_METRICS_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, ...; OpenTelemetry

@@ -198,7 +198,7 @@ url = matching(re.compile(r"https?://[^\s/]+(/\S*)?"))
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The positions at which a read starts or ends; None stands for the tip."""
+    """The positions at which a read starts or ends; None stands for `LATEST`."""
 
     everywhere: Position | None = None  # The position for streams that are not in `streams`
     # Positions by logical stream name, for shards that are not in `shards`
@@ -268,7 +268,7 @@ def _start(text: str, of_shard: bool) -> Position:
 
 
 def query_start(text: str, of_shard: bool = False) -> Position | None:
-    """Parse a query's start position in a stream, or in a single shard if `of_shard`. Returns None for the tip."""
+    """Parse a query's start position in a stream, or in a single shard if `of_shard`. Returns None for `LATEST`."""
     match text.upper():
         case "LATEST":
             return None

@@ -180,7 +180,7 @@ class Producer:
         """Never called. `async with` requires it before calling `__aenter__`, which raises an error that names `AsyncProducer`."""
 
     def __await__(self) -> NoReturn:
-        raise TypeError(_NOT_ASYNC)  # `await Producer(...).open()`
+        raise TypeError(_NOT_ASYNC)  # raised for `await Producer(...).open()`
 
     def __enter__(self) -> Self:
         return self.open()
@@ -195,8 +195,6 @@ class Producer:
 
     def __reduce__(self) -> NoReturn:
         self._producer.__reduce__()
-
-    # -- helpers
 
     @property
     def _elsewhere(self) -> bool:
@@ -296,7 +294,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The event loop's default executor. When thread pools reject work, at the end of the process, it runs work in the caller's thread."""
+    """The event loop's default executor. When Python exits and thread pools reject work, it runs the work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:

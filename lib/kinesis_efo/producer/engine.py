@@ -117,7 +117,7 @@ class Engine:
         warn_of_consequences(stream, traits, settings)
         self._look_again()
 
-    # -- from any thread
+    # -- methods that any thread may call
 
     def check(self) -> None:
         """Raise an error if the producer does not accept records: the error that ended it, or ProducerClosedError."""
@@ -275,7 +275,7 @@ class Engine:
             waiting = sum(self._clock.monotonic() - wait.since for wait in self._waits)
             return self._counts.snapshot(self._left.records, self._left.bytes, waiting)
 
-    # -- on the loop's thread
+    # -- methods for the event loop's thread
 
     def give_up(self, why: str) -> None:
         """Fail the producer although records are outstanding. `why` is the reason, for the message."""
@@ -474,7 +474,7 @@ class Engine:
         text = f"the producer for {self._stream} failed: {type(cause).__name__}: {cause}"
         self._fail(WriteError(text), cause)
 
-    # -- tasks
+    # -- tasks on the event loop
 
     async def _send(self, request: PutRecordsRequest) -> None:
         try:
@@ -530,7 +530,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map has all shards in `results`, and was confirmed so recently that the stream was not re-created since."""
+        """Whether the shard map has all shards in `results`, and is recent enough to rule out that the stream was re-created."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)
@@ -553,7 +553,7 @@ class Engine:
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
             warn_of_consequences(self._stream, traits, self._settings)
-        # Refresh less often if the map has not changed: records are written to unexpected shards for another reason.
+        # Back off if the shard map has not changed: a stale map is then not the cause of records in unexpected shards.
         self._refresh_pause = REFRESH_SECONDS if news else min(2 * self._refresh_pause, MOST_REFRESH_SECONDS)
         self._adopt(shards, asked_at)
         self._look_again()
@@ -616,7 +616,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process: its parent has them."""
+    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process, whose parent has them."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",
@@ -627,7 +627,7 @@ def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
 
 
 def _end(future: Future[Any], error: StreamError | None = None, result: object = None) -> None:
-    with suppress(InvalidStateError):  # another thread may have ended it
+    with suppress(InvalidStateError):  # another thread may have completed it
         if error is None:
             future.set_result(result)
         else:

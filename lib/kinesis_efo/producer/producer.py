@@ -69,8 +69,6 @@ class AsyncProducer:
         self._closed = False
         self.home: Home | None = None
 
-    # -- opening and closing
-
     async def open(self) -> Self:
         """Connect and load the shard map, like `Producer.open`. Entering the context does this."""
         if self._engine is not None:
@@ -137,15 +135,13 @@ class AsyncProducer:
                 await self.close()
             except StreamError as failure:
                 if not isinstance(error, Exception):
-                    raise  # `sys.exit(0)` would report success
+                    raise  # otherwise `sys.exit(0)` in the program would report success
                 if failure is not error:
                     logger.error(
                         "producer for %s failed when it was closed after another error: %s", self.stream, failure
                     )
         else:
             await self.abort()
-
-    # -- writing
 
     async def put(
         self, data: Data, partition_key: str | None = None, explicit_hash_key: str | int | None = None
@@ -203,8 +199,6 @@ class AsyncProducer:
         raise ProducerClosedError(
             f"the producer for {self.stream} cannot be pickled{opened}; open one where it is used"
         )
-
-    # -- parts
 
     async def _queue(self, records: Sequence[Record]) -> None:
         engine = self._engine_here()

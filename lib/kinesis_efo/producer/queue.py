@@ -147,7 +147,7 @@ class RequestOutcome:
 class _LaneOutcome:
     """The outcome of a request for one lane."""
 
-    taken: int = 0  # Acknowledged parcels
+    taken: int = 0  # Number of acknowledged parcels
     throttled: bool = False  # Whether some parcels were throttled
     again: list[Record] = field(default_factory=list)  # Records to send again
     cause: str = ""  # Why the first rejected parcel is sent again
@@ -291,8 +291,6 @@ class RecordQueue:
                 self._fails(lane, fault.text, now, settled)
         return settled
 
-    # -- parts
-
     @property
     def _aggregate(self) -> bool:
         # Only aggregate if keys determine the shards: otherwise, AWS does not support aggregates, and the KCL drops them.
@@ -414,7 +412,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, limit requests to twice what the shard accepted. Otherwise raise the limit: at 1, a bad record blocks others.
+        # After throttling, limit requests to twice what the shard accepted. Otherwise double the limit: at 1, a bad record blocks others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -34,7 +34,7 @@ SCHEMA: Final = pa.schema(
 """The columns of the source, in this order."""
 
 MAX_ROWS: Final = 10_000
-"""Maximum rows of a batch. Several events share a batch up to this size: for Spark, few rows cost as much as thousands."""
+"""Maximum rows of a batch. Several events share a batch up to this size: a batch of few rows costs Spark as much as thousands of rows."""
 
 MIN_ROWS: Final = 100
 """A batch with fewer rows is only complete once its payloads reach `MAX_BYTES`, or at the end of a task."""

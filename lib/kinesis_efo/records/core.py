@@ -1,4 +1,4 @@
-"""Chooses what decodes data from Kinesis in this process: the native core, if it is installed, or Python code."""
+"""Chooses this process's decoder for data from Kinesis: the native core, if it is installed, or Python code."""
 
 from __future__ import annotations
 

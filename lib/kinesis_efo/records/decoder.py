@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PAYS_OFF: Final = 512
-"""If records have more bytes of JSON than this, pybase64 (one call per record) is faster than msgspec's base64 decoder."""
+"""If an event has more bytes of JSON per record than this, pybase64 (called for each record) is faster than msgspec's base64 decoder."""
 
 
 class _EventRecords(msgspec.Struct, Generic[Data], rename="pascal", gc=False):

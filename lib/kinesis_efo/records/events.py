@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """The position after this event; undefined if the event is `still`."""
+        """The position after this event; undefined for an empty GetRecords response (`still`)."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -332,7 +332,7 @@ def position_after(payload: bytes) -> Position:
 
 
 def data_in(arrived: float | None, records: float | None, events: float = 0) -> float | None:
-    """Estimate how many of `arrived` bytes of events are record data, given the number of records and events (or all three per second).
+    """Estimate how many of `arrived` bytes of events are record data, given the number of records and events. All three may be rates.
 
     The other bytes are JSON, base64 and keys. The number of events only matters if events have few records.
 

@@ -125,7 +125,7 @@ _HTML: Final = (b"<!doctype html", b"<html")
 def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
     """Raise an error if the response is an HTML page, which the SDK would treat as an empty response."""
     if operation_model.has_streaming_output and not operation_model.has_event_stream_output:
-        return  # such as an S3 object, which may be an HTML page
+        return  # a streamed body, such as an S3 object, may be an HTML page
     body, status = response_dict["body"], response_dict["status_code"]
     if body == b"":
         return  # an empty body is not an HTML page, even if its content type is text/html
@@ -146,7 +146,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
     """Raise an error if another service's request would go to a Kinesis endpoint, whose response would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Require a region after `kinesis`, because the host may also begin with a bucket that is called `kinesis`.
+    # Require a region after `kinesis`: the host name of an S3 bucket that is called `kinesis` also begins with it.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -311,7 +311,7 @@ class SyncClients:
         self,
         settings: AwsSettings,
         region: str | None = None,  # Used if `settings` has no region; None: use the SDK's configured region
-        config: Mapping[str, Any] | None = None,  # Timeouts and retries
+        config: Mapping[str, Any] | None = None,  # The client configuration, such as timeouts and retries
         clock: Clock | None = None,
         seconds: float = CONTROL_SECONDS,  # Maximum duration of a call
     ) -> None:

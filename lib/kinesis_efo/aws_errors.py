@@ -242,7 +242,7 @@ def is_foreign(error: Exception) -> bool:
     """Whether an error response seems to come from a proxy or another server: it lacks the error code that AWS' responses contain."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
-    code, heads = code_of(error), error.operation_name.startswith("Head")  # responses to HEAD have no body with a code
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # the code of a HEAD response is its status
     return not code or (code.isdigit() and not heads)
 
 

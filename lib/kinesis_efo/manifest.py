@@ -46,9 +46,9 @@ class Manifest:
     """The resources of an application, all in one AWS region."""
 
     application: str  # The name of the application and of its consumers
-    environment: str  # Empty if there is no manifest, because the options contain the ARNs
+    environment: str  # Name of the environment; empty if the options contain ARNs instead of a manifest
     region: str
-    lease_table: str  # Empty if the query does not use one
+    lease_table: str  # Name of the lease table; empty if the query does not use one
     streams: Mapping[str, StreamRef]  # The selected streams, by logical name
     source: str  # Where the manifest was loaded from, for messages
     stream_names: Mapping[str, str]  # Kinesis names of all streams of the application, by logical name

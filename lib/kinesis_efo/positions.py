@@ -161,7 +161,7 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 
 def rank(position: Position) -> tuple[int, int, bool]:
-    """Return a sort key: the place of a position in the order of `lowest`."""
+    """Return a sort key, with which positions are in the order that `lowest` uses."""
     return _RANKS[position.kind], position.value, position.kind is AFTER
 
 
@@ -223,9 +223,9 @@ class OffsetDocument(msgspec.Struct):
     version: int
     streams: dict[str, dict[str, str]]  # Positions, by stream and shard id
     sources: dict[str, str] = {}  # The ARN of each stream
-    lasts: dict[str, dict[str, str]] = {}  # Last records' numbers (encoded by `_beside`), by stream and shard id
+    lasts: dict[str, dict[str, str]] = {}  # Last sequence numbers (encoded by `_beside`), by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty in offsets of earlier versions
-    # Where micro-batch 0 starts, which Spark does not log, in the form of `streams`; {} if it also ends there. Only in its end offset.
+    # The start of micro-batch 0, which Spark's offset log lacks; {} if it equals `streams`. Stored only in that micro-batch's end offset.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start

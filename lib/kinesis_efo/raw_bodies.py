@@ -84,7 +84,7 @@ class HttpSession:
     async def _answer(self, request: Any) -> AioAWSResponse:
         if request.stream_output:
             return await self.exchange(request)
-        request.stream_output = True  # otherwise the SDK would read the body, whatever its size
+        request.stream_output = True  # otherwise the SDK would read a body of any size into memory
         target = str(request.headers.get("X-Amz-Target", b".GetRecords"))  # without this header, use the larger limit
         most = _MOST_RECORDS if target.rstrip("'").endswith(".GetRecords") else _MOST_BODY
         try:
@@ -134,7 +134,7 @@ class _LimitedClient:
     def _send_limited(self, request: Any) -> Any:
         if request.stream_output:
             return self._send(request)
-        request.stream_output = True  # otherwise the SDK would read the body, whatever its size
+        request.stream_output = True  # otherwise the SDK would read a body of any size into memory
         answer = self._send(request)
         body = bytearray()
         try:

@@ -49,7 +49,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the range can arrive after a response at `server_time`."""
         until = self._part.until
-        # If the end is a sequence number, it already existed when the read was planned, and later records have higher numbers.
+        # A sequence number as end needs no wait: it existed when the read was planned, and later records have higher numbers.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:

@@ -117,7 +117,7 @@ async def plan(
         given = options.source.ends
         ends = [tip, given.everywhere, *given.streams.values(), *given.shards.values()]
         left = max(map(_milliseconds, ends)) / 1000 - clock.time()
-        if 0 < left <= _LONGEST_WAIT_SECONDS:  # an even later end is rejected
+        if 0 < left <= _LONGEST_WAIT_SECONDS:  # a later end raises an error
             await clock.sleep(left)
             listed = await listings()
         planners = [BatchPlanner(ref, manifest.source, options, tip, lister, clock.latest) for ref in refs]

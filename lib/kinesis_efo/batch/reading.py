@@ -69,9 +69,9 @@ class RangeProgress:
     """How far a shard's range was read, for the log."""
 
     part: BatchRange
-    rows: int = 0  # Delivered rows
-    records: int = 0  # Fetched Kinesis records, including records before and after the range
-    bytes: int = 0  # Size of the fetched events
+    rows: int = 0  # Number of delivered rows
+    records: int = 0  # Number of fetched Kinesis records, including records before and after the range
+    bytes: int = 0  # Size of the fetched events in bytes
     arrived: float | None = None  # When the last fetched record arrived in the stream, epoch milliseconds
 
     def add(self, event: Event) -> None:
@@ -171,7 +171,8 @@ async def read_range(
                 await begins(replace(part, horizon=None))  # raises an error if the stream was recreated
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
-    # Low watermark for the loss check; not needed for a sequence number, which contains a time. `begins` checks the trim horizon until now.
+    # Low watermark for the loss check; None for a start at a sequence number, which contains a time. For a start at the trim horizon, use
+    # the current time: `begins` checks for losses until then.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0

@@ -210,7 +210,7 @@ class Service:
             if len(self._strangers) < self.most_strangers:
                 return True
             for wire, since in self._strangers.items():
-                # Keep a caller whose proof has arrived, but has not been read yet.
+                # Do not disconnect a caller whose proof has arrived but has not been read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False

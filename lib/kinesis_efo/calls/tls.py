@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
-"""The host name in every certificate. Callers verify this name, whatever the service's address is."""
+"""The host name in every certificate. Callers verify this name instead of the service's address."""
 
 _BEFORE: Final = timedelta(days=2)
 """How long before its creation a certificate becomes valid. This tolerates clock differences between hosts."""

@@ -20,7 +20,8 @@ _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
 """Matches a JSON number of more than 15 digits, which Spark would round."""
-# The strings accepted for each type. Spark itself accepts more, and changes values: "1,50" to 150.00, a date to midnight of this date.
+# The strings accepted for each type. Spark's own conversions accept more strings, and change values: "1,50" becomes 150.00, and a date
+# becomes a timestamp at midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),

@@ -115,7 +115,7 @@ def manager_class(version: str) -> str:
 
 
 def _scheme(spark: SparkSession, place: str) -> str | None:
-    """Return the scheme of a path's file system; None if only the Spark Connect server knows the default file system."""
+    """Return the scheme of a path's file system; None if it depends on a Spark Connect server's default file system."""
     if scheme := urlsplit(place).scheme:
         return scheme.lower()
     if not isinstance(spark, SparkSession):

@@ -91,7 +91,7 @@ class Response:
     def facts(self) -> HttpFacts:
         return self._connection.facts
 
-    # -- methods for the reader
+    # -- methods for the code that reads the response
 
     async def opened(self) -> None:
         """Wait for the headers.
@@ -142,7 +142,7 @@ class Response:
         self.chunks.clear()
         self._unread = 0
 
-    # -- methods for the connection
+    # -- methods that the connection calls
 
     def begin(self, status: int, headers: dict[str, str]) -> None:
         self.status, self.headers = status, headers

@@ -30,7 +30,7 @@ class Deaggregation(Enum):
     OFF = "false"
     """Deliver each aggregate as one row, without unpacking it."""
     ALL = "true"
-    """Unpack all aggregates, whatever the hash keys of their records are."""
+    """Unpack all aggregates, regardless of the hash keys of their records."""
     STRICT = "strict"
     """Unpack aggregates, but drop an aggregate if the hash key of one of its records belongs to another shard, as the KCL does."""
 

@@ -164,7 +164,7 @@ class Producer:
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # Makes a `close` that is waiting in another thread fail, instead of writing the outstanding records.
+            # Fail a `close` that is waiting in another thread, instead of writing the outstanding records.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 

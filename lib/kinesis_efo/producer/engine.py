@@ -51,7 +51,7 @@ _BATCH_BYTES = 1 << 20
 class Wait:
     """A put that is waiting for capacity."""
 
-    records: list[Record]  # Not queued yet, in order
+    records: list[Record]  # The put's records that are not queued yet, in order
     since: float  # When the put began, in monotonic seconds
     done: Future[None] = field(default_factory=Future)
 

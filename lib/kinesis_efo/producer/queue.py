@@ -89,7 +89,7 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum parcels of this lane in a request; lowered while the shard throttles or is suspect
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels of this lane in a request; lower while its shard throttles or it is suspect
         self.is_suspect = False  # Kinesis refused a whole request, maybe due to this lane: send the lane alone
         self.in_flight = 0
         self.failing: Outage | None = None
@@ -99,7 +99,7 @@ class Lane:
 class PutRecordsRequest:
     """The contents of one PutRecords request."""
 
-    sent_at: float  # Monotonic seconds
+    sent_at: float  # When the request was sent, in monotonic seconds
     map: ShardMap
     parcels: list[Parcel] = field(default_factory=list)
     shards: list[str] = field(default_factory=list)  # The predicted shard of each parcel, in the order of `parcels`
@@ -237,7 +237,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # If the shard map has changed, the stream may have been re-created, with other hash ranges. With AUTO, they do not matter.
+        # A changed shard map may mean that the stream was re-created, with other hash ranges. With AUTO, hash ranges do not matter.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -412,7 +412,7 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, limit requests to twice what the shard accepted. Otherwise double the limit: at 1, a bad record blocks others.
+        # After throttling, allow twice what the shard accepted. Otherwise, double the limit: at 1, a bad record would block others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -405,7 +405,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process`. It is killed just before the waiting call times out, because this process may exit right afterwards."""
+    """Start a `credential_process`. It is killed just before the waiting call times out, because the Python process may exit right after."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 

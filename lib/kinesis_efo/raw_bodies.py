@@ -45,7 +45,7 @@ class Instead:
         return self._chunk
 
     async def iter_chunks(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Yield the bytes, like `aiohttp.StreamReader`: the SDK reads the first event of an event stream."""
+        """Yield the bytes, like `aiohttp.StreamReader`. The SDK calls this to read the first event of an event stream."""
         yield self._chunk, True
 
 

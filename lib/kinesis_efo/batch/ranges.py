@@ -66,7 +66,7 @@ def created_at(shard: Shard) -> float:
 
 
 def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) -> Gap | None:
-    """Return the time span in which records of a shard's range may have expired between planning and reading; None if none can have.
+    """Return the time span whose records may have expired between planning and reading a shard's range; None if none can have expired.
 
     `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: whether this is a later attempt
     of a Spark task, which must return the same rows as the first attempt.
@@ -87,7 +87,7 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
 
 
 def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
-    """Add the shard's creation time to a range from `unlisted`, or a lower bound of this time if ListShards does not return the shard."""
+    """Return a range from `unlisted` with the shard's creation time added, or a lower bound of it if ListShards omits the shard."""
     # Shard ids increase with time, so a shard is not older than shards with lower ids.
     created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
     return replace(part, created=created, horizon=None if part.horizon is None else created)

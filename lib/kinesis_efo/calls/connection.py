@@ -35,7 +35,7 @@ _LAST_CONNECT_SECONDS: Final = 20.0
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
-"""The host at which each service was last reached, by the service's hosts. The next task in this process tries this host first."""
+"""Maps each service's hosts to the host that was last reached. The next task in this process tries this host first."""
 
 
 class ConnectionCache:

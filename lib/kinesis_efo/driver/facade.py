@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass session properties to it that it cannot get itself."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it properties of the session that it cannot read itself."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float, str]]] = {
     "retry_timeout": (0.1, 86_400, "seconds"),
     "stall_warning": (0.1, 86_400, "seconds"),
 }
-"""Minimum and maximum (both are allowed), and unit, of each numeric field of `ProducerSettings`."""
+"""The inclusive minimum and maximum, and the unit, of each numeric field of `ProducerSettings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,7 @@ class BatchBuilder:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Log the number of corrupt aggregates. Call `left_out` for each shard with dropped aggregates, with their number."""
+        """Log the number of corrupt aggregates. Call `left_out` with each shard that has dropped aggregates, and their number."""
         for key, corrupt in self._corrupt.items():
             logger.warning(
                 "%s: %d records look like KPL aggregates but are corrupt; passed on as they are", key, corrupt

@@ -30,7 +30,7 @@ _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExec
 _NEXT_QUERY_SECONDS: Final = 0.5
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Matches source files of Spark, this library and Python, which tracebacks omit. The rest of `site-packages` may contain the program."""
+"""Matches files of Spark, this library and Python, which shortened tracebacks omit. The program may be in the rest of `site-packages`."""
 
 
 @contextmanager

@@ -530,7 +530,7 @@ class Engine:
             return not shards.is_like(known)
 
     def _knows(self, request: PutRecordsRequest, results: Sequence[Result]) -> bool:
-        """Whether the shard map has all shards in `results`, and is recent enough to rule out that the stream was re-created."""
+        """Whether the shard map has all shards in `results`, and was confirmed recently enough to rule out a re-created stream."""
         if self._clock.monotonic() - self._seen_at > REPLACED_SECONDS:
             return False
         self._seen_at = max(self._seen_at, request.sent_at)

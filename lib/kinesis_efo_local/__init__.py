@@ -49,7 +49,7 @@ __all__ = [
     "declare_stream",
 ]
 
-# pytest loads the package's plugin in every project of the environment, so modules are imported only when their names are used.
+# Imported on first use: pytest loads this package's plugin in every test run of an environment that has the package.
 _HOMES: Final = {
     "AwsError": "errors",
     "Call": "state",

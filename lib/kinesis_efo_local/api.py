@@ -1,4 +1,4 @@
-"""The Kinesis operations on streams, shards, consumers and queues. Each takes the parameters of a request and raises `AwsError`."""
+"""The Kinesis operations on streams, shards, consumers and queues: one function each. An invalid request raises `AwsError`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from .traits import warm_throughput
 
 Params = dict[str, Any]
 ON_DEMAND_SHARDS = 4
-
-
-# -- streams
 
 
 def create_stream(kinesis: Kinesis, params: Params) -> Params:
@@ -117,12 +114,9 @@ def _describe(stream: Stream) -> Params:
 
 
 def _hours(seconds: float) -> float:
-    # A whole number, as in the real service, unless a test has set a fraction of an hour.
+    # An int, as in the real service, unless a test has set a retention period with a fraction of an hour.
     hours = seconds / HOUR
     return int(hours) if hours.is_integer() else hours
-
-
-# -- shards
 
 
 def list_shards(kinesis: Kinesis, params: Params) -> Params:
@@ -183,7 +177,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # Not bounded by the stream's creation time: if the clock was set back, shards may have closed before that time.
+        # Do not limit this to the stream's creation time: if the clock was set back since, shards may have closed before that time.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed
@@ -246,9 +240,6 @@ def _hash_key(text: str) -> int:
     return int(text)
 
 
-# -- consumers
-
-
 def register_stream_consumer(kinesis: Kinesis, params: Params) -> Params:
     """Handle a RegisterStreamConsumer request."""
     stream = kinesis.stream({"StreamARN": params["StreamARN"]})
@@ -289,7 +280,7 @@ def _token(params: Params, kind: str) -> Params:
 
 
 def create_queue(kinesis: Kinesis, params: Params) -> Params:
-    """Handle a CreateQueue request. Its parameters are checked here, because botocore's service model has the operation only since 1.44."""
+    """Handle a CreateQueue request. Also checks its parameters: botocore's service model lacks the operation before version 1.44."""
     configured = params.get("StreamConfigurationList") or []
     if len(configured) != 1 or not params.get("QueueName"):
         raise invalid("QueueName, and one StreamConfiguration, must be provided.")

@@ -264,7 +264,7 @@ class LocalAws:
             "AWS_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # For clients of the TLS port; `AWS_ENDPOINT_URL` does not need it.
+        # Only clients of the TLS port need AWS_CA_BUNDLE; AWS_ENDPOINT_URL is the port without TLS.
         return variables if self._ca_path is None else {**variables, "AWS_CA_BUNDLE": self.ca_path}
 
     def client(self, service: str, **options: Any) -> Any:
@@ -344,7 +344,7 @@ class LocalAws:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Record errors of writing the data directory: `stop` raises them later, after the rest of the server has stopped."""
+        """Context manager that records an error when writing the data directory. `stop` raises it once the server has stopped."""
         try:
             yield
         except (OSError, BotoCoreError, ClientError) as error:

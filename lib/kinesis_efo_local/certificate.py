@@ -21,8 +21,11 @@ _AFTER: Final = timedelta(days=365)
 def make_tls(host: str, folder: Path) -> tuple[ssl.SSLContext, Path]:
     """Create a certificate for this machine and a TLS context that uses it: TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 by ALPN.
 
-    Returns the context, and the path of the CA certificate, with which clients verify the server. `host` is a name or address that clients
-    may use in addition to the loopback ones. `folder` receives the CA certificate and, until it is loaded, the private key.
+    Returns the context, and the path of the CA certificate with which clients verify the server.
+
+    Args:
+        host: A name or address that the certificate covers in addition to the loopback ones.
+        folder: Directory for the CA certificate. The private key is deleted from it as soon as the context has loaded the key.
     """
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer, subject = _name("kinesis-efo local authority"), _name("kinesis-efo local")

@@ -18,7 +18,7 @@ READ_RATE = 2 * 1024 * 1024
 class Subscription:
     """The state of one open SubscribeToShard response. The push loop updates it; tests read it.
 
-    `cursor` points to the next record to send; `starting_position` is the starting position in the request.
+    `cursor` is the index of the next record to send; `starting_position` is copied from the request.
     """
 
     def __init__(self, consumer: Consumer, shard: Shard, cursor: int, starting_position: dict[str, Any]) -> None:

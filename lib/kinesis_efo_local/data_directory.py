@@ -28,7 +28,7 @@ class KeptAccount(msgspec.Struct):
 
 
 class DataError(Exception):
-    """A data directory cannot be used; the message says why."""
+    """Raised if a data directory cannot be used. The message contains the reason."""
 
 
 class DataDirectory:

@@ -108,7 +108,7 @@ def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0)
     capacity: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}}
     if stream.shards is not None:
         capacity = {"ShardCount": stream.shards}
-    # Older versions of botocore do not know this parameter.
+    # Set only if the size is not the default: older versions of botocore reject this parameter.
     size = {"MaxRecordSizeInKiB": stream.max_record_kib} if stream.max_record_kib > 1024 else {}
     with _already_there():
         kinesis.create_stream(StreamName=name, **capacity, **size)
@@ -120,7 +120,7 @@ def declare_stream(aws: LocalAws, stream: LocalStream, *, seconds: float = 60.0)
 
 
 def _register(aws: LocalAws, kinesis: Any, application: str, stream_arn: str, wanted: str | None) -> str:
-    """Register a missing consumer, and return its ARN: `wanted` if that belongs to `stream_arn`, otherwise a new ARN."""
+    """Register the consumer unless it exists, and return its ARN. A new consumer gets the ARN `wanted` if that belongs to `stream_arn`."""
     given, _, name_and_time = (wanted or "").partition("/consumer/")
     name, _, created = name_and_time.rpartition(":")
     name = name or application

@@ -27,7 +27,7 @@ def invalid(message: str) -> AwsError:
 
 
 def not_found(message: str, status: int = 400) -> AwsError:
-    """The error for a stream, shard, consumer or the like that does not exist (any more)."""
+    """The error for a stream, shard, consumer or the like that does not exist, or was deleted."""
     return AwsError("ResourceNotFoundException", message, status)
 
 
@@ -49,7 +49,7 @@ def throughput_exceeded(message: str) -> AwsError:
 @cache
 def partition_of(region: str) -> str:
     """The AWS partition of a region. Raises AwsError if there is no such region."""
-    # Imported here, because the import takes a moment and most of the local AWS does not need the SDK.
+    # Imported here, because most of the local AWS does not need the SDK, which is slow to import.
     from botocore.exceptions import UnknownRegionError
     from botocore.session import Session
 

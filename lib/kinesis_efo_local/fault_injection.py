@@ -71,8 +71,8 @@ class GoAway:
 
     Attributes:
         error_code: HTTP/2 error code; NO_ERROR by default.
-        grace: Whether all open streams continue. If not, GOAWAY declares this stream and all later ones unprocessed, and they end
-            without a response. On HTTP/1.1, it has no effect if True, and the effect of `Close` if False.
+        grace: Whether all open streams continue. If not, GOAWAY reports this stream and all later ones as not processed, and they
+            end without a response. On HTTP/1.1, GoAway does nothing if `grace` is set, otherwise the same as `Close`.
     """
 
     error_code: int = 0

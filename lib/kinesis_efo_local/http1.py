@@ -45,7 +45,7 @@ class Http1:
 
     async def end_pushes(self) -> None:
         """End all open event streams."""
-        # Remember the connections for `close`: aiohttp loses track of a connection if its client has stopped reading.
+        # Save the connections for `close`: aiohttp stops tracking a connection whose client has stopped reading.
         if self._runner.server is not None:
             self._last = [connection.transport for connection in self._runner.server.connections]
         pushing = tuple(self._pushing)
@@ -90,7 +90,7 @@ class Http1:
         return response
 
     async def _upgrade(self, request: web.Request, incoming: Incoming) -> web.StreamResponse:
-        """Switch the connection to HTTP/2, and answer the request there."""
+        """Switch the connection to HTTP/2, and send the response over HTTP/2."""
         transport = request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
@@ -100,7 +100,7 @@ class Http1:
         except ValueError as wrong:
             connection.connection_lost(wrong)
             raise web.HTTPBadRequest(text=f"HTTP2-Settings: {wrong}") from None
-        # aiohttp still tracks the connection and must be told when it is lost; aiohttp then cancels this task.
+        # aiohttp must be notified when the connection is lost, although `Http2` now handles it: aiohttp then cancels this task.
         connection.when_lost.append(request.protocol.connection_lost)
         transport.write(_SWITCHING)
         transport.set_protocol(connection)
@@ -129,9 +129,9 @@ class _Response(Wire):
 
 
 def _origin_form(target: str) -> str:
-    """Return a request's path and query, even if the client sends a full URL as to a proxy: `GET http://bucket.host/path`.
+    """Return the path and query of a request target, which is a full URL if the client uses this server as its HTTP proxy.
 
-    S3 Control clients put the account ID before the host name. If such a name cannot be resolved, they can use this server as a proxy.
+    S3 Control clients need a proxy: they put the account ID before the host name, and that name may not be resolvable.
     """
     if target.startswith("/"):
         return target

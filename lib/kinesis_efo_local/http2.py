@@ -64,12 +64,10 @@ class Http2(asyncio.Protocol):
         self._paused = False
         self._frozen = 0
         self._last_stream: int | None = None
-        """The last stream to be processed; set once either side has sent GOAWAY. The connection then closes when no stream is open."""
+        """ID of the last stream to process. Set once either side has sent GOAWAY; the connection then closes when no stream is open."""
         self._initiated = False
         self._frame_head = b""
         self._frame_rest = len(PREFACE)
-
-    # -- connection
 
     def upgrade(self, settings: str, request: Incoming) -> None:
         """Take over an HTTP/1.1 connection, before `connection_made`; its request becomes the first stream.
@@ -102,7 +100,7 @@ class Http2(asyncio.Protocol):
             # h2 has queued a GOAWAY frame with the error; `_end` sends it.
             self._end()
             return
-        # h2 checks the length of a frame only once the frame is complete, and garbage may announce a huge frame that never completes.
+        # Check frame lengths here: h2 checks them only once a frame is complete, and a bogus header may announce a huge frame.
         if self._announces_too_much(data):
             self._h2.close_connection(ErrorCodes.FRAME_SIZE_ERROR)
             self._end()
@@ -171,7 +169,7 @@ class Http2(asyncio.Protocol):
             connection.initiate_connection()
         else:
             connection.initiate_upgrade_connection(base64.urlsafe_b64encode(upgraded))
-        # If h2 knew the limit, it would end the connection when a client exceeds it; `_open` rejects only the excess stream.
+        # Hide the stream limit from h2, which would close the connection of a client that exceeds it. `_open` rejects only the excess stream.
         connection.local_settings = Settings(client=False, initial_values=window)
         connection.increment_flow_control_window(_CONNECTION_WINDOW - connection.inbound_flow_control_window)
 
@@ -195,8 +193,6 @@ class Http2(asyncio.Protocol):
                 self._close_if_idle()
             case ConnectionTerminated():
                 self.close()
-
-    # -- streams
 
     def _open(self, stream_id: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         if self._last_stream is not None and stream_id > self._last_stream:
@@ -278,10 +274,8 @@ class Http2(asyncio.Protocol):
             if stream.id > above and stream is not but:
                 self._forget(stream)
 
-    # -- sending
-
     def queue(self, stream: _Stream) -> None:
-        """Queue a stream with unsent data; it sends now or when its turn comes."""
+        """Queue a stream with unsent data. The data is sent immediately if possible, otherwise when it is the stream's turn."""
         self._senders.append(stream)
         self._pump()
 
@@ -335,8 +329,6 @@ class Http2(asyncio.Protocol):
             if data:
                 self._transport.write(data)
 
-    # -- faults
-
     def reset_stream(self, stream: _Stream, error_code: int) -> None:
         """End a stream with RST_STREAM."""
         self._h2.reset_stream(stream.id, error_code)
@@ -348,7 +340,7 @@ class Http2(asyncio.Protocol):
         # A second GOAWAY must not name a higher last stream than the first.
         self._last_stream = last if self._last_stream is None else min(last, self._last_stream)
         self._flush()
-        # Not sent through h2, which would then end the connection.
+        # Bypass h2, which would close the connection after sending GOAWAY.
         frame = GoAwayFrame(0, last_stream_id=self._last_stream, error_code=error_code)
         if self._transport is not None:
             self._transport.write(frame.serialize())
@@ -386,8 +378,8 @@ class _Connection(H2Connection):
 class _Stream(Wire):
     """One HTTP/2 stream: a request and its response.
 
-    `body` collects the body of the request. `unsent` is the data to send; `ends` is whether the response ends with it.
-    `task` answers the request once it is complete.
+    `body` is the request body received so far; `task` handles the request once it is complete. `unsent` is response data that is
+    still to be sent; `ends` is whether the response ends with this data.
     """
 
     def __init__(self, connection: Http2, stream_id: int, request: Incoming) -> None:
@@ -420,7 +412,7 @@ class _Stream(Wire):
             self._sent.set_result(None)
 
     def cut(self, *, reset: bool) -> None:
-        """Cut the whole connection."""
+        """Close the whole connection in the middle of the response."""
         self._connection.cut(reset=reset)
 
     def reset_stream(self, error_code: int) -> None:
@@ -432,7 +424,7 @@ class _Stream(Wire):
         self._connection.go_away(self, error_code, grace=grace)
 
     async def freeze(self, seconds: float) -> None:
-        """Freeze the whole connection."""
+        """Stop reading and writing on the whole connection for some time."""
         await self._connection.freeze(seconds)
 
 

@@ -21,7 +21,7 @@ class Bucket:
         self._tokens = min(self.rate, self._tokens + max(0.0, now - self._at) * self.rate)
         self._at = now
         missing = min(cost, self.rate) - self._tokens
-        # Less than a nanosecond of refill is a rounding error, and would make the caller spin.
+        # Ignore waits of less than a nanosecond: they are rounding errors, and would make the caller loop without sleeping.
         return missing / self.rate if missing > self.rate * 1e-9 else 0.0
 
     def take(self, cost: float) -> None:

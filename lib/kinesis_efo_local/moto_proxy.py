@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 ACCOUNT = "x-moto-account-id"
-"""The request header that tells moto which account a request is for."""
-# Hop-by-hop headers, which must not be forwarded; lengths are computed anew.
+"""The request header with which moto selects the account."""
+# Headers that must not be forwarded: hop-by-hop headers, and Content-Length, which is recomputed.
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "upgrade", "te", "trailer"}
 _KEY = re.compile(r"Credential=([^/,\s]+)/")
 _WERKZEUG = "werkzeug"
-# moto's server returns an HTML page where AWS returns an error.
+# Beginning of the HTML page that moto's server returns where AWS would return an error.
 _PAGE = b"<!doctype html"
 _JSON = "application/json"
 
@@ -41,7 +41,7 @@ def _is_no_traceback(record: logging.LogRecord) -> bool:
 
 
 def _refusal(request: Incoming, service: str, raised: Exception | None) -> AwsError:
-    """The error for a request that moto answers with an HTML page."""
+    """Return the error for a request to which moto responds with an HTML page. `raised` is the exception in moto, if any."""
     operation = operation_of(request)
     if raised is None or isinstance(raised, NotImplementedError):
         logger.warning("the local AWS does not know the operation %r of %s", operation, service or "a service")
@@ -61,8 +61,10 @@ def _nothing(_url: str) -> None:
 class MotoProxy:
     """Forwards requests to moto.
 
-    `account_id` is the account of requests whose credentials moto has not issued. `began` is called with moto's URL
-    before the first request is forwarded, `ending` after the last; both run in a thread.
+    Args:
+        account_id: The account of requests whose credentials moto has not issued.
+        began: Called in a thread with moto's URL, before the first request is forwarded.
+        ending: Called in a thread with moto's URL, after the last request was forwarded.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class MotoProxy:
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
         self._starting = asyncio.Lock()
-        # Conditional writes of DynamoDB must be atomic, but moto checks and writes in two steps: forward one request at a time.
+        # Forward one request at a time: DynamoDB's conditional writes must be atomic, but moto checks the condition before it writes.
         self._one_at_a_time = asyncio.Lock()
         self._under_way: set[asyncio.Task[Answer]] = set()
         self._closing = False
@@ -131,18 +133,17 @@ class MotoProxy:
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # moto labels the JSON of some services as HTML, which a client may mistake for an error page of a proxy.
+                    # moto labels the JSON of some services as HTML, which a client may mistake for a proxy's error page. Fix the Content-Type.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
                 return Answer(answer.status, kept, content)
 
     def _watch(self) -> None:
-        """Record the exceptions that moto raises, for `_refusal` to log as one line, and suppress their tracebacks in the log."""
+        """Record exceptions in moto, so that `_refusal` can log each in one line, and remove their tracebacks from moto's log."""
         from flask import got_request_exception
 
         got_request_exception.connect(self._note)
-        # Adding the same function again has no effect.
         logging.getLogger(_WERKZEUG).addFilter(_is_no_traceback)
 
     def _note(self, _app: object, exception: Exception) -> None:

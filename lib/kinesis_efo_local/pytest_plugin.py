@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the local AWS before any other fixture: one of them may start Spark, whose processes inherit the environment."""
+    """Make the local AWS the first fixture of a test, so that a fixture that starts Spark passes the environment variables on to it."""
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
         if _FIRST in names:
@@ -69,7 +69,7 @@ def kinesis_efo_local_aws() -> Iterator[LocalAws]:
     from kinesis_efo_local import LocalAws, Settings
 
     _refuse_running_spark()
-    # Like the real service, but without waits that are useless in tests.
+    # Omit the delays of the real service that only slow tests down.
     settings = Settings(consumer_creating_seconds=0.0, idle_event_seconds=0.5, resubscribe_seconds=0.0)
     with LocalAws(settings=settings) as aws, pytest.MonkeyPatch.context() as patch:
         for name, value in aws.environment.items():

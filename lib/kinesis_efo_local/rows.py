@@ -1,4 +1,4 @@
-"""Puts rows of tests into a stream: text, bytes or objects (encoded as JSON), with or without a partition key."""
+"""Puts test data into a stream: text, bytes or objects (encoded as JSON), with or without a partition key."""
 
 from __future__ import annotations
 

@@ -39,20 +39,21 @@ KNOWN = {*OPERATIONS, "PutRecord", "PutRecords", "SubscribeToShard"}
 JSON = "application/x-amz-json-1.1"
 _SCOPE = re.compile(r"Credential=[^/,]+/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
-# A bucket may precede the host name. AWS host names, from clients that use this as a proxy, are safe: no other web page has such a name.
+# Pattern for accepted host names: this machine, optionally with an S3 bucket before the name; and amazonaws.com, for clients that use this
+# server as a proxy. An attacker's web page cannot be served under such a name, which prevents DNS rebinding.
 LOOPBACK = re.compile(
     r"(.+\.)?(localhost(\.localdomain)?|local-aws|amazonaws\.com(\.cn)?)|(.+\.)?127\.\d+\.\d+\.\d+|::1|host\.docker\.internal"
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
-"""Factor for STS, S3 and others, which accept a signature for longer than Kinesis and DynamoDB do."""
+"""Factor for `Settings.signature_seconds`: STS, S3 and others accept a signature for longer than Kinesis and DynamoDB do."""
 
 
 class Server:
     """Answers requests, on one event loop.
 
-    `moto` answers requests for services other than Kinesis; `clock` provides all times of Kinesis. Unless `any_host` is set,
-    requests for a host name other than those in `LOOPBACK` are rejected.
+    `moto` handles requests for services other than Kinesis; `clock` provides all times of Kinesis. Unless `any_host` is set,
+    requests are rejected if their `Host` header does not match `LOOPBACK`.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class Server:
         return Answer(200, self._headers(JSON, request_id), content)
 
     def _refuse_pages(self, request: Incoming) -> None:
-        """Reject requests from web pages: signatures are not checked, so any page in a browser on this machine could send requests."""
+        """Reject requests from web pages: without signature checks, any page in a browser on this machine could call this server."""
         site = request.headers.get("Sec-Fetch-Site", "none")
         if "Origin" in request.headers or site != "none":
             raise AwsError("AccessDenied", "the local AWS does not answer web pages; call it from a program", 403)

@@ -17,7 +17,7 @@ class Settings:
         account_id: Account in every ARN.
         subscription_seconds: Time after which a subscription ends by itself (the real service: 5 minutes).
         idle_event_seconds: Interval between empty events in an idle subscription.
-        resubscribe_seconds: Time after a successful SubscribeToShard call in which another call is rejected; a later call takes over.
+        resubscribe_seconds: How long further SubscribeToShard calls are rejected after a successful one; later calls take over.
         subscribe_interval_seconds: Minimum time between two SubscribeToShard calls per consumer and shard, rejected calls included.
         stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
             every 10 s, return at once.
@@ -35,7 +35,7 @@ class Settings:
         max_concurrent_streams: Maximum number of open requests per HTTP/2 connection, as in the real service; further ones are rejected.
         max_request_bytes: Maximum size of a request, such as an upload of an archive to S3; a larger request is rejected.
         trace_length: Number of calls that `kinesis.trace` keeps.
-        wrong_answers: Comma-separated kinds of wrong answers from GetRecords, SubscribeToShard and ListShards: quiet, behind,
+        wrong_answers: Comma-separated kinds of wrong responses from GetRecords, SubscribeToShard and ListShards: quiet, behind,
             last-number, empty, no-shards; or all. See `kinesis_efo_local.wrong_answers`.
         wrong_answers_rate: Probability, from 0 to 1, of a wrong answer where a wrong answer is possible.
         wrong_answers_in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader

@@ -63,7 +63,7 @@ class Shard:
         index: Index of the shard in the stream; never reused.
         hash_range: First and last hash key, both included.
         parents: IDs of the parent shards: none, one (split) or two (merge).
-        tick: Tick of the creation.
+        tick: Tick (see `Ticks`) of the creation.
         at: Time of the creation, epoch seconds.
         now: Monotonic seconds, for the rate limits.
         numbered: Creation time to encode in sequence numbers, epoch seconds; None for the time of `tick`.
@@ -99,8 +99,6 @@ class Shard:
         self.read_bytes = Bucket(2 * 1024 * 1024, now)
         self.read_calls = Bucket(5, now)
 
-    # -- data directory
-
     def keep(self) -> KeptShard:
         """Return the shard as it is stored in a data directory."""
         first, last = self.hash_range
@@ -120,7 +118,7 @@ class Shard:
 
     @classmethod
     def restored(cls, kept: KeptShard, now: float) -> Shard:
-        """Restore a shard from a data directory, without its children."""
+        """Restore a shard from a data directory. The caller sets `children`, once all shards are restored."""
         first, last = kept.hash_range
         shard = cls(
             kept.index, (int(first), int(last)), kept.parents, kept.created_tick, kept.created_at, now, kept.numbered
@@ -129,8 +127,6 @@ class Shard:
         shard._trimmed, shard._records = kept.trimmed, kept.records
         shard._in_order = all(one.arrival <= other.arrival for one, other in pairwise(kept.records))
         return shard
-
-    # -- writing
 
     def append(
         self, tick: int, arrival: float, key_json: bytes | None, size: int, data: bytes, encryption: bytes = b"NONE"
@@ -164,13 +160,11 @@ class Shard:
         self.wake()
 
     def trim(self, horizon: float) -> None:
-        """Remove the records before the first one that arrived at `horizon` or later."""
+        """Remove expired records: all before the first record that arrived at `horizon` (epoch seconds) or later."""
         if self._records and self._records[0].arrival < horizon:
             gone = self._first_at(horizon)
             del self._records[:gone]
             self._trimmed += gone
-
-    # -- reading
 
     @property
     def closed(self) -> bool:
@@ -188,7 +182,7 @@ class Shard:
         return self._trimmed + len(self._records)
 
     def cursor_at(self, number: Parsed, *, after: bool) -> int:
-        """Cursor of the first record at a sequence number (or after it, if `after`); of the oldest record if that record was trimmed."""
+        """Cursor of the record with a sequence number; of the next record if `after`, or if no record has this number (any more)."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
             at += after or number.continuation
@@ -232,7 +226,7 @@ class Shard:
         return self.numbering.record(self._records[at].tick) if 0 <= at < len(self._records) else None
 
     def standing(self, cursor: int) -> str:
-        """Sequence number from which a reader continues with the record at a cursor."""
+        """Continuation sequence number for a reader whose next record is the one at `cursor`."""
         return self.numbering.continuation(self._records[max(0, cursor - self._trimmed)].tick - 1)
 
     def behind_millis(self, cursor: int, now: float) -> int:
@@ -241,8 +235,6 @@ class Shard:
         if at >= len(self._records):
             return 0
         return max(1, int((now - self._records[at].arrival) * 1000))
-
-    # -- listeners
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` when records arrive or the shard closes."""
@@ -257,8 +249,6 @@ class Shard:
         for listener in tuple(self._listeners):
             listener()
 
-    # -- descriptions
-
     def describe(self) -> dict[str, Any]:
         """Describe the shard in the format of ListShards responses."""
         sequence = {"StartingSequenceNumber": self.numbering.record(self.created_tick)}
@@ -272,7 +262,7 @@ class Shard:
         return shown | dict(zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False))
 
     def describe_children(self) -> list[dict[str, Any]]:
-        """Describe the child shards in the format of a shard's last event."""
+        """Describe the child shards in the format of `ChildShards` in a SubscribeToShardEvent."""
         return [
             {"HashKeyRange": child._hash_key_range(), "ParentShards": list(child.parents), "ShardId": child.id}
             for child in self.children

@@ -74,7 +74,7 @@ class Kinesis:
         ticks: Source of the ticks in sequence numbers.
 
     Attributes:
-        wrong: Decides which answers are wrong on purpose, for tests.
+        wrong: Decides which responses are deliberately wrong, for tests.
         readers: Issues the numbers that identify readers (GetShardIterator calls).
     """
 
@@ -93,8 +93,6 @@ class Kinesis:
         self._order = itertools.count()
         self._trace: deque[Call] = deque(maxlen=settings.trace_length)
         self._counts: Counter[tuple[str, str]] = Counter()
-
-    # -- for tests
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -129,14 +127,12 @@ class Kinesis:
         self._trace.append(Call(self._clock.time(), operation, params, outcome))
         self._counts[operation, outcome] += 1
 
-    # -- time
-
     def now(self) -> Moment:
         """Read the clocks."""
         return Moment(self._clock.time(), self._clock.monotonic())
 
     def later(self, seconds: float, action: Callable[[Moment], None]) -> None:
-        """Carry out an action after `seconds`: at once for 0, otherwise in the first `settle` after that time."""
+        """Carry out an action after `seconds`: immediately for 0, otherwise in the first `settle` call after that time."""
         now = self.now()
         if seconds <= 0:
             action(now)
@@ -151,8 +147,6 @@ class Kinesis:
                 return self._agenda[0][0]
             heapq.heappop(self._agenda)[2](now)
         return None
-
-    # -- data directory
 
     def keep(self) -> KeptKinesis:
         """Return the state to store in a data directory. First carries out all scheduled actions, such as a stream becoming ACTIVE."""
@@ -173,8 +167,6 @@ class Kinesis:
             consumer = Consumer(one.name, one.arn, self._streams[one.stream], one.created_at)
             consumer.status, consumer.tags, consumer.policy = "ACTIVE", one.tags, one.policy
             consumer.stream.consumers[one.name] = consumer
-
-    # -- streams
 
     def stream(self, params: Mapping[str, Any]) -> Stream:
         """Find the stream that a request names by `StreamName`, `StreamARN` or both, and remove its expired records.
@@ -260,8 +252,6 @@ class Kinesis:
                 f"count for the account: {taken}. Limit: {self.settings.max_shards}."
             )
 
-    # -- consumers
-
     def consumer(self, arn: str) -> Consumer:
         """Find a consumer by its ARN.
 
@@ -323,7 +313,7 @@ class Kinesis:
         return consumer
 
     def create_queue(self, stream: Stream, name: str) -> float:
-        """Create a queue, which counts as a consumer but delivers nothing. Returns the creation time."""
+        """Create a queue, which counts towards the limit of consumers, but does not deliver records. Returns the creation time."""
         if stream.traits.mode != "ON_DEMAND":
             raise invalid(
                 f"Queues are only supported for streams with StreamMode ON_DEMAND; {stream.name} is PROVISIONED"
@@ -351,7 +341,7 @@ class Kinesis:
 
 
 def _check_room(stream: Stream) -> None:
-    """Check a stream's limit of consumers and queues, as for an account with On-demand Advantage (DescribeAccountSettings)."""
+    """Raise `LimitExceededException` if no consumer or queue can be added. The limits are those of accounts with On-demand Advantage."""
     most = MAX_CONSUMERS_ADVANTAGE if stream.traits.mode == "ON_DEMAND" else MAX_CONSUMERS
     if len(stream.consumers) + len(stream.queues) >= most:
         raise limit_exceeded(

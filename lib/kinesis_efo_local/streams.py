@@ -122,8 +122,6 @@ class Stream:
             self._open_shard(hash_range, (), now)
         self._index_open()
 
-    # -- data directory
-
     def keep(self) -> KeptStream:
         """Return the stream as it is stored in a data directory."""
         return KeptStream(
@@ -153,8 +151,6 @@ class Stream:
         stream._index_open()
         return stream
 
-    # -- records
-
     def shard_for(self, partition_key: str | None, explicit_hash_key: str | None) -> Shard:
         """Return the open shard for a record: by its keys, or round-robin if Kinesis distributes the stream's records."""
         if self.traits.distributed or partition_key is None:
@@ -166,7 +162,7 @@ class Stream:
         return self._open[bisect_right(self._open_starts, number) - 1]
 
     def end_dry_run(self, now: Moment) -> NoReturn:
-        """End a dry run whose request would succeed.
+        """Raise the error with which Kinesis ends a dry run whose request would succeed.
 
         Raises AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run of any operation within
         a second.
@@ -225,15 +221,13 @@ class Stream:
                 del self.shards[shard.id]
                 shard.wake()
 
-    # -- shards
-
     @property
     def open_shards(self) -> list[Shard]:
         """The open shards, in the order of their hash ranges."""
         return list(self._open)
 
     def shard(self, shard_id: str) -> Shard:
-        """Find a shard by its ID. Raises AwsError `ResourceNotFoundException` if the shard does not exist (any more)."""
+        """Find a shard by its ID. Raises AwsError `ResourceNotFoundException` if it does not exist, or has expired."""
         try:
             return self.shards[shard_id]
         except KeyError:
@@ -312,7 +306,7 @@ class Stream:
     def _replace(self, parents: tuple[Shard, ...], hash_ranges: list[tuple[int, int]], now: Moment) -> None:
         closing = self.next_tick(now.wall)
         children = tuple(self._open_shard(each, tuple(parent.id for parent in parents), now) for each in hash_ranges)
-        # Routing changes before listeners are woken, so that they see the new shards.
+        # Change the routing before `close` wakes the listeners, which then find the new shards.
         self._open = [shard for shard in self._open if shard not in parents]
         self._open.extend(children)
         self._index_open()

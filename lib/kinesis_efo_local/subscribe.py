@@ -61,7 +61,7 @@ class Wire(ABC):
             self.cut(reset=False)
 
     async def freeze(self, seconds: float) -> None:
-        """Neither read from the connection nor write to it for some time."""
+        """Stop reading and writing on the connection for some time."""
         await asyncio.sleep(seconds)
 
 
@@ -94,7 +94,7 @@ class Push:
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)
         try:
-            # A subscription ends on time even if the client does not read.
+            # End the subscription on time even if a write blocks because the client does not read.
             async with asyncio.timeout(self._kinesis.settings.subscription_seconds + 1):
                 await self._push(to)
         except _Finished:

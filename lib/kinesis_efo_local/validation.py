@@ -1,6 +1,6 @@
 """Checks requests against the constraints in botocore's service model: required members, types, lengths, ranges, patterns, enumerations.
 
-PutRecord and PutRecords, the hot path, have their own checks in writing.py.
+PutRecord and PutRecords, the hot path, are checked in writing.py instead.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def event_payload(
 ) -> bytes:
     """The JSON of a SubscribeToShardEvent, with the fields in the real service's order.
 
-    `continuation` is the sequence number to continue from; None (on some servers, an empty string) at the end of the shard.
+    `continuation` is the sequence number to continue from. At the end of the shard it is None, or an empty string, as some servers send.
     `children` are the child shards as JSON values, only at the end of the shard.
     """
     number = b"null" if continuation is None else b'"%b"' % continuation.encode()

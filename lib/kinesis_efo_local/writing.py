@@ -137,7 +137,7 @@ def _check(entry: Entry, path: str) -> int:
 
 
 def _check_for(stream: Stream, entry: Entry, size: int, path: str) -> None:
-    """Check a record against its stream's rules. Raises AwsError if the key is missing, the hash key out of range, or `size` too large."""
+    """Check a record against its stream's settings. Raises AwsError for a missing key, an invalid hash key, or a `size` above the limit."""
     if entry.key is None and not stream.traits.distributed:
         raise _broken(f"{path}partitionKey", "not be null")
     if entry.hash_key is not None and int(entry.hash_key) > MAX_HASH:

@@ -1,4 +1,4 @@
-"""Wrong answers that have been observed from servers. Readers must neither lose records nor wait forever because of them.
+"""Wrong responses that servers have been observed to send. Readers must neither lose records nor wait forever because of them.
 
 The setting `wrong_answers` of the local AWS enables them.
 """
@@ -34,7 +34,7 @@ def parse_kinds(text: str) -> frozenset[str]:
 
 
 class WrongAnswers:
-    """Decides which answers are wrong.
+    """Decides which responses are deliberately wrong.
 
     Args:
         kinds: Enabled kinds of wrong answers (keys of `KINDS`).
@@ -48,7 +48,7 @@ class WrongAnswers:
         self._rate = rate
         self.in_a_row = in_a_row
         self._random = random
-        # A separate generator, so that listing shards more often does not change the other answers.
+        # A separate generator, so that additional ListShards calls do not change the other responses.
         self._random_of_lists = Random(1)
         self._hidden: Counter[Hashable] = Counter()
 
@@ -57,21 +57,21 @@ class WrongAnswers:
         return self._hides("quiet", reader, self._random)
 
     def hides_shards(self, stream_arn: str) -> bool:
-        """Whether to return an empty list of a stream's shards."""
+        """Whether to return an empty shard list for a stream."""
         return self._hides("no-shards", stream_arn, self._random_of_lists)
 
     def lag(self, millis: int) -> int:
-        """Return the lag to report if the real lag is `millis`."""
+        """Return the milliseconds behind to report, if they really are `millis`."""
         return self._random.randint(1, MOST_BEHIND_MS) if not millis and self._strikes("behind") else millis
 
     @property
     def gives_last_number(self) -> bool:
-        """Whether to return the last record's number as the position to continue from."""
+        """Whether to return the last record's sequence number as the position to continue from, instead of a higher number."""
         return self._strikes("last-number")
 
     @property
     def writes_empty(self) -> bool:
-        """Whether to write absent members as empty strings or lists."""
+        """Whether to write absent members of a response as empty strings or lists."""
         return self._strikes("empty")
 
     def _hides(self, kind: str, what: Hashable, random: Random) -> bool:

@@ -169,7 +169,7 @@ class Http2(asyncio.Protocol):
             connection.initiate_connection()
         else:
             connection.initiate_upgrade_connection(base64.urlsafe_b64encode(upgraded))
-        # Hide the stream limit from h2, which would close the connection of a client that exceeds it. `_open` rejects only the excess stream.
+        # Hide the stream limit from h2, which would close the connection if a client exceeds it. `_open` rejects only the excess stream.
         connection.local_settings = Settings(client=False, initial_values=window)
         connection.increment_flow_control_window(_CONNECTION_WINDOW - connection.inbound_flow_control_window)
 

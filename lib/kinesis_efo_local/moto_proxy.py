@@ -133,7 +133,7 @@ class MotoProxy:
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # moto labels the JSON of some services as HTML, which a client may mistake for a proxy's error page. Fix the Content-Type.
+                    # Fix the type: moto labels the JSON of some services as HTML, which looks like a proxy's error page to a client.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))

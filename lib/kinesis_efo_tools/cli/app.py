@@ -35,7 +35,7 @@ class Entry:
 COMMANDS: Final = {
     "doctor": Entry("kinesis_efo_tools.cli.commands.doctor", "Check everything a query of an application needs."),
     "emr": Entry("kinesis_efo_tools.cli.commands.emr", "Pack jobs, run them on EMR, stop them."),
-    # Glue is one more target of the same commands.
+    # The glue group has the same subcommands as emr; only the target differs.
     "glue": Entry(
         "kinesis_efo_tools.cli.commands.emr",
         "Run jobs on Glue, stop them: the commands of emr, with --target glue:<job>.",
@@ -58,11 +58,11 @@ COMMANDS: Final = {
 
 
 _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
-"""The names that help shows for the values of options, by their Python type."""
+"""Metavars (placeholders for the values of options in the help), by Python type."""
 
 
 _FORMER: Final = {"--app": "--application"}
-"""The new names of options by their former names, which still work, with a warning."""
+"""Maps former names of options to the present ones. A former name still works, but prints a warning."""
 _HELP: Final = ["-h", "--help"]
 
 
@@ -89,13 +89,13 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the group from the summaries, without importing the commands."""
+        """Write the help of the group from the summaries in `COMMANDS`, without importing the commands."""
         with self._summaries():
             _name_values(self)
             super().format_help(ctx, formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Complete a command's name from the summaries, without importing the commands."""
+        """Complete a command's name from `COMMANDS`, without importing the commands."""
         with self._summaries():
             return super().shell_complete(ctx, incomplete)
 
@@ -119,7 +119,7 @@ def load(name: str, entry: Entry) -> Any:
 
 
 def readable(command: Any) -> Any:
-    """Prepare the help of a command and its subcommands: unwrap paragraphs, and name the values of options. Returns the command."""
+    """Prepare the help of a command and its subcommands: join the lines of paragraphs, and set the metavars of options."""
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     _name_values(command)
@@ -139,7 +139,7 @@ def _name_values(command: Any) -> None:
 
 
 def _type_of(parameter: Any) -> str:
-    # Earlier versions of typer lack `bare_type`, and show different names.
+    # Earlier versions of typer do not have `bare_type`, and choose the placeholders themselves.
     return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.basicConfig(level=logging.DEBUG)
     try:
         with ended_by_interrupt():
-            # In standalone mode, typer prints usage errors in a box; with --json, `fail` prints them.
+            # With --json, disable standalone mode, in which typer prints usage errors in a box: `fail` then prints them as JSON.
             sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
         if debug:

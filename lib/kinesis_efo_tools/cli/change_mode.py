@@ -32,7 +32,7 @@ class ChangeMode:
 
 def change_mode(
     *,
-    # Long enough for KCL: with a failover time of one minute, it renews every 20 s.
+    # Long enough for a KCL application with a failover time of one minute: it renews its leases every 20 s.
     lease_timeout: arguments.TimeoutOption = "30s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     force: Annotated[

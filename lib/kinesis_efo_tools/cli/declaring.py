@@ -47,7 +47,7 @@ def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]
 
 def _function(options: type[Command]) -> Callable[..., None]:
     """Return a function that runs the command, with a parameter for each option, as typer expects."""
-    # Groups go last, so that help begins with the command's own options.
+    # Sort options of groups last, so that the help begins with the command's own options.
     shown = sorted(_options(options), key=lambda each: each[1])
     signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each, _ in shown])
 
@@ -61,7 +61,7 @@ def _function(options: type[Command]) -> Callable[..., None]:
 
 
 def _parts(make: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Group | None]]:
-    """Return the parameters of a class or function, each with its `Group`, or None."""
+    """Return the parameters of a class or function, each with the `Group` in its annotation, or with None."""
     hints = get_type_hints(make, include_extras=True)
     for name, each in inspect.signature(make).parameters.items():
         group = next((mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Group)), None)

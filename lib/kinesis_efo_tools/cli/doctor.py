@@ -136,7 +136,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # No dry run for the measured stream: a dry run may count against Kinesis' call limit, and a real subscription proves more.
+            # Skip the dry run for the measured stream: it may count against Kinesis' call limit, and the real subscription proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += await _key(access, ref)

@@ -1,4 +1,4 @@
-"""Handles signals: some commands run until SIGTERM, Ctrl-C or the end of the terminal; Ctrl-C ends the others."""
+"""Handles signals. Some commands run until SIGTERM, Ctrl-C or the closing of the terminal; the others end on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GRACE_SECONDS: Final = 0.8
 
 @dataclass
 class ForcedEnd:
-    """How the process is ended if it is still running a moment after Ctrl-C. A command sets this before it starts to work.
+    """What happens if the process is still running a moment after Ctrl-C. A command sets this before it starts to work.
 
     Attributes:
-        code: The exit code.
-        handled: How many times Ctrl-C does not end the process, because the command handles it and completes its work.
+        code: The exit code with which the process is ended.
+        handled: How often the user can press Ctrl-C without ending the process, because the command handles it and completes its work.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED
@@ -73,7 +73,7 @@ class SignalWaiter:
 
     def __init__(self) -> None:
         self._raises = False
-        # Wait on a pipe: the main thread runs the handler, but another thread may receive the signal.
+        # Python writes to this pipe, which `wait` reads, when a signal arrives: in any thread, and before the main thread runs the handler.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)
@@ -83,7 +83,7 @@ class SignalWaiter:
             signal.signal(number, self._handle)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a signal, at most `seconds`. Returns whether there was one."""
+        """Wait for a signal, at most `seconds`. Returns whether there was a signal."""
         return bool(select.select([self._asked], [], [], seconds)[0])
 
     @contextmanager

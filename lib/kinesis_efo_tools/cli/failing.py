@@ -24,7 +24,7 @@ class CommandExit(Exception):
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation before a change, unless `yes` confirmed it on the command line.
 
-    `question` is without a question mark. Raises CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
+    `question` has no question mark. Raises CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
     """
     if yes:
         return

@@ -97,7 +97,7 @@ class _ApplicationLag:
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases for up to `seconds`, to find out which owners are alive, then measure the lag.
 
-        `waiting` is called once before the second scan, if one is needed.
+        `waiting` is called before the second scan of the lease table, unless a single scan is enough.
         """
         async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)
@@ -120,7 +120,7 @@ class _ApplicationLag:
         for name, shards in listed.found.items():
             ref = manifest.streams[name]
             of_stream = lagging.by_shard(scan.leases, application.keys, name)
-            # Identify the stream in every look, because it may have been deleted and created again.
+            # Identify the stream again for every measurement, because it may have been deleted and created again.
             present = await identified(topology, ref.stream_arn)
             if what := strays(of_stream.values(), present):
                 remarks.append(f"{what}. It does not count here")
@@ -172,7 +172,7 @@ async def _keep_looking(looks: Sequence[_ApplicationLag], seconds: float, pause:
             except (KinesisEfoError, ClientError, BotoCoreError, OSError) as error:
                 if not reports or isinstance(error, ConfigurationError):
                     raise
-                # Keep watching, so that the end of an outage is shown.
+                # Continue to measure, so that the display recovers after an outage.
                 trouble = f"{written_out(clock.time())}: {type(error).__name__}: {error}. Trying again"
                 if terminal.is_terminal and not as_json:
                     live.update(Group(view(reports, terminal.width), output.text(trouble, "bold red")), refresh=True)

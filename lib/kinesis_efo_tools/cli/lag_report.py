@@ -1,4 +1,4 @@
-"""The output of ``kinesis-efo lag``, as tables and as plain data. Pure."""
+"""The output of ``kinesis-efo lag``, as tables and as plain data. No I/O."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LagReport:
         reported: The lag in CloudWatch in milliseconds, by stream.
         remarks: Messages for the user.
         missing: The errors of streams that are not shown, by stream.
-        queries: The status of a run's queries, by stream; a single query that is not catching up is left out.
+        queries: The status of the run's queries, by stream; no entry if a single query reads it without catching up.
     """
 
     application: str
@@ -100,7 +100,7 @@ def _summary(report: LagReport, shape: Shape) -> list[Text]:
 
 
 def _whose(report: LagReport, stream: str, worst: ShardLag) -> str:
-    """Return a phrase that names the slowest query; empty unless the stream has several queries."""
+    """Return a phrase that names the slowest query; empty unless several queries read the stream."""
     queries = report.queries.get(stream, ())
     if len(queries) < 2:
         return ""
@@ -117,7 +117,7 @@ def _source(report: LagReport, stream: str) -> str:
 
 def _table(report: LagReport, shape: Shape) -> RenderableType:
     rows = sorted(report.shards, key=lambda row: (-1.0 if row.seconds is None else -row.seconds, row.key))
-    # Show owners only for a KCL application, which has an owner for each shard. Owners of runs are in the runs' table.
+    # Show owners only for KCL applications, in which each shard has an owner. The owners of runs are in a separate table.
     owners = any(row.owner is not None and row.owner != _owner(report, row) for row in rows)
     columns = [
         "stream",

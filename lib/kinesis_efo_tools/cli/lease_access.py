@@ -71,7 +71,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row, if any, reads selected shards: the row is selected, or is a run's lease on a selected stream."""
+        """Whether the owner of a row, if any, may read selected shards: the row is selected, or is a run's lease on a selected stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:
@@ -100,7 +100,7 @@ class Leases:
 
 
 def start_position(option: str, text: str, *, shards: bool = False) -> Position | None:
-    """Parse a start position; returns None for LATEST. `shards`: whether to accept positions that are only valid in a single shard."""
+    """Parse a start position; returns None for LATEST. With `shards`, accepts positions that are only valid in a single shard."""
     name = text.strip().partition(":")[0].upper()
     try:
         if text.strip().upper() == "LATEST":
@@ -125,8 +125,8 @@ async def opened(
 ) -> AsyncIterator[Leases]:
     """Open an application's lease table.
 
-    `streams` has logical names, `shards` has ids; None selects all. Raises ManifestError if the manifest cannot be loaded, UsageError if it
-    lacks one of the streams, LeaseError if the table is missing, is not a lease table, or cannot be reached.
+    `streams` has logical names, `shards` has shard ids; None selects all. Raises ManifestError if the manifest cannot be loaded, UsageError
+    if it lacks one of the streams, LeaseError if the table is missing, is not a lease table, or cannot be reached.
     """
     manifest = arguments.load(location, aws, streams)
     async with Access(aws, manifest.region) as access:
@@ -137,10 +137,10 @@ async def opened(
 
 @asynccontextmanager
 async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
-    """Open an application's lease table like `opened`, or this host's lease file of a query without a lease table.
+    """Open an application's lease table like `opened`, or the lease file on this host if the query has no lease table.
 
-    `location` is a manifest's location. For a query without a lease table, it has the ARNs of the query's consumers, or of its streams if
-    it polls. Raises ConfigurationError if no run on this host reads with these ARNs.
+    `location` is the manifest's location. For a query without a lease table, give the ARNs of the query's consumers instead, or of its
+    streams if it polls. Raises ConfigurationError if no run on this host reads with these ARNs.
     """
     if not location.startswith("arn:"):
         async with opened(aws, location, streams) as leases:

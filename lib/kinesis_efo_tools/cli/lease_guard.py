@@ -41,7 +41,7 @@ async def change(
         guarded: Selects the leases of the table that no live worker may own.
         source: The table from which leases are copied, if any; no live worker may own a lease of it.
 
-    Raises CommandExit if the change is rejected or declined, if a worker writes such a lease meanwhile, or if a lease could not be written.
+    Raises CommandExit if the change is rejected or declined, if a worker writes a guarded lease meanwhile, or if a lease was not written.
     """
     clock = clock or SystemClock()
     seen = await _watch(table, mode.lease_timeout, guarded, clock)
@@ -49,7 +49,7 @@ async def change(
     planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    # Refuse even if no lease needs to change now: a live run may move its rows at any moment.
+    # Check this even if there is nothing to change at the moment: a live run may move its rows at any time.
     _refuse_live(table, seen, mode.force)
     if source is not None and seen_in_source is not None:
         _refuse_live(source, seen_in_source, mode.force)

@@ -98,7 +98,7 @@ async def import_into(application: Leases, given: ImportKcl) -> None:
 
 
 async def _opened(application: Leases, start: Position) -> list[ShardKey]:
-    """Return the shards that were open at the time `start`; empty for TRIM_HORIZON, at which every shard begins with its first record."""
+    """Return the shards that were open at the time `start`; empty for TRIM_HORIZON, with which every shard is read from its beginning."""
     if start.kind is not PositionKind.AT_TIMESTAMP:
         return []
     topology = Topology(await application.access.client("kinesis"), application.access.clock)
@@ -147,7 +147,7 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
             remarks += said
         return Plan(edits, remarks)
 
-    # No live run may own leases of the application's table: it would be ahead of the exported rows at once.
+    # Pass the application's table as `source`, so that no live run owns its leases: a run would read on past the exported positions.
     await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 
@@ -190,7 +190,7 @@ def _no_rows(application: Leases, skipped: list[str], source: str) -> str:
 
 
 async def _require_present(application: Leases, rows: Collection[str], keys: LeaseKeys, source: str) -> None:
-    """Reject rows of another account's stream, or of an earlier stream of the same name: their positions do not fit the present stream."""
+    """Reject rows of another account's stream, or of an earlier stream of the same name, whose positions are meaningless in this stream."""
     by_stream = {shard.stream: key for key in sorted(rows) if key.count(":") == 3 and (shard := keys.decode(key))}
     for stream, key in by_stream.items():
         ref = application.manifest.streams[stream]
@@ -206,7 +206,7 @@ async def _require_present(application: Leases, rows: Collection[str], keys: Lea
 def _as_listed(
     rows: Mapping[str, Lease], keys: LeaseKeys, listed: Mapping[ShardKey, Shard], source: str
 ) -> dict[str, Lease]:
-    """Add the parents and hash keys of the current shards to rows. Raises ConfigurationError if an open shard's row is at SHARD_END."""
+    """Complete rows with the parents and hash keys of their shards. Raises ConfigurationError if an open shard's row is at SHARD_END."""
     found = dict(rows)
     for key, row in sorted(rows.items()):
         if (at := keys.decode(key)) is None or (shard := listed.get(at)) is None:

@@ -56,7 +56,7 @@ def list_leases(given: List) -> None:
 
 def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Shape, now: float) -> Group:
     several = any(lease.fetcher for _, lease in rows)
-    # Save columns in a narrow terminal: the key contains stream and shard, and the table of runs has the owners.
+    # Omit columns in a narrow terminal: the lease key contains stream and shard, and the runs' table has the owners.
     owners = shape.roomy or any(lease.owner for _, lease in rows)
     columns = [
         *(["stream", "=shard"] if shape.roomy else []),
@@ -86,7 +86,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Sha
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
-    """Describe checkpoints that belong to another stream, such as an earlier one. Calls Kinesis only if rows say which stream they are of."""
+    """Describe checkpoints of another stream, such as a deleted one of the same name. Calls Kinesis only if rows identify their stream."""
     remarks = []
     for name, ref in application.manifest.streams.items():
         named = [row for key, row in rows if key.stream == name and row.stream is not None]
@@ -142,7 +142,7 @@ async def reset_of(application: Leases, given: Reset) -> None:
             edits = lease_edits.moves(rows.values(), position, known)
             _check_moves(application, scan, edits, position, given.to, listed)
         else:
-            # A shard may have a KCL row and a row of this library.
+            # Replace every row of a shard: it may have a KCL row in addition to the row of this library.
             rows = {key: row for key, row in scan.leases.items() if application.selects(row)}
             edits = lease_edits.replacement(rows, await _initial_leases(application, position))
         return Plan(
@@ -163,7 +163,7 @@ def _check_moves(
 ) -> None:
     """Raise UsageError for a move that skips an open shard, that a query would ignore, or that makes a query skip other shards.
 
-    A query counts a shard as read to its end if a descendant has begun, whatever the shard's row says.
+    A query considers a shard fully read if reading of a descendant has begun, regardless of the position in the shard's row.
     """
     for at, each in sorted(listed.items()):
         if position.is_end and each.last is None and at.shard in application.shards:
@@ -211,7 +211,7 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
     for name, ref in application.manifest.streams.items():
         starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
         shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
-        # Keep a time before the trim horizon, so that a query reports the trimmed records as lost.
+        # Do not raise a time before the trim horizon to the trim horizon, so that a query reports the trimmed records as lost.
         for shard_id in starts:
             wanted[application.keys.encode(ShardKey(name, shard_id))] = LeaseInfo.of(shards[shard_id], position)
     return wanted

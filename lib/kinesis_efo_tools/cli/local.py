@@ -19,7 +19,7 @@ from kinesis_efo_tools.cli.local_options import Declaration, merged, parse_setti
 from kinesis_efo_tools.cli.local_process import ChildFailed, Ready
 
 TLS_URL = "KINESIS_EFO_LOCAL_TLS_URL"
-"""Environment variable with the URL of the TLS port, for the user; no SDK reads it."""
+"""Environment variable with the URL of the TLS port. It is for the user; SDKs do not read it."""
 
 
 def serve(given: Serve) -> None:
@@ -57,7 +57,7 @@ def serve(given: Serve) -> None:
         except OSError as error:
             ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
             failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another --port, --tls-port or --host"
-            # Users who start it twice usually want to use it in a second shell, so show how.
+            # If a local AWS already uses the port, the user may want to use it from a second shell: show how.
             for each in local_process.running(local_process.state_directory()).values():
                 if each.port == given.port:
                     failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
@@ -135,7 +135,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Path:
 
 def _show(ready: Ready, asked: Declaration | None, say: Callable[[str], None]) -> None:
     """Print `export` lines for a shell on stdout, and the next steps."""
-    # These variables point SDKs to the port without TLS.
+    # SDKs with these variables use the port without TLS.
     typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
     if ready.manifest is None or asked is None:

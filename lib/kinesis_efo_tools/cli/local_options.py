@@ -96,10 +96,12 @@ def parse_streams(texts: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The application to declare, and the path of its `manifest`.
+    """The application to declare in the local AWS.
 
-    `given` is the existing manifest of --manifest, which is kept if the local AWS can use its ARNs; `settings` are the local AWS settings
-    that follow from it.
+    Attributes:
+        settings: Local AWS settings that follow from the existing manifest: region and account.
+        manifest: Path of the manifest to write, or the same as `given`.
+        given: Path of the existing manifest in --manifest, if any. It is kept if the local AWS can use its ARNs.
     """
 
     application: LocalApplication
@@ -150,7 +152,7 @@ def wanted(
 
 
 def _check_installed() -> None:
-    """Check that the packages for declaring an application are installed, which are not needed just to serve Kinesis."""
+    """Check that the packages for declaring an application are installed. Serving Kinesis alone does not need them."""
     for package in ("boto3", "moto"):
         if find_spec(package) is None:
             raise ConfigurationError(

@@ -23,15 +23,17 @@ from kinesis_efo_tools.cli.arguments import MANIFEST_VARIABLE
 
 _LOOK_EVERY: Final = 0.02
 _PATIENCE: Final = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL when a background process is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The contents of a local AWS' ready file.
 
-    `started` is the start time of the process, which distinguishes it from a later process with the same id. `environment` has the
-    variables that point AWS SDKs to the local AWS; `manifest` is the path of the declared application's manifest, if any.
+    Attributes:
+        started: Start time of the process, which distinguishes it from a later process with the same id.
+        environment: Environment variables that point AWS SDKs to the local AWS.
+        manifest: Path of the declared application's manifest, if any.
     """
 
     pid: int
@@ -136,7 +138,7 @@ def start(arguments: Sequence[str], directory: Path) -> tuple[Ready, Path]:
 
 
 class ChildFailed(Exception):
-    """The background process ended before it was ready. `code` is its exit code, `said` is its output."""
+    """Raised if the background process ended before it was ready. `code` is its exit code, `said` is its output."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(code, said)

@@ -28,7 +28,7 @@ from kinesis_efo_tools.operate.subscribing import measured, over_aws
 async def refuse_live_readers(
     access: Access, manifest: Manifest, ref: StreamRef, wanted: Measuring, clock: Clock
 ) -> None:
-    """Refuse to subscribe if a live run reads with the consumer, because that run would be disconnected.
+    """Reject a measurement while a live run reads with the consumer: subscribing would disconnect that run.
 
     Raises UsageError if the stream has no consumer, CommandExit with `ExitCode.REFUSED` if such a run is or may be alive.
     """
@@ -114,12 +114,12 @@ def view(found: Measurement) -> RenderableType:
         ("", *(f">{TRANSPORTS[each.transport]}" for each in found.subscriptions)),
         [(title, *map(cell, found.subscriptions)) for title, cell in _ROWS],
     )
-    # Do not use the table's title, which would be wrapped to the table's width.
+    # Print the title separately: rich wraps a table's title at the width of the table.
     return Group(output.text(f"{found.shard} of {found.stream.name}, at {found.endpoint}", "bold"), table)
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """Return a function for the cells of a row that applies only to HTTP/2; `take` returns the number to show."""
+    """Return a function that formats the cells of a table row that applies only to HTTP/2. `take` returns the number in a cell."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

@@ -44,7 +44,7 @@ def measuring(
             "--take-over", help="With --subscribe: do it even while a run reads the stream: it is disconnected."
         ),
     ] = False,
-    lease_timeout: arguments.TimeoutOption = "15s",  # A run renews at least every 10 s
+    lease_timeout: arguments.TimeoutOption = "15s",  # Runs renew their leases at least every 10 s
 ) -> Measuring | None:
     """Return the options for measuring subscriptions; None without `--subscribe`.
 

@@ -22,7 +22,7 @@ from rich.text import Text
 from kinesis_efo.errors import naming, visible
 
 WIDE = 10_000
-"""Width of output to a file or a pipe: no line is folded or cut."""
+"""Width of output to a file or a pipe, wide enough that no line is wrapped or truncated."""
 
 
 class ExitCode(IntEnum):
@@ -52,7 +52,7 @@ _ERROR: Final = "standard error"
 
 
 class _Stream(io.FileIO):
-    """Standard output or standard error. Errors name the stream; after the first error, further output is discarded."""
+    """Standard output or standard error. Error messages name the stream; after the first error, further output is discarded."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -73,14 +73,14 @@ class _Stream(io.FileIO):
 
 
 def name_standard_streams() -> None:
-    """Replace this process' standard streams by streams whose errors name the stream, even if it is closed."""
-    # Replace a closed stream by a null device opened in the wrong direction: it still fails, but no file or socket can reuse its number.
+    """Replace sys.stdout and sys.stderr with streams whose error messages name the stream, even if it is closed."""
+    # Replace a closed stream with /dev/null in the wrong mode: its use still fails, but no file or socket gets its descriptor.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
-            continue  # a caller in this process has replaced it
+            continue  # replaced by a caller in this process, such as a test
         descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
         encoding, errors = getattr(stream, "encoding", "utf-8"), getattr(stream, "errors", "backslashreplace")
         lines = getattr(stream, "line_buffering", True)
@@ -89,7 +89,7 @@ def name_standard_streams() -> None:
 
 
 def terminal() -> Console:
-    """Return a console on standard output, without markup, because parts of ARNs look like markup."""
+    """Return a console on standard output. Markup is disabled, because parts of ARNs look like markup."""
     width = None if sys.stdout.isatty() else WIDE
     return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 

@@ -94,7 +94,7 @@ def put(given: Put) -> None:
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Fail early if Kinesis cannot be reached, because the producer would retry for a long time.
+    """Fail early if Kinesis cannot be reached. The producer would retry for a long time.
 
     Raises StreamError if there is no response, or the response does not come from Kinesis.
     """
@@ -102,7 +102,7 @@ def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
     except CALL_ERRORS as error:
-        # Ignore Kinesis' own errors: the producer does not need the permission for this call, and reports its own errors.
+        # Ignore error responses from Kinesis: the producer does not need the permission for this call, and reports its own errors.
         if isinstance(error, ClientError) and not is_foreign(error):
             return
         fix = failed_call("", error, "kinesis:PutRecords").fix
@@ -115,7 +115,7 @@ def _put_all(producer: Producer, pieces: Iterator[_Piece], key_of: Callable[[_Pi
     """Put all pieces, and wait until Kinesis has acknowledged them. Returns False if interrupted before the end of the input."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
-    forced_end.handled = 1  # after Ctrl-C, what was read is still written
+    forced_end.handled = 1  # after Ctrl-C, records that were read are still written
     with producer:
         try:
             for piece in pieces:

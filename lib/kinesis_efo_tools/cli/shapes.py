@@ -1,4 +1,4 @@
-"""Short forms of durations, times, shards and sequence numbers for tables. Pure.
+"""Short forms of durations, times, shards and sequence numbers for tables. No I/O.
 
 In wide terminals, files and pipes, ids and times are written in full, so that they can be copied.
 """
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 ROOMY: Final = 120
-"""Terminals with at least this many columns show everything in full."""
+"""Minimum width of a terminal, in columns, in which ids and times are shown in full."""
 
 _SHARD: Final = re.compile(r"shardId-0*(\d+)")
 _NUMBER: Final = re.compile(r"\d{20,}")

@@ -19,7 +19,7 @@ class Choice:
     """The chosen stream, and how to read it.
 
     `ref` has a consumer if the command line names one. `application` is the manifest's application if that consumer belongs to it.
-    `source` says, in error messages, where the ARN came from.
+    `source` describes, for error messages, where the ARN came from.
     """
 
     ref: StreamRef

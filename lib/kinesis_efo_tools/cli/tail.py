@@ -62,8 +62,11 @@ def tail(given: Given) -> None:
 class _Range:
     """The part of the stream to read.
 
-    With `last`, reading begins with that many last records of each open shard, instead of at `start`. `until` is in epoch seconds; None to
-    read without end. `shards` has the ids of the shards to read; empty for all shards.
+    Attributes:
+        start: Where to start reading, unless `last` is set.
+        last: Start with this many of the newest records of each open shard; None to start at `start`.
+        until: Where to stop reading, in epoch seconds; None to read until interrupted.
+        shards: The ids of the shards to read; empty for all shards.
     """
 
     start: Position
@@ -75,7 +78,7 @@ class _Range:
 class _Printer:
     """Filters, prints and counts records.
 
-    `enough` is set when no more records should be printed; `closed` is True if the reader of the output has closed its pipe.
+    `enough` is set when no more records should be printed. `closed` is whether the program that reads the output has closed its pipe.
     """
 
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
@@ -108,7 +111,7 @@ class _Printer:
             self.enough.set()
 
     def check_reader(self) -> None:
-        """Detect that the reader of the output has closed its pipe, even if there are no records to write."""
+        """Detect that the program that reads the output has closed its pipe, even if there are no records to write."""
         if hasattr(select, "poll") and self._pipe is not None:
             poll = select.poll()
             poll.register(self._pipe, 0)
@@ -147,7 +150,7 @@ async def _run(
     take_over: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
-    # SIGTERM ends the command like SIGINT. loop.add_signal_handler would replace the pipe by which `ended_by_interrupt` detects Ctrl-C.
+    # Handle SIGTERM like SIGINT. Do not use loop.add_signal_handler: it replaces the pipe with which `ended_by_interrupt` detects Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(printer.enough.set))
     if not take_over:
         await _refuse_used_consumer(aws, chosen)

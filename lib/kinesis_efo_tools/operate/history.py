@@ -1,4 +1,4 @@
-"""The lag and rates of a run during the last hour, in short intervals and bounded memory. Pure."""
+"""The lag and rates of a run during the last hour, in short intervals and bounded memory. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements of subscriptions to one shard, one subscription over each transport, and which transports work. Pure."""
+"""Measurements of subscriptions to one shard, one subscription over each transport, and which transports work. No I/O."""
 
 from __future__ import annotations
 

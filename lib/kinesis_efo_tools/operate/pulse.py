@@ -1,4 +1,4 @@
-"""Computes the figures of a run over time: rates, trends, causes of lag, and which shards were added and removed. Pure.
+"""Computes the figures of a run over time: rates, trends, causes of lag, and which shards were added and removed. No I/O.
 
 Compares successive status replies of the run (`kinesis_efo.fetcher.status`).
 """

@@ -1,4 +1,4 @@
-"""Filters records, and formats them for a terminal or a pipe. Pure."""
+"""Filters records, and formats them for a terminal or a pipe. No I/O."""
 
 from __future__ import annotations
 

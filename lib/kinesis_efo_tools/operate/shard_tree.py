@@ -1,4 +1,4 @@
-"""Orders the shards of a stream as a tree, children below their parents. Pure.
+"""Orders the shards of a stream as a tree, children below their parents. No I/O.
 
 A merged shard has two parents, so the lineage is not a tree: that shard appears in full only below the first parent.
 """

@@ -1,4 +1,4 @@
-"""``kinesis-efo doctor``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo doctor``."""
 
 from __future__ import annotations
 

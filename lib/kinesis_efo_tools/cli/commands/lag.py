@@ -1,4 +1,4 @@
-"""``kinesis-efo lag``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo lag``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Lag:
             "readers. 0 makes no calls: the seconds are then an upper bound.",
         ),
     ] = 100
-    lease_timeout: TimeoutOption = "15s"  # A run renews at least every 10 s
+    lease_timeout: TimeoutOption = "15s"  # Runs renew their leases at least every 10 s
     above: Annotated[
         str | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""``kinesis-efo leases``: its commands, with their options and their help."""
+"""Declares the subcommands of ``kinesis-efo leases``, with their options and help texts."""
 
 from __future__ import annotations
 

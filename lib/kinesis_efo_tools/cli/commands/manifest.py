@@ -1,4 +1,4 @@
-"""``kinesis-efo manifest``: its commands, with their options and their help."""
+"""Declares the subcommands of ``kinesis-efo manifest``, with their options and help texts."""
 
 from __future__ import annotations
 

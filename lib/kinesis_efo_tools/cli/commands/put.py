@@ -1,4 +1,4 @@
-"""``kinesis-efo put``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo put``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kinesis-efo quickstart``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo quickstart``."""
 
 from __future__ import annotations
 

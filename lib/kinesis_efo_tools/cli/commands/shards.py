@@ -1,4 +1,4 @@
-"""``kinesis-efo shards``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo shards``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kinesis-efo tail``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo tail``."""
 
 from __future__ import annotations
 

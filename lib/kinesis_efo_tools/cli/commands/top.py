@@ -1,4 +1,4 @@
-"""``kinesis-efo top``: its options and its help."""
+"""Declares the options and the help text of ``kinesis-efo top``."""
 
 from __future__ import annotations
 

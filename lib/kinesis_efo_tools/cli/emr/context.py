@@ -169,10 +169,13 @@ class Context:
         return self._clients[service]
 
     def mark(self, uri: str, artifacts: str | None) -> bool:
-        """Write the stop marker of a run, and return whether it was written.
+        """Write a run's stop marker, the S3 object that makes the run stop gracefully. Returns whether it was written.
 
-        `uri` is the marker's location in the run's settings; the marker is written only if `submission.plan` would choose the same location.
-        `artifacts` is the S3 location on the command line. Raises UsageError if no location is known.
+        Args:
+            uri: The marker's location in the run's settings. The marker is written only if `submission.plan` chooses the same location.
+            artifacts: The S3 location on the command line.
+
+        Raises UsageError if neither the command line nor the deployment has an S3 location.
         """
         store, key = self.store(artifacts), f"stops/{self.name}/{uri.rpartition('/')[2]}"
         if uri != store.uri(key):
@@ -186,7 +189,7 @@ class Context:
     @asynccontextmanager
     async def leases(self) -> AsyncIterator[LeaseStore]:
         """Open the application's lease table."""
-        # The lease table's region may differ from EMR's.
+        # Use the manifest's region: the lease table may be in a different region than EMR.
         region = self.manifest.region
         clients = AsyncClients(replace(self.aws, region=region), region)
         async with await clients.open("dynamodb") as client:

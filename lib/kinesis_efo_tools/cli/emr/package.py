@@ -67,6 +67,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
-    # Even with a packed core, a process with KINESIS_EFO_CORE=off decodes with Python.
+    # With KINESIS_EFO_CORE=off, a process decodes with Python even if the archive contains the core.
     decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
     return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

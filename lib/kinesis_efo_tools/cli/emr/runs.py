@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 def status(given: Status) -> None:
     with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
-        # Describe each run again: EMR Serverless lists runs with less data.
+        # Look up each run individually: EMR Serverless' list has fewer fields.
         runs = [context.platform.run(run.id) for run in known]
     live = any(not run.state.ended for run in runs)
     data = {

@@ -56,7 +56,7 @@ def submit(given: Submit) -> None:
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            # Check before packing, which takes a while. In the draft, the program stands in for the archive.
+            # Check before packing, which takes a while. There is no archive yet, so the draft has the program in its place.
             found = asyncio.run(_checked(context, draft, SystemClock(), given))
             request = (
                 draft
@@ -85,7 +85,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # Do not check: the live run may be exactly this job, and then no job is submitted.
+        # Do not check: if the live run executes exactly this job, no job is submitted.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]
@@ -95,8 +95,8 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
             await refusals(
                 draft, platform, found.site, lasting,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock,
-                # Live readers are checked again right before the submission, so check them here only for a dry run. With --upload, do not:
-                # an orchestrator sends the request later.
+                # Look for live readers only in a dry run, because `_make_room` looks for them right before a submission. With --upload,
+                # do not look for them at all: an orchestrator sends the request later.
                 replacing=replacing or not given.dry_run or given.upload,
             )
         )  # fmt: skip
@@ -118,7 +118,7 @@ async def _submit(
     context: Context, request: JobRequest, clock: Clock, given: Submit, found: Situation
 ) -> dict[str, Any]:
     platform, store = context.platform, context.store(given.artifacts)
-    # Packing took a while, so get the runs again, except for a dry run.
+    # Packing takes a while, so list the runs again, except for a dry run.
     if not given.dry_run:
         found = look(platform, request.name)
     known, live = found.known, found.live
@@ -134,13 +134,13 @@ async def _submit(
         and not given.upload
         and (unchanged := next((run for run in live if platform.same(run, job)), None))
     ):
-        # Renew the objects of the live run before they expire: EMR reads them again when it restarts the run.
+        # Upload the live run's files again before S3 expires them: EMR reads them when it restarts the run.
         upload(store, request, output.remark)
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
         if given.upload:
             upload(store, request, output.remark)
-            # If an orchestrator sends the request twice, the second run would find the stop marker of the first, so leave it out.
+            # Omit the stop marker: if an orchestrator sends the request twice, a marker for the first run would stop the second run, too.
             job = replaced(job, spark={name: value for name, value in job.spark.items() if name != MARKER_SETTING})
         data |= {"submitted": False, "replaces": [run.id for run in live]}
         data["notChecked"] = _tell(_not_checked(request, found))
@@ -165,7 +165,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Check that a job could work, and stop the runs that it replaces. With `busy`, live readers are tolerated. Returns the stopped runs."""
+    """Check that a job could work, and stop the runs that it replaces. `busy` allows live readers. Returns the stopped runs."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(
@@ -201,7 +201,7 @@ async def _set_schedule(
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
         return {"submitted": False, **shown}
-    # If no run is stopped, tolerate live readers (`busy`): a run that the schedule started may be reading.
+    # If no run has to be stopped, allow live readers (`busy`): they may be a run that the schedule started.
     replaced = await _make_room(context, request, clock, given, found, lasting, busy=not lasting)
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)

@@ -23,8 +23,10 @@ _END_WITHIN: Final = 10.0
 class Child:
     """A Spark program in a separate process. Leaving the context kills the program and every process that it started.
 
-    `variables` are added to this process' environment. `log` is the file for the program's standard error, and for its standard output,
-    too, unless `shown`: then the program shares this process' standard output.
+    Args:
+        variables: Added to this process' environment.
+        log: File for the program's standard error, and unless `shown`, for its standard output.
+        shown: Whether the program shares this process' standard output.
     """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str], log: Path, *, shown: bool = False) -> None:
@@ -47,7 +49,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=None if self._shown else log,
                 stderr=log,
-                # Ctrl-C should reach only this process, which then ends the program.
+                # In a new session, the program does not receive Ctrl-C; this process receives it and ends the program.
                 start_new_session=True,
             )
 

@@ -85,7 +85,7 @@ def quickstart(given: Quickstart) -> None:
 def check(java: Java, spark: Finding) -> None:
     """Check Java and PySpark.
 
-    Raises ConfigurationError if something is missing or too old; the message says how to get it.
+    Raises ConfigurationError if something is missing or too old; the message says how to install it.
     """
     if not java.runs_spark:
         raise ConfigurationError(java.remedy)
@@ -94,7 +94,7 @@ def check(java: Java, spark: Finding) -> None:
 
 
 def template() -> str:
-    """Return the source text of the program as quickstart writes it."""
+    """Return the source text of the program that quickstart writes."""
     return files("kinesis_efo_tools.cli.quickstart").joinpath("first.py.txt").read_text()
 
 
@@ -142,13 +142,13 @@ def _declare(aws: LocalAws, asked: Declaration) -> Ready:
 def introduction(ready: Ready, width: int, *, own: bool) -> str:
     """Describe what runs, and how to look at it from another shell, in lines that can be copied.
 
-    `own`: the user has changed the program. `width` is the terminal's width in columns.
+    `own` is whether the user has changed the program. `width` is the terminal's width in columns.
     """
     kept = "has changes of yours, so it is left as it is" if own else "is yours to change: the rows below come from it"
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     setting = ["  export"]
     for each in ready.assignments:
-        # The shell joins lines that end in a backslash.
+        # Wrap the `export` command with backslashes, after which the shell continues with the next line.
         if len(f"{setting[-1]} {each} \\") <= width:
             setting[-1] += f" {each}"
         else:

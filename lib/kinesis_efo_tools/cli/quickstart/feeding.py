@@ -19,8 +19,11 @@ _AHEAD: Final = 0.02
 class Feeder:
     """Puts records in a thread, until the context is left or there are no more records. A context manager.
 
-    `records` yields each record's stream, data and partition key; `rate` is in records per second. `error` is the error that ended the
-    thread, else None. `done`: whether Kinesis has acknowledged all records.
+    Args:
+        records: The records to put: stream, data and partition key of each.
+        rate: Records per second.
+
+    `error` is the error that ended the thread, else None. `done` is whether Kinesis has acknowledged all records.
     """
 
     def __init__(self, records: Iterable[tuple[str, bytes, str]], aws: AwsSettings, rate: float) -> None:
@@ -57,7 +60,7 @@ class Feeder:
                     if stream not in self._producers:
                         self._producers[stream] = opened.enter_context(Producer(stream, aws=self._aws))
                     self._producers[stream].put(data, key)
-            # Closing the producers waited for all acknowledgements.
+            # `opened` has closed the producers, which waits until all records are acknowledged.
             self.done = True
         except Exception as error:
             self.error = error

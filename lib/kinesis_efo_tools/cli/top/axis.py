@@ -1,4 +1,4 @@
-"""Scales for the charts of the ``top`` web page, with round steps and a suitable unit. Pure."""
+"""Scales for the charts of the ``top`` web page, with round steps and a suitable unit. No I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ RECORDS: Final = ((1e6, " M/s"), (1e3, " k/s"), (1.0, "/s"))
 
 _STEPS: Final = 4
 _USED_FROM: Final = 2
-"""A unit is used if the largest figure is at least this many units: 90 s is easier to read than 1.5 m."""
+"""How many units the largest figure must have for the unit to be used: 90 s is easier to read than 1.5 m."""
 
 
 class Axis(NamedTuple):
     """The scale of a chart's vertical axis, which begins at 0.
 
-    `unit` is the size of the axis' unit, in the unit of the figures, such as 60 for minutes; `name` is its label. There are `steps` lines
-    above 0, at a distance of `step` axis units; the last line is the top.
+    Attributes:
+        unit: Size of the axis' unit in the unit of the figures, such as 60 for minutes if the figures are in seconds.
+        name: Label of the unit.
+        step: Distance of two grid lines, in axis units.
+        steps: Number of grid lines above 0; the last is the top of the chart.
     """
 
     unit: float

@@ -1,4 +1,4 @@
-"""The contents of the web page of ``kinesis-efo top`` as plain data: the last observation, and the last hour. Pure."""
+"""The contents of the web page of ``kinesis-efo top`` as plain data: the last observation, and the last hour. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CHARTS: Final = (
 def document(application: str, look: Observation, history: History, since: float = 0.0) -> dict[str, Any]:
     """Return the contents of the page as plain data.
 
-    `since` is the time (epoch seconds) of the newest point of the history that the page already has; only points from then on are included.
+    `since` is the time (epoch seconds) of the newest point of the history that the page already has. Earlier points are omitted.
     """
     view = look.view
     points = history.since()
@@ -74,7 +74,7 @@ def _lines(look: Observation) -> list[str]:
 
 
 def _state(look: Observation) -> tuple[Tone, str]:
-    """Summarize the state of the run: a rating, and a short text."""
+    """Summarize the state of the run as a rating and a short text."""
     if look.trouble:
         return Tone.BAD, "no answer"
     slow = 0 if look.view is None else sum(each.cause is not None for each in look.view.shards)

@@ -1,4 +1,4 @@
-"""The figures of ``kinesis-efo top``, for the terminal and the web page: columns, sums, states, remedies. Pure."""
+"""The figures of ``kinesis-efo top``, for the terminal and the web page: columns, totals, states, remedies for lag. No I/O."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ T = TypeVar("T")
 class Column(NamedTuple, Generic[T]):
     """A column in the table of shards or of queries.
 
-    `cell` formats the cell of a row; None if unknown. In a narrow terminal, the column with the highest `spare` is dropped first; a column
-    with `spare` 0 is never dropped.
+    `cell` formats the cell of a row; None if unknown. In a narrow terminal, columns are dropped in the order of `spare`, the highest first;
+    a column with `spare` 0 is never dropped.
     """
 
     title: str
@@ -94,7 +94,7 @@ def _age(each: ShardPulse, shape: Shape) -> str | None:
 
 
 def _fetcher(each: ShardPulse, shape: Shape) -> str | None:
-    """Format a shard's fetcher: its number, and its host if there is room."""
+    """Format a shard's fetcher as its number, with its host unless the terminal is narrow."""
     name = each.status.fetcher
     return name if name is None or shape.roomy else name.partition(" ")[0]
 
@@ -182,7 +182,7 @@ def buffered_line(view: View) -> str:
 
 
 def left_out(left: list[ShardPulse]) -> str:
-    """Format a line about the shards that are not shown, because there is no room for them."""
+    """Format a line about the shards that do not fit on the screen."""
     known = [each.seconds for each in left if each.seconds is not None]
     return f"and {output.count(len(left), 'shard')} more" + (
         f", none further behind than {duration(max(known))}" if known else ""

@@ -25,7 +25,7 @@ _NOTHING_ELSE: Final = {
 
 
 class Page:
-    """Serves a web page that polls the newest observation. The page's first poll also returns the figures of the last hour.
+    """Serves a web page that polls the server for the newest observation. The first response also has the figures of the last hour.
 
     If `port` is 0, a free port is used. `pause` is the seconds between two observations.
     """

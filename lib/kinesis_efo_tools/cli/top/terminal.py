@@ -1,4 +1,4 @@
-"""Formats an observation of ``kinesis-efo top`` for a terminal of any size. Pure."""
+"""Formats an observation of ``kinesis-efo top`` for a terminal of any size. No I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if view.queries:
         parts += [*_queries(view, shape, width, most), ""]
     events, causes = look.events[-_EVENTS:], remedies(view)
-    # The 5 lines are the table's header, the line about omitted shards, and empty lines. A remedy may take two lines.
+    # The other 5 lines are the table's header, the line about omitted shards, and empty lines. Reserve two lines for each remedy.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
@@ -72,7 +72,7 @@ def _title(application: str, look: Observation, shape: Shape) -> Text:
 
 
 def _queries(view: View, shape: Shape, width: int, room: int) -> list[RenderableType]:
-    """Return a table of the queries. If there are more than `room`, the table has the slowest, and a line describes the others."""
+    """Return a table of the queries. If there are more than `room`, the table has the slowest, and a line summarizes the others."""
     if len(view.queries) <= room:
         return [_table(query_columns(view), view.queries, shape, width)]
     slowest = sorted(view.queries, key=lambda each: -(each.seconds or 0.0))

@@ -62,13 +62,13 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact if S3 does not have it yet, or has had it for 30 days, because the bucket expires old objects.
+        """Upload an artifact unless S3 has it. Uploads it again after 30 days, so that the bucket does not expire an artifact in use.
 
         Returns whether it was uploaded.
         """
         with artifact.path.open("rb") as body:
             checksum = base64.b64encode(hashlib.file_digest(body, "sha256").digest()).decode()
-            # Compare the contents, too: another writer may have put different contents under this key.
+            # Compare the checksum, too: another program may have written different contents under this key.
             found = self._object(artifact.key)
             if found.get("ChecksumSHA256") == checksum and datetime.now(UTC) - found["LastModified"] < _YOUNG:
                 return False
@@ -87,7 +87,7 @@ class Store:
                 Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED"
             )
         except ClientError as error:
-            # Without s3:ListBucket, S3 returns 403 for a missing object. If access is really denied, the upload fails.
+            # For callers without s3:ListBucket, S3 returns 403 if an object is missing. If access is really denied, the upload fails.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return {}
             raise self._platform_error("look at", key, error) from error

@@ -17,7 +17,7 @@ from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site
 
 _READY: Final = ("RUNNING", "WAITING")
 _TAG: Final = "spark.yarn.tags"
-# `yarn application -list` prints the applications' names in the second column.
+# Kills the YARN applications with a tag and a name. `yarn application -list` prints ids and names in the first two columns.
 _KILL: Final = (
     "yarn application -list -appTags {tag} -appStates SUBMITTED,ACCEPTED,RUNNING 2>/dev/null"
     " | awk -v name={name} '$1 ~ /^application_/ && $2 == name {{print $1}}' | xargs -r -n 1 yarn application -kill"
@@ -58,7 +58,7 @@ class Clusters(Platform):
                     "--name",
                     job.name,
                     *job.spark_submit(),
-                    # By its tag, YARN finds the driver even after the step has ended.
+                    # With this tag, `cancel` finds the driver in YARN even after the step has ended.
                     "--conf",
                     f"{_TAG}={_tag(job.token)}",
                     job.program,

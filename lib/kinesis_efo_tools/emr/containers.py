@@ -12,7 +12,7 @@ from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job, 
 from kinesis_efo_tools.emr.platform import STATES, Platform, command, newest_first, told
 from kinesis_efo_tools.emr.target import JobRun, Site
 
-_ATTEMPTS: Final = 100  # attempts of the driver until EMR considers the run failed
+_ATTEMPTS: Final = 100  # attempts to run the driver before EMR considers the run failed
 
 
 class Containers(Platform):

@@ -13,7 +13,7 @@ from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.store import LeaseStore
 
 _SCANS: Final = 10  # scans per lease timeout
-_PATIENCE: Final = 3  # in lease timeouts; a worker that still renews then is not about to end
+_PATIENCE: Final = 3  # lease timeouts to wait: a worker that renews its leases for longer is not stopping
 
 
 async def living_owners(
@@ -40,9 +40,9 @@ async def living_owners(
 
 
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
-    """Wait until no lease is renewed any more. (A run may have renewed a lease just before it ended.)
+    """Wait until leases are no longer renewed. A lease is not free at once if a run has renewed it just before its end.
 
-    Returns the workers that still renew leases after three lease timeouts (in seconds); empty as soon as all leases are free.
+    Returns the workers that still renew leases after three lease timeouts; empty as soon as all leases are free.
     """
     deadline = clock.monotonic() + _PATIENCE * lease_timeout
     while owners := await living_owners(store, clock, lease_timeout):

@@ -1,7 +1,7 @@
 """Reads a wheel of kinesis-efo-core, the native core, and checks whether it runs on a cluster.
 
-The check uses the wheel's metadata, because a file name is easily changed. A core that the cluster cannot load must not be packed: Python
-would decode the records instead, which only the log would show.
+The check uses the wheel's metadata, because a file name is easily changed. It rejects a core that the cluster cannot load. Otherwise,
+Python would decode the records instead, and only the log would show this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CoreWheel:
         `machine` is the architecture's name in Linux: `x86_64` or `aarch64`.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
-        # Since PEP 600, platform names contain the glibc version; the old names stand for glibc 2.5 to 2.17.
+        # Platform names contain the glibc version since PEP 600; the older names stand for glibc 2.5, 2.12 and 2.17.
         names = (*(f"manylinux_{glibc[0]}_{each}" for each in range(5, glibc[1] + 1)), *_OLD_NAMES)
         loaded = set(cpython_tags(version, [abi], [f"{name}_{machine}" for name in names]))
         if not any(parse_tag(each) & loaded for each in self.tags):

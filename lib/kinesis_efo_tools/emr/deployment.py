@@ -24,7 +24,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         environment: Name of the environment; `lake.dev` for `dev` in project `lake`.
         region: AWS region.
         manifest: Location of the manifest.
-        target: The target, as `Target.parse` reads it; None if there is neither a declared job nor an EMR Serverless application.
+        target: The target in the format of `Target.parse`; None if there is neither a declared job nor an EMR Serverless application.
         role_arn: Execution role of the job; None for the cluster's role.
         artifacts: S3 location of archives and programs.
         logs: S3 location to which EMR writes logs.

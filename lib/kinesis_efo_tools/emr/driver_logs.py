@@ -16,7 +16,7 @@ from kinesis_efo_tools.emr.artifacts import split_uri
 from kinesis_efo_tools.emr.target import JobRun
 
 _DRIVER: Final = re.compile(
-    # Paths of EMR Serverless, EMR on EKS, and YARN, where the first container of an attempt runs the driver.
+    # Pattern for the paths of driver logs of EMR Serverless, EMR on EKS, and YARN (the first container of an attempt runs the driver).
     r"/SPARK_DRIVER/(.*/)?std(err|out)[^/]*$|-driver/std(err|out)[^/]*$|/container_[^/]*_000001/std(err|out)[^/]*$"
 )
 _SUBMITTED: Final = re.compile(rb"Submitted application (application_\d+_\d+)")
@@ -45,7 +45,7 @@ def driver_log(s3: Any, run: JobRun, most_lines: int) -> DriverLog:
                 f"run {run.id} has no log of its driver in {' or '.join(places) or 'S3: none was configured'}. EMR writes logs some "
                 "minutes late; `emr submit --logs` says where to"
             )
-        # Standard error last: it usually ends with the error, but YARN may put that into standard output.
+        # Read standard error last, because it usually ends with the error. With YARN, the error may be in standard output.
         lines: deque[str] = deque(maxlen=most_lines)
         reasons: list[str | None] = []
         for uri in sorted(found, key=lambda each: "stderr" in each.rpartition("/")[2]):
@@ -74,10 +74,10 @@ def reason(lines: Iterable[str]) -> str | None:
 
 
 def _files(s3: Any, place: str, run: JobRun) -> list[str]:
-    """List the driver's log files of the last attempt in a location."""
+    """List the log files of the driver's last attempt at an S3 location."""
     location, prefix = split_uri(place)
     if prefix.endswith("/containers/"):
-        # All applications of a cluster write their logs there. The log of the step contains the ID of its YARN application.
+        # This directory has the logs of all YARN applications of the cluster. Find the ID of the run's application in the log of its step.
         steps = next(uri for uri in run.logs if uri.endswith(f"/steps/{run.id}/"))
         named = [match[1].decode() for key in _keys(s3, steps) for match in _SUBMITTED.finditer(_text(s3, key))]
         if not named:
@@ -89,7 +89,7 @@ def _files(s3: Any, place: str, run: JobRun) -> list[str]:
 
 
 def _attempt(uri: str) -> tuple[int, ...]:
-    """Return the numbers in a file's directories, which increase with every attempt. (Numbers in the file's name count log rotations.)"""
+    """Return the numbers in the path of a file's directory, which increase with every attempt. Those in its name count log rotations."""
     return tuple(map(int, re.findall(r"\d+", uri.rpartition("/")[0])))
 
 

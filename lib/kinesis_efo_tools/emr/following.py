@@ -14,7 +14,7 @@ from kinesis_efo_tools.emr.target import JobRun, JobRunState
 Report: TypeAlias = Callable[[JobRun], None]
 """Called with a run whenever EMR's description of the run's state changes."""
 _FIRST_INTERVAL, _INTERVAL = 1.0, 5.0  # seconds between polls, at first and later
-_FORCED: Final = 300.0  # seconds that EMR gets to end a run by force
+_FORCED: Final = 300.0  # how many seconds to wait until EMR has ended a run by force
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,11 @@ async def stop(
 ) -> StopResult:
     """Stop a run: it finishes its micro-batch and releases its leases. If this takes longer than `grace` seconds, EMR ends it by force.
 
-    With `grace` 0, EMR ends the run immediately. `mark` writes the stop marker to an S3 URI. It returns False if it must not write there
-    (a run of another tool may name any URI); EMR then ends the run immediately. Raises StillRunningError if EMR does not end the run.
+    Args:
+        grace: With 0, EMR ends the run immediately.
+        mark: Writes the stop marker to an S3 URI. Returns False if it must not write to this URI; EMR then ends the run immediately.
+
+    Raises StillRunningError if EMR does not end the run.
     """
     if grace and run.state is not JobRunState.WAITING and (not run.marker or mark(run.marker)):
         began = clock.monotonic()
@@ -52,7 +55,7 @@ async def stop(
             platform.cancel(run, grace)
         run = await _until(platform, run.id, clock, report, grace + _INTERVAL, lambda run: run.state.ended)
         if run.state.ended:
-            # If the grace period is over, EMR may have ended the run by force.
+            # After the grace period, EMR may have ended the run by force, so the stop does not count as graceful.
             return StopResult(run, graceful=clock.monotonic() - began < grace)
     platform.cancel(run, 0)
     run = await _until(platform, run.id, clock, report, _FORCED, lambda run: run.state.ended)

@@ -42,10 +42,10 @@ class GlueJobs(Platform):
             **_pairs(job.arguments),
             "--scriptLocation": job.program,
             "--additional-python-modules": job.archive,
-            # The lock file pins all versions; PySpark, which packages may require, is provided by Glue.
+            # Install only the packed wheels: they include all locked dependencies except PySpark, which Glue provides.
             "--python-modules-installer-option": "--no-index --no-deps",
         }
-        # Glue accepts one --conf argument: its value contains the other settings, each after another --conf.
+        # Glue accepts a single --conf argument, so the value contains all settings, separated by ` --conf `.
         return {"JobName": self.target.id, "Arguments": {**arguments, "--conf": " --conf ".join(settings)}}
 
     def same(self, run: JobRun, job: Job) -> bool:
@@ -90,7 +90,7 @@ class GlueJobs(Platform):
 
 
 def _pairs(arguments: Sequence[str]) -> dict[str, str]:
-    """Convert a program's arguments to the form that Glue requires: names with values.
+    """Convert a program's arguments to the mapping of names to values that Glue requires.
 
     >>> _pairs(["--output", "s3://lake", "--trigger=1 minute", "--available-now"])
     {'--output': 's3://lake', '--trigger': '1 minute', '--available-now': ''}

@@ -24,9 +24,9 @@ MARKER_SETTING: Final = "spark.kinesisEfo.stopMarker"
 """S3 URI of the stop marker, which `kinesis_efo.driver.graceful` polls in the driver."""
 FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
-"""Marks the runs of a scheduled job: these end by themselves, so they need not be stopped when the job changes."""
+"""Marks the runs of a job with a schedule. They end by themselves, so they are not stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards that the job has memory for. Set by the user: a number from Kinesis would change the fingerprint."""
+"""Maximum number of shards for which the job gets memory. Set by the user: otherwise, each reshard would change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -47,7 +47,7 @@ _CORES: Final = 4
 _EXECUTOR_HEAP_MIB: Final = 8192
 _SETTING: Final = re.compile(r"spark\.[A-Za-z0-9_./:-]+")
 _QUOTED: Final = re.compile(r"[\s'\"\\]")
-_NAME_CHARACTERS: Final = 64  # limit of EMR on EKS (StartJobRun), the smallest of all targets
+_NAME_CHARACTERS: Final = 64  # limit of EMR on EKS (StartJobRun), the lowest of all targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Job:
         fingerprint: Digest of the whole request; equal jobs have equal fingerprints.
         token: Identifies the run; submitting the job twice with the same token starts only one run.
         archive: S3 URI of the environment archive, for targets whose Spark settings do not contain it.
-        tags: Tags of the run, where supported, by which the roles of a pipeline recognize the runs of their environment.
+        tags: Tags of the run, if the target supports tags. The policies of pipeline roles match the environment in them.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Job:
         return _arguments(self.spark)
 
     def spark_submit_text(self) -> str:
-        """Return the settings as one string of arguments, without those that need quotes (see `spark_defaults`)."""
-        # EMR does not document how it splits the string, so quotes are avoided.
+        """Return the settings as one string of `spark-submit` arguments, without settings that need quotes (see `spark_defaults`)."""
+        # Omit settings that need quotes, because EMR does not document how it splits the string.
         return " ".join(_arguments({name: value for name, value in self.spark.items() if not _QUOTED.search(value)}))
 
     def spark_defaults(self) -> dict[str, Any]:
@@ -149,9 +149,9 @@ def spark_settings(
 ) -> dict[str, str]:
     """Return the Spark settings of a job.
 
-    `given` has the user's settings, which override the defaults. The memory follows from `bufferBytes` and `fetchers` in `arguments`, and
-    from `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed to
-    EMR or is set by this library itself, or if the fetchers leave no core for micro-batches.
+    `given` has the user's settings, which override the defaults. The memory is computed from `bufferBytes` and `fetchers` in `arguments`,
+    and from `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed
+    to EMR or is set by this library itself, or if the fetchers leave no core for micro-batches.
     """
     settings = {} if kind is TargetKind.GLUE else _settings(kind, archive, arguments, given)
     for name, value in given.items():
@@ -166,7 +166,7 @@ def spark_settings(
 
 
 def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the default settings. (Glue jobs use the defaults of Glue.)"""
+    """Return the default settings of jobs on EMR. Glue jobs use Glue's defaults instead."""
     return {
         # A speculative attempt would write its range a second time, unless the sink is transactional.
         "spark.speculation": "false",
@@ -205,7 +205,7 @@ def refuse_braces(arguments: Iterable[str]) -> None:
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
     """Return the driver's memory overhead in MiB: a tenth of the heap for the JVM, plus memory for Python and for fetching.
 
-    If the driver fetches, it needs one and a half times the buffer, because of ranges that are being sent to tasks, and memory per shard.
+    A driver that fetches needs memory per shard and one and a half times the buffer, which covers ranges that are being sent to tasks.
     """
     heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
     shards = _count(given, SHARDS_SETTING, _SHARDS)
@@ -221,7 +221,7 @@ def _fetchers(arguments: Sequence[str]) -> int:
 
 
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the memory overhead of executors that run fetchers, for the maximum number of fetchers on one executor.
+    """Return the setting for the memory overhead of executors that run fetchers, enough for the most fetchers on one executor.
 
     If an executor is lost, each of the others takes over at most one of its fetchers.
     """
@@ -237,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # The fetchers divide the shards among them; if one is lost, the others share its shards.
+    # The fetchers share the shards. Compute with one fetcher less: if a fetcher is lost, the others take over its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each
@@ -269,7 +269,7 @@ def _count(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
-    """Return the settings that unpack the archive for driver and executors, and make Spark use its launcher as Python.
+    """Return the settings that unpack the archive for driver and executors, and make Spark use the archive's launcher as Python.
 
     Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; on Kubernetes, Spark sets the driver's
     environment variables from the settings (`DriverCommandFeatureStep`).
@@ -286,7 +286,7 @@ def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
 
 
 def _long_running(kind: TargetKind) -> dict[str, str]:
-    """Return the settings for long runs: rotating event logs, and failed attempts counted per hour.
+    """Return the settings for runs of months: event logs are rotated, and failed attempts are counted per hour.
 
     Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs none.
     """
@@ -315,7 +315,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """Read the settings in `sparkSubmitParameters`; empty if the string is malformed (another tool may have written it)."""
+    """Read the settings in `sparkSubmitParameters`; empty if the string is malformed, as another tool may have written it."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

@@ -44,10 +44,10 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 """Python versions in emr-spark-8.0.0 (EMR Release Guide)."""
 # Packages that the cluster provides; copies in the archive would shadow them.
 _CLUSTERS_OWN: Final = ("pyspark", "py4j")
-# 1980, the earliest time that a zip file, such as a wheel, can contain.
+# Modification time of all packed files: 1980, the earliest that a zip file, such as a wheel, supports.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
-"""Prefixes of environment variables that uv and build backends must not see: AWS and GitHub credentials, and ways to get them."""
+"""Prefixes of environment variables that are not passed to uv and build backends: AWS and GitHub credentials, and ways to get them."""
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
 # Python $python of this host, with the packages of this archive on its path.
@@ -70,7 +70,7 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
     "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
 """)
 
-# Python imports this as `sitecustomize` at startup. It removes the launcher's path from PYTHONPATH, which child processes would inherit.
+# Python imports this as `sitecustomize` at startup. It hides the launcher's PYTHONPATH from child processes.
 _SITE: Final = """\
 import os
 import sys
@@ -140,7 +140,7 @@ def package(
     """Build the environment archive of a project; with `wheels`, as a zip of wheels for Glue.
 
     `project` is the directory of a uv project, either this library or one that depends on it: it has `pyproject.toml`, and it or a parent
-    directory has `uv.lock`. `core` is a native core to add; None adds only a core that the project depends on.
+    directory has `uv.lock`. `core` is a native core to add; None adds a core only if the project depends on one.
 
     Raises:
         PackagingError: uv is missing; the lock file is missing or out of date; a dependency has no wheel for the platform or comes
@@ -209,7 +209,7 @@ def pack(tree: Path, file: Path) -> str:
     """
     with (
         file.open("wb") as raw,
-        # Most of the contents are machine code: level 6 would take four times as long to save a tenth of the size.
+        # Most of the contents are machine code. With level 6, packing would take four times as long for an archive that is a tenth smaller.
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=1, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
@@ -219,7 +219,7 @@ def pack(tree: Path, file: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    # The digest of the uncompressed contents, because versions of zlib compress differently.
+    # Hash the uncompressed contents, because the compressed bytes depend on the version of zlib.
     with gzip.open(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -281,13 +281,13 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return this library's packages that jobs do not need. With the extra `cli`, the tools are kept, because a job can run `doctor`."""
+    """Return this library's packages that jobs do not need. With the extra `cli`, the tools are needed: a job can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 
 def _strip(target: Path) -> None:
     """Remove files that the cluster does not need."""
-    # Scripts contain the path of this machine's interpreter, and the files of `*.dist-info` its directories or the installer's name.
+    # Also remove what depends on this machine: scripts contain the path of its Python, `*.dist-info` its directories or installer.
     for name in ("bin", *_left_out(target)):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
@@ -297,7 +297,7 @@ def _strip(target: Path) -> None:
 
 
 def _sorted(exported: str, root: Path, platform: PythonPlatform) -> tuple[list[str], list[Path]]:
-    """Split the requirements into locked ones with hashes, and the directories and archives to build wheels from.
+    """Split the requirements into lines with hashes, which uv installs, and local sources from which wheels must be built.
 
     `exported` is the output of `uv export`; its paths are relative to `root`, the directory of the lock file. Raises PackagingError
     if a dependency comes from git.
@@ -354,7 +354,7 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # The project's build backend is not locked, so it must not see credentials. VIRTUAL_ENV would only make uv print a warning.
+    # Do not pass credentials to the project's build backend, which is not locked. VIRTUAL_ENV would only make uv print a warning.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,

@@ -36,7 +36,7 @@ class Platform(ABC):
         """Create the request that submits a job."""
 
     def parameters(self, job: Job) -> dict[str, Any]:
-        """Create `request`'s result in the form of Step Functions and EventBridge Scheduler, with capitalized parameter names."""
+        """Like `request`, but in the form for Step Functions and EventBridge Scheduler, with capitalized parameter names."""
         shape = self._client.meta.service_model.operation_model(self.operation).input_shape
         capitalized: dict[str, Any] = _capitalized(self.request(job), shape)
         return capitalized
@@ -58,11 +58,11 @@ class Platform(ABC):
 
     @abstractmethod
     def runs(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name, newest first. Some fields may be missing (unlike in `live`). EMR deletes ended runs after a time."""
+        """List the runs with a name, newest first. Unlike in `live`, some fields may be missing. EMR deletes ended runs after some time."""
 
     @abstractmethod
     def cancel(self, run: JobRun, grace: int) -> None:
-        """Ask EMR to end a run. `grace` is the number of seconds for the run to end by itself, if the target supports that; 0 for none."""
+        """Request that EMR end a run. If the target supports it, the run first has `grace` seconds to end by itself."""
 
     def live(self, name: str) -> Sequence[JobRun]:
         """List the runs with a name that have not ended, newest first and with all fields."""
@@ -89,7 +89,7 @@ class Platform(ABC):
 
 
 def command(role: str | None, driver: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> str:
-    """Return the command and role of a run as text, without the token, which differs between runs of the same job."""
+    """Return the command and role of a run as text. Omits the token, which differs between runs of the same job."""
     given = {name: value for name, value in driver.items() if value}
     text = json.dumps([role or "", given, (overrides or {}).get("applicationConfiguration") or []], sort_keys=True)
     return re.sub(rf'((?:{MARKER_SETTING}=[^ "]*/|=kinesis-efo-))[0-9a-f]{{32}}(?=[ "])', r"\1", text)
@@ -114,7 +114,7 @@ def newest_first(runs: Sequence[JobRun]) -> list[JobRun]:
 
 
 def told(state: str, *reasons: str | None) -> str:
-    """Describe a state in EMR's words: its name, and the first reason given.
+    """Describe a state as EMR reports it: its name, and the first reason that is not empty.
 
     >>> told("FAILED", "", "exit code 1")
     'FAILED: exit code 1'
@@ -131,4 +131,4 @@ STATES = {
     **dict.fromkeys(("CANCELLED", "STOPPED"), JobRunState.STOPPED),
     **dict.fromkeys(("FAILED", "INTERRUPTED", "TIMEOUT", "ERROR", "EXPIRED"), JobRunState.FAILED),
 }
-"""The states by their names in the APIs of EMR steps, EMR Serverless, EMR on EKS and Glue."""
+"""Maps the names of states in the APIs of EMR steps, EMR Serverless, EMR on EKS and Glue to the common states."""

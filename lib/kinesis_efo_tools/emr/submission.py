@@ -56,7 +56,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What EMR reports before a job is submitted.
+    """The state of the target and of the application's runs before a job is submitted.
 
     Attributes:
         site: Description of the target; None if it could not be read.

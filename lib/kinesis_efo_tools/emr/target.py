@@ -107,7 +107,7 @@ class Site:
         spark: Spark version; empty if unknown.
         architecture: `x86_64` or `arm64`; empty if unknown.
         logs: S3 location of the logs; empty if each job chooses it.
-        faults: A sentence for each reason why no job can be submitted now.
+        faults: A sentence for each reason why a job cannot be submitted now.
     """
 
     release_label: str

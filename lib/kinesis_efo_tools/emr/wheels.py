@@ -17,7 +17,7 @@ from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 SUFFIX: Final = ".gluewheels.zip"
-"""Suffix that the zip file's name must have, so that Glue unpacks the wheels."""
+"""Suffix of the zip file's name. Glue requires it to unpack the wheels."""
 _INSTALLERS: Final = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 

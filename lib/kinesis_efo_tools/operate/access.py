@@ -32,12 +32,15 @@ class Clients(Protocol):
 class Access:
     """AWS clients that share a region, endpoint and role. An async context manager.
 
-    `region` is the default if `aws` does not set one; the argument `clock` is this machine's clock. The attributes `clock` (Kinesis' time)
-    and `table_clock` (DynamoDB's time, for the age of lease table rows) are set by AWS' responses.
+    Responses set the attributes `clock` to Kinesis' time, and `table_clock` to DynamoDB's time (for the age of rows in the lease table).
+
+    Args:
+        region: The region if `aws` does not set one.
+        clock: This machine's clock.
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
-        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` checks this machine's clock itself
+        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` checks the clock itself
         self.table_clock = KinesisClock(clock or SystemClock(), warns=False)
         self._clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
         self._opened: dict[str, Any] = {}
@@ -54,7 +57,7 @@ class Access:
         return self._opened[service]
 
     async def kinesis_time(self, stream_arn: str) -> float:
-        """Return Kinesis' time in epoch seconds, calling ListShards first if there was no response yet.
+        """Return Kinesis' time in epoch seconds. Calls ListShards if Kinesis has not sent a response yet.
 
         If that call fails, returns this machine's time, but raises NoAnswerError if the call timed out.
         """
@@ -64,7 +67,7 @@ class Access:
             except NoAnswerError:
                 raise  # the caller's next call would time out as well
             except CALL_ERRORS:
-                pass  # an error response has the time, too; the caller's next call raises the error
+                pass  # error responses contain the time, too; the caller's next call raises the error
         return self.clock.time()
 
     async def credentials(self) -> Any:

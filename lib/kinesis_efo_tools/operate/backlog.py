@@ -18,7 +18,7 @@ CALL_SECONDS: Final = 0.25
 """Seconds between two GetRecords calls for a shard: uses four of the five calls per second that all readers share."""
 
 MOST_CALLS: Final = 20
-"""Maximum GetRecords calls per shard. If records arrived far apart in time, Kinesis returns empty pages between them."""
+"""Maximum GetRecords calls per shard. Several are needed if records arrived far apart in time: pages between them are empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""How far back to look for rejected subscriptions."""
+"""Period before now in which rejected subscriptions are searched."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -93,7 +93,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
             names = await consumers_of(kinesis, ref.stream_arn)
             answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
         found = answer["StreamDescriptionSummary"]
-        # Only on-demand streams have queues. Older versions of botocore drop the number of queues from responses.
+        # Only on-demand streams have queues. Older versions of botocore omit QueueCount from responses.
         shown, queues = "QueueCount" in found or not on_demand(found), found.get("QueueCount", 0)
         taken = len(names) + queues
         words = f", {queues} of them queues" if queues else ""
@@ -110,7 +110,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Return an on-demand stream's consumer quota from the account's settings, and a phrase that says when another quota applies."""
+    """Return an on-demand stream's consumer quota from the account's settings, and a phrase that names the condition for another quota."""
     try:
         answer = await kinesis.describe_account_settings()
     # AttributeError: this botocore does not have the operation.
@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check for recently rejected subscriptions. The cause is a second reader, or more than one call per second and shard."""
+    """Check for recently rejected subscriptions. Causes are a second reader, and more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")

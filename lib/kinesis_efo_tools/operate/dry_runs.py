@@ -1,7 +1,7 @@
-"""Checks with dry runs whether a query's AWS calls would succeed. AWS allows one dry run per second and stream.
+"""Checks with dry runs whether a query's AWS calls would succeed.
 
-A dry run checks permissions and parameters, but not the KMS key, which has a separate check. It does not count against the limit of live
-readers. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
+A dry run checks permissions and parameters, but not the KMS key, which has a separate check. The limit of one dry run per second and stream
+is separate from the limits of live readers. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream. If there are any, an endpoint that is not AWS and may not know dry runs is called
-    only with `anyway`.
+    `owners` are the workers that own leases of the stream. If there are any, the check calls an endpoint other than AWS, which may not
+    support dry runs, only with `anyway`.
     """
 
     async def look() -> str:
@@ -73,7 +73,7 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
 
 
 async def polling(clients: Clients, ref: StreamRef) -> Finding:
-    """Check that GetRecords may be called for the first shard: by a dry run, or if this botocore lacks that, by reading one record."""
+    """Check that GetRecords may be called for the first shard. Reads one record if this version of botocore does not support dry runs."""
 
     async def look() -> str:
         kinesis = await clients.client("kinesis")
@@ -98,8 +98,8 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
     """Check that a query that falls behind other queries of its program may catch up with GetRecords.
 
-    Calls GetShardIterator instead, which policies allow together with GetRecords and which does not read records. A GetRecords dry run
-    would be throttled, because the subscription check uses the stream's one dry run per second.
+    Does not call GetRecords: even its dry run would be throttled, because the subscription check has used the stream's one dry run per
+    second. Calls GetShardIterator instead, which policies allow together with GetRecords.
     """
 
     async def look() -> str:
@@ -148,7 +148,7 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         try:
             await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
         except ClientError as error:
-            if code_of(error) != "InvalidCiphertextException":  # raised if the endpoint ignores DryRun
+            if code_of(error) != "InvalidCiphertextException":  # the error of an endpoint that ignores DryRun
                 return _key_outcome(error, key_id)
         raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 
@@ -162,7 +162,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
     if code in _BROKEN_KEY:
         raise CheckFailed(f"{key_id}: {describe(error)}", _BROKEN_KEY[code]) from error
     if cause_of(error) is Cause.DENIED:
-        # Policies with the condition kms:ViaService, such as infra/ creates, allow the key only through Kinesis and deny this direct call.
+        # Policies with the condition kms:ViaService, such as those in infra/, allow the key only through Kinesis and deny this direct call.
         raise CheckUnknown(
             f"kms:Decrypt on {key_id} is not allowed to this role directly; whether it is through Kinesis cannot be tried",
             "see that the role's policy and the key's allow kms:Decrypt on it, at least through Kinesis (kms:ViaService)",
@@ -171,7 +171,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """Interpret the error that ends every dry run: AWS reports success as an error, too."""
+    """Return the result of a dry run from its error: AWS reports even success as an error. Raises if the call would, or may, fail."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:

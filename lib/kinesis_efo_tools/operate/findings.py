@@ -54,7 +54,7 @@ class CheckFailed(NotPassed):
 
 
 class CheckUnknown(NotPassed):
-    """Raised by a check that cannot tell whether there is a problem."""
+    """Raised by a check that cannot determine whether there is a problem."""
 
     status = Status.UNKNOWN
 
@@ -101,7 +101,7 @@ _LOCAL_FIXES: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), "free space there, or write to another disk"),
 }
-"""What to do about errors of this machine (not of the network or AWS), by errno."""
+"""Fixes for errors on this machine, as opposed to the network or AWS, by errno."""
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:

@@ -17,7 +17,7 @@ from kinesis_efo_tools.operate.live import RunReplies, ask
 from kinesis_efo_tools.operate.pulse import LagCause, Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
-"""Seconds between two scans of the lease table, which cost money: the table has a row for each shard."""
+"""Seconds between two scans of the lease table. A scan costs money, because the table has a row for each shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Observation:
         at: The time of the observation.
         runs: The runs' rows in the lease table, by stream.
         view: The figures of the runs' last reply; None before the first reply.
-        said: The time of that reply.
+        said: The time of the runs' last reply; None before the first reply.
         trouble: The error that prevents newer figures; empty if there is none.
         events: Recent events with their times, newest last.
     """
@@ -49,7 +49,7 @@ class Observation:
 class Following:
     """Follows the runs of one application.
 
-    `find` reads the runs' rows of the lease table, by stream; `question` requests the status from the owners of these rows.
+    `find` reads the runs' rows in the lease table, by stream; `question` requests the status from the owners of these rows.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Following:
         trouble = await self._read()
         cause = LagCause.NO_RUN if self._unowned else None
         if not self._unowned:
-            # Request the status even if the table cannot be read: its last known rows still have the run's address.
+            # Request the status even if the table cannot be read: the rows that were last read have the run's address.
             trouble = "; ".join(filter(None, (trouble, await self._ask())))
             cause = LagCause.NO_REPLY if self._unanswered else LagCause.PAUSED if self._paused else None
         now = self._clock.time()
@@ -117,7 +117,7 @@ class Following:
         self._unanswered = not asked.answers
         if asked.answers:
             status = _together(list(asked.answers.values()))
-            # Without its lease, a run does not report shards: show the last figures, with their age.
+            # A run that lost its lease does not report shards: continue to show the last figures, with their age.
             self._paused = not status.shards and self._view is not None
             if not self._paused:
                 self._view, self._said = self._pulse.add(status), self._clock.time()

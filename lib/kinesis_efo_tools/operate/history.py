@@ -10,7 +10,7 @@ from kinesis_efo_tools.operate.pulse import Sum, View
 
 KEPT_SECONDS: Final = 3600.0
 STRETCH_SECONDS: Final = 10.0
-"""Length of an interval. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so storing one rate per interval leaves no gap."""
+"""Length of an interval. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so one rate per interval is enough."""
 
 ALL: Final = ""
 """The key for the total of all streams, in place of a stream's name."""
@@ -41,7 +41,7 @@ class History:
         """Add the figures in `view`, which were observed at `at` (epoch seconds)."""
         begin = at - at % self.stretch
         while self._points and self._points[-1].at > begin:
-            self._points.pop()  # the clock was set back
+            self._points.pop()  # later than now: the clock was set back
         before = self._points.pop().sums if self._points and self._points[-1].at == begin else {}
         now = {ALL: view.total(), **{stream: view.total(stream) for stream in view.streams}}
         self._points.append(
@@ -51,7 +51,7 @@ class History:
     def since(self, at: float = 0.0) -> list[Point]:
         """Return the points from `at` (epoch seconds) on, oldest first, at most one hour.
 
-        The newest point still changes, so pass its time in the next call. If `at` is in the future, because the clock was set back, all
+        The newest point may still change, so pass its time in the next call. If `at` is in the future, because the clock was set back, all
         points are returned.
         """
         if not self._points:

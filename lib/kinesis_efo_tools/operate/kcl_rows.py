@@ -71,7 +71,7 @@ async def kcl_rows(
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}
     if new := sorted(shard_id for shard_id in unknown if shard_id > max(shards, default="")):
-        # Without the parents' ids, KCL could start a child shard before its parent's last record is read.
+        # Without the ids of a shard's parents, KCL could read the shard before the last records of its parents.
         raise ConfigurationError(
             f"{stream_arn} does not list shard {new[0]} yet, whose parents and hash keys a KCL row needs: nothing was written; "
             "try again in a minute"
@@ -105,7 +105,7 @@ async def kcl_rows(
 
 
 async def _position(kinesis: Any, stream_arn: str, shard_id: str, row: Lease) -> tuple[Position, int, str | None]:
-    """Return the row's checkpoint and sub-sequence number for KCL, and a message for the user, or None."""
+    """Return the checkpoint and sub-sequence number for the KCL row, and a message for the user if the position is not exact."""
     reached = row.reached
     if reached is not None and reached.kind in (PositionKind.SHARD_END, PositionKind.TRIM_HORIZON):
         return reached, 0, None
@@ -134,7 +134,7 @@ async def _last_index(kinesis: Any, stream_arn: str, shard_id: str, number: int)
         StartingSequenceNumber=str(number),
     )
     iterator, empty = answer["ShardIterator"], 0
-    # A single empty response does not prove that the record is gone.
+    # Repeat: a single empty response does not prove that the record has expired.
     while iterator and empty < _ANSWERS:
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator, Limit=1)
         for record in page["Records"]:

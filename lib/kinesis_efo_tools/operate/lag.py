@@ -27,7 +27,7 @@ from kinesis_efo_tools.operate.checkup import consumer_name
 from kinesis_efo_tools.operate.watch import WatchResult
 
 METRIC_WINDOW: Final = timedelta(minutes=10)
-"""How far back to query CloudWatch, whose metrics are per minute and arrive some minutes late."""
+"""Period before now for which CloudWatch is queried: its metrics are per minute, and available some minutes late."""
 
 _CONCURRENT_SHARDS: Final = 32
 
@@ -52,9 +52,11 @@ class ReaderState(Enum):
 
 
 class Movement(NamedTuple):
-    """Whether a shard's position was `seen` to move while the lease table was watched.
+    """Whether and when a shard's position moved.
 
-    `still_for` is the seconds since the position last moved, or a lower bound if it was not seen to move; None if there was only one scan.
+    Attributes:
+        still_for: Seconds since the position last moved; a lower bound if `seen` is false. None if the lease table was scanned only once.
+        seen: Whether the position moved while the lease table was watched.
     """
 
     still_for: float | None = None
@@ -154,7 +156,7 @@ def rows(
     lease on the stream; None if there never was a run.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # KCL writes a row without a position when it starts a shard: count the shard as begun.
+    # KCL creates a row without a position when it begins to read a shard: count such a shard as begun.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     unread = {shard for shard, position in positions.items() if not position.is_end}
@@ -174,7 +176,7 @@ def rows(
         if shard_id not in done
     ]
     unstarted = set(lineage.startable(positions))
-    # If nothing was ever read, the start position is not known.
+    # If nothing was ever read, it is unknown where the query will start.
     begin = TRIM_HORIZON if positions else None
     found += [ShardLag(ShardKey(ref.name, shard), ReaderState.UNSTARTED, begin) for shard in unstarted]
     waiting: set[str] = set()
@@ -256,7 +258,7 @@ async def reported(
         }
         for number, name in enumerate(names)
     ]
-    # The end is exclusive, and the current minute should be included.
+    # Add a minute: the end is exclusive, and the current minute should be included.
     end = datetime.fromtimestamp(now, UTC) + timedelta(minutes=1)
     try:
         cloudwatch = await clients.client("cloudwatch")

@@ -18,7 +18,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, Finding, finding
 from kinesis_efo_tools.operate.watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the test writes. No row has this key, and every test write has the condition that the row exists."""
+"""Lease key of the test writes. A row with this key never exists, and the test writes have the condition that it does."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
@@ -54,8 +54,8 @@ async def live_readers(
 ) -> dict[str, list[str]]:
     """Return the live workers that own leases of a stream, each with the keys of these leases.
 
-    An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called once before the second scan, if one is
-    needed.
+    An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called before the second scan of the
+    lease table, unless a single scan is enough.
     """
     keys = LeaseKeys(manifest.stream_names)
 
@@ -85,7 +85,7 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
 
 
 async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Check that leases may be written, with writes whose condition always fails."""
+    """Check that leases may be written, by test writes whose condition always fails."""
 
     async def look() -> str:
         dynamodb = await clients.client("dynamodb")

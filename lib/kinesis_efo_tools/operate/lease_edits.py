@@ -120,8 +120,11 @@ def imported(
 ) -> Import:
     """Plan to replace this application's rows by the rows of another table, for every stream in the other table.
 
-    For a shard that it has not begun, a KCL application stores only the word `LATEST` or `AT_TIMESTAMP`. `initial` is the position that
-    was meant, from the KCL application's configuration, if given; `opened` are the shards that were open at that position.
+    For a shard that it has not begun to read, a KCL application stores only the word `LATEST` or `AT_TIMESTAMP`, without a position.
+
+    Args:
+        initial: The position to use for such shards: the initial position in the KCL application's configuration, if known.
+        opened: The shards that were open at `initial`.
     """
     rows: dict[ShardKey, Lease] = {}
     skipped = []
@@ -132,7 +135,7 @@ def imported(
         if shard is None:
             skipped.append(lease.key)
         elif shard not in rows or lease.key == source_keys.encode(shard):
-            # A shard may have a KCL row and a row of this library.
+            # If a shard has several rows, such as a KCL row and a row of this library, use the row whose key has the expected format.
             rows[shard] = lease
     starts = _starts(rows, initial, opened)
     begun = {shard: start for shard, start in starts.items() if rows[shard].checkpoint is None and start is not None}
@@ -160,7 +163,7 @@ def imported(
 def _starts(
     rows: Mapping[ShardKey, Lease], initial: Position | None, opened: Collection[ShardKey]
 ) -> dict[ShardKey, Position | None]:
-    """Decide where each shard starts: at its checkpoint, or at its first record if a parent is not finished, or at `initial`."""
+    """Decide where each shard starts: at its checkpoint; without one, at TRIM_HORIZON if a parent is not finished, else at `initial`."""
     starts: dict[ShardKey, Position | None] = {}
     for shard, lease in sorted(rows.items()):  # parents have lower ids than their children
         parents = [key for each in lease.parents if (key := ShardKey(shard.stream, each)) in starts]

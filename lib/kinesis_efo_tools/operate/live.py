@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position
 from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
-"""Timeout for connecting to each address, in case the network drops packets. Without a reply, the table's positions are used."""
+"""Timeout for connecting to each address, because a firewall may drop packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
 
@@ -29,7 +29,7 @@ _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
 class RunReplies:
     """The replies of runs to a status request.
 
-    `answers` has the replies, and `reasons` says why a run did not reply; both are by the owner of the run's lease.
+    `answers` has the replies, `reasons` the reasons why runs did not reply. Both are by the owner of the run's lease.
     """
 
     answers: Mapping[str, RunStatus]
@@ -87,7 +87,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds:
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
-    # Imported here, because TLS takes long to import.
+    # Imported here, because it imports TLS, which is slow.
     from kinesis_efo.calls.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # Rows never move back, but a query may have started at an earlier position, to which the row's `read_until` does not apply.
+            # The query may have started at an earlier position: rows never move back. `read_until` does not apply to that position.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

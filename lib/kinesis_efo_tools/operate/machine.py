@@ -55,7 +55,7 @@ async def identity(clients: Clients) -> Finding:
 
     async def look() -> str:
         sts = await clients.client("sts")
-        # Do not wait long: a private network may have an endpoint for Kinesis but not for STS, which queries do not need.
+        # Use a short timeout: queries do not need STS, and a private network may have an endpoint only for Kinesis.
         return str((await asyncio.wait_for(sts.get_caller_identity(), STS_SECONDS))["Arn"])
 
     return await finding(CREDENTIALS, look(), action="sts:GetCallerIdentity")
@@ -69,13 +69,13 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
     times: list[float] = []
 
     async def reach() -> str:
-        # The first call also connects and gets credentials; the second measures the time of a call.
+        # Measure the second call: the first includes the time to connect and to get credentials.
         for _ in range(2):
             began = clock.monotonic()
             try:
                 answer = await kinesis.list_streams(Limit=1)
             except ClientError as error:
-                # An error is a response, too, so the connection works.
+                # An error response also proves that the connection works.
                 answer = error.response
             times.append(clock.monotonic() - began)
         headers.update(answer["ResponseMetadata"]["HTTPHeaders"])
@@ -85,7 +85,7 @@ async def path_and_clock(clients: Clients, clock: Clock) -> list[Finding]:
         if "date" not in headers:
             raise CheckUnknown("AWS did not return the time", "fix the path to the endpoint first")
         skew = clock.time() - times[-1] / 2 - parsedate_to_datetime(headers["date"]).timestamp()
-        # The header has whole seconds, rounded down.
+        # The Date header is rounded down to whole seconds, so the clock may be up to 1 s ahead of it.
         off = max(0.0, -skew, skew - 1)
         if off > MOST_SKEW:
             raise CheckFailed(
@@ -149,7 +149,7 @@ def pythons(
     except PackageNotFoundError:
         return []
     workers = environment.get("PYSPARK_PYTHON") or "python3"
-    # Spark's JVM looks for data sources with the driver's Python (PythonUtils.defaultPythonExec).
+    # Spark's JVM looks up Python data sources with the driver's Python (PythonUtils.defaultPythonExec), tasks run with the workers' Python.
     programs = dict.fromkeys((environment.get("PYSPARK_DRIVER_PYTHON") or workers, workers))
     fix = (
         f"activate the environment of the library, or set PYSPARK_PYTHON={sys.executable} where Spark starts, and unset "

@@ -120,7 +120,7 @@ _DISPENSABLE: Final = {
     "http2": "none where queries may use HTTP/1.1, which works, as with transport=auto; else look for a proxy on the way",
     "http1": "none where queries may use HTTP/2, which works, as with transport=auto; else look for a proxy on the way",
 }
-"""What to do about a failing transport if the other transport works."""
+"""Fix that is shown for a failing transport if the other transport works."""
 
 
 def _events(number: int) -> str:

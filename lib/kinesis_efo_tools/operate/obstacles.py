@@ -17,10 +17,10 @@ from kinesis_efo_tools.operate.findings import LOG_IN, Finding, Status, failed_c
 from kinesis_efo_tools.operate.machine import CREDENTIALS, PATH, no_path
 
 PATIENCE: Final = 4.0
-"""Timeout in seconds, short enough to report a fault within five seconds."""
+"""Timeout of each check in seconds, short enough to report a fault within five seconds."""
 
 _ONCE: Final = AioConfig(
-    # Do not sign: any response to an unsigned call proves that there is a connection, whatever the credentials.
+    # Do not sign the call: any response from AWS proves that there is a connection, regardless of the credentials.
     signature_version=UNSIGNED,
     connect_timeout=PATIENCE / 2,
     read_timeout=PATIENCE / 2,
@@ -48,7 +48,7 @@ async def _credentials(access: Access) -> Finding | None:
     try:
         found = await asyncio.wait_for(access.credentials(), PATIENCE)
     except TimeoutError:
-        # A credential program may be waiting for the user to enter a code. If the network is at fault, `_path` reports it.
+        # Not a fault: a credential process may be waiting until the user enters a code. `_path` reports network problems.
         return None
     except ConfigurationError as error:
         return Finding(CREDENTIALS, Status.FAILED, *what_and_fix(error))

@@ -18,10 +18,10 @@ from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
 WINDOW_SECONDS: Final = 20.0
-"""The period over which rates and trends are computed: several micro-batches, because each processes megabytes at once."""
+"""The period over which rates and trends are computed. It spans several micro-batches, because each processes megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""Minimum lag of fetching for which a cause is determined."""
+"""Minimum lag, in fetching records from Kinesis, for which a cause is determined."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0
@@ -245,7 +245,7 @@ class Pulse:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
 
     def begin(self, at: float, text: str) -> None:
-        """Forget earlier replies, because another run reads now, and record this event."""
+        """Called when another run takes over: discards the replies of earlier runs, and records `text` as an event."""
         self._seen.clear()
         self._shards.clear()
         self._events.append((at, text))
@@ -269,7 +269,7 @@ class Pulse:
         cpu = (status.cpu - first.cpu) / seconds if seconds > 0 else None
         busy = cpu is not None and cpu > _BUSY
         shards = [_pulse(each, before.get(each.key), seconds, busy=busy) for each in status.shards]
-        # Compare whole seconds, so that displayed rows do not constantly change places.
+        # Sort by whole seconds of lag, so that displayed rows do not constantly change places.
         shards.sort(key=lambda each: (each.cause is None, -int(each.seconds or 0.0), each.status.key))
         return View(
             status.at,
@@ -323,12 +323,12 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
         arrived = now.subscription.arrived - before.subscription.arrived
-        if arrived >= 0:  # negative if a new fetcher has started to count at 0
+        if arrived >= 0:  # negative if a new fetcher has started its counter at 0
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
             if now.subscription.records is not None and before.subscription.records is not None:
                 came = now.subscription.records - before.subscription.records
-                if came >= 0:  # negative if a new fetcher has counted more bytes, but fewer records
+                if came >= 0:  # negative if a new fetcher has counted more bytes than the old one, but fewer records
                     records_in = came / seconds
                     records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
@@ -378,7 +378,7 @@ def cause_of(
         busy: The process that fetches is out of CPU.
         incoming: Bytes per second that arrive; None if unknown.
     """
-    # Check for a failing subscription first: without AWS, the run pauses, and then records wait in the buffer, too.
+    # Check for a failing subscription first: if AWS is not reachable, the run pauses, and records wait in the buffer for that reason.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

@@ -38,7 +38,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
 
     async def look() -> str:
         nonlocal leases, found
-        # Scan first: a live query writes its checkpoint before the rows, so rows that are read later could seem ahead of the checkpoint.
+        # Scan the table first. A live query writes its checkpoint before the rows, so rows read after the checkpoint could be ahead of it.
         scan = await (await open_table(access, manifest)).scan()
         leases = LeaseKeys(manifest.stream_names).by_shard(scan.leases)
         last = await planned(folder_at(location, access))
@@ -67,7 +67,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
     findings += [Finding("streams of the checkpoint", Status.FAILED, *what_and_fix(fault)) for fault in faults]
     kinesis = await access.client("kinesis")
     async with await access.open("kinesis", AioConfig(**POLLING_CONFIG)) as unused:
-        # `Stream` needs a transport, although the checks of a start only list shards and detect losses, and do not read records.
+        # `Stream` requires a transport, which is not used here: the checks list shards and detect losses, but do not read records.
         transport = PollingTransport(unused, clock, CALL_SECONDS)
         for name, ref in manifest.streams.items():
             if _replaced(ref, end) or _renamed(ref, end, manifest):
@@ -98,7 +98,7 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # Checkpoints of old versions lack the start of a query's first micro-batch. If it is repeated, it starts where the options say.
+    # Checkpoints of old versions do not contain the start of a query's first micro-batch. If it is repeated, the options set its start.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()
@@ -136,7 +136,7 @@ async def _check_losses(
     rows: Mapping[str, Lease],
     begin: Offset,
 ) -> None:
-    """Check for lost records as the query's next start does. Raises CheckFailed; its fix is an 'acceptDataLoss' value for all losses."""
+    """Check for lost records, like the query's next start. Raises CheckFailed with an 'acceptDataLoss' value for all losses as fix."""
 
     def known(shard: str, position: Position) -> Facts:
         known = Facts(horizon=begin.horizons.get(stream.ref.name))

@@ -20,7 +20,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown
 
 _NUMBER: Final = re.compile(r"\d+")
 _NAMED: Final = re.compile(r"[^{:]+:(?=\{)")
-"""Matches the id of a source, which comes before the source's offset in version 2 of Spark's offset log."""
+"""Pattern for the id of a source, which precedes the source's offset in version 2 of Spark's offset log."""
 
 _KNOWN_VERSIONS: Final = ("v1", "v2")
 
@@ -43,10 +43,10 @@ class SourceEnd:
     """Where a micro-batch ends for one source, and where the next start reads from.
 
     Attributes:
-        begin: Where the next start reads from: the end of a finished micro-batch, the start of an unfinished one. None if the log lacks the
-            start of the query's first micro-batch: the query then starts where its options say.
+        begin: Where the next start reads from: the end of a finished micro-batch, the start of an unfinished one. None if the log does not
+            contain the start of the query's first micro-batch: the query's options then set the start.
         offset: Where the micro-batch ends.
-        sources: The ARNs of the source's streams by logical name, as far as the offset has them.
+        sources: The ARNs of the source's streams by logical name; only those that the offset contains.
     """
 
     begin: Offset | None
@@ -86,7 +86,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
-    # The commits are read before and after the offsets, because a live query writes first the offset, then the commit.
+    # Listed again after the offsets. A live query writes an offset before its commit, so this first list has no commit without an offset.
     commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)

@@ -24,7 +24,7 @@ ANSWER_SECONDS: Final = 20.0
 """Timeout for Kinesis' response, including the time to connect."""
 
 SILENT_SECONDS: Final = 12.0
-"""A subscription without an event for this long is dead: Kinesis sends one about every 5 s even if a shard is idle."""
+"""Timeout for the next event of a subscription. Kinesis sends an event about every 5 s even if a shard is idle."""
 
 
 class CarriedEvents(EventStream, Protocol):
@@ -76,7 +76,7 @@ async def measured(
 
     Args:
         seconds: How long to read over each transport; longer if the first event takes longer.
-        limits: Kinesis' time limits, which tests shorten.
+        limits: Time limits of Kinesis. Tests set shorter ones.
         tell: Receives progress messages.
 
     Raises CheckFailed if the stream has no open shard, and the AWS SDK's errors if shards cannot be listed.
@@ -137,7 +137,7 @@ class _Meter:
             events.close()
 
     async def _subscribe(self, subscriber: Subscriber, found: SubscriptionResult) -> tuple[CarriedEvents, float]:
-        """Subscribe; retry once if the consumer has subscribed to the shard just before. Returns the events and the time of the call."""
+        """Subscribe. Retries once if the consumer has just subscribed to the shard. Returns the events and the time of the call."""
         label = TRANSPORTS[found.transport]
         for last in (False, True):
             if (pause := self._next_call - self._clock.monotonic()) > 0:
@@ -166,7 +166,7 @@ class _Meter:
         self._next_call = self._clock.monotonic() + seconds
 
     async def _take(self, events: CarriedEvents, found: SubscriptionResult, called: float, end: float) -> None:
-        """Count events until the time `end`, and at least until the first event."""
+        """Count events until the time `end`, but at least until the first event."""
         label = TRANSPORTS[found.transport]
         arriving = aiter(events)
         while True:

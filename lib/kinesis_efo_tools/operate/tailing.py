@@ -38,7 +38,7 @@ POLLING_SECONDS: Final = 1.0
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""How many seconds ago the search for a shard's last records begins. Each is tried in turn, and finally the trim horizon."""
+"""Where the search for a shard's last records begins, in seconds before now. Tried in order; the last resort is the trim horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Until:
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader with this lag has passed `time`, and all records that arrived before `time` can be read."""
+        """Whether a reader with this lag has read all records that arrived before `time`, with a margin for records still being stored."""
         return self.clock.time() - millis_behind / 1000 >= self.time + SETTLED_SECONDS
 
 
@@ -144,12 +144,12 @@ class Tail:
         if event.head.children:
             self._stream.learn(shard, event.head.children)
         until = self._until
-        # A closed shard may have ended long before `until`. Its lag does not matter then, because its children continue from there.
+        # Ignore the lag of a closed shard, which may have ended long before `until`: its children continue from its end.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
             quiet.observe(event.head, until.clock.monotonic())
-            # Wait for empty events: a shard that still returns records may be closed, with children that are not listed yet.
+            # Finish only after empty events: a shard that still sends records may be closed, and its children not be listed yet.
             if quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:
@@ -202,7 +202,7 @@ async def stream_access(
 ) -> AsyncIterator[Stream]:
     """Open a stream for reading: with its consumer, or with GetRecords if it has none.
 
-    `region` is used if `aws` does not set one; `source` says, in error messages, where the ARNs came from.
+    `region` is used if `aws` does not set one; `source` describes, for error messages, where the ARNs came from.
     """
     clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
     config = AioConfig(**(POLLING_CONFIG if ref.polled else subscription_config()), max_pool_connections=_MOST_SHARDS)
@@ -227,8 +227,8 @@ async def stream_access(
 async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, count: int) -> Position:
     """Return the position after which a shard has its last `count` records.
 
-    Kinesis can only be read forwards, so the search begins further and further back. `count` is at least 1; an aggregate counts as one
-    record. Returns `TRIM_HORIZON` if the shard has fewer records. Raises botocore's ClientError if Kinesis rejects a call.
+    Shards cannot be read backwards, so the search is repeated from earlier and earlier times. `count` is at least 1; an aggregate counts as
+    one record. Returns `TRIM_HORIZON` if the shard has fewer records. Raises botocore's ClientError if Kinesis rejects a call.
     """
     now = clock.time()
     for seconds in _LOOK_BACK:

@@ -1,6 +1,6 @@
 """Detects which lease owners are alive, by watching the table until each owner has renewed its leases, or until the lease timeout.
 
-Rows do not contain the time of their renewal, so only a changing counter proves that an owner is alive, as in the KCL.
+Rows do not contain the time of their renewal. As in the KCL, only a changing counter proves that an owner is alive.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def watch(
 ) -> WatchResult:
     """Watch the table until every owned lease was renewed, for at most `at_most` seconds.
 
-    Live owners renew at least every third of the lease timeout. So an owner without renewals during a whole lease timeout is dead.
+    A live owner renews its leases at least three times per lease timeout, so an owner that does not renew them in that time is dead.
 
     Args:
         at_most: Usually the lease timeout; 0 to scan the table once.

@@ -1,4 +1,4 @@
-"""pytest fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest discovers them by itself.
+"""pytest fixtures for tests of Spark jobs: the local AWS, and an application for each test. pytest discovers them automatically.
 
 Requires the extra `local`. Nothing is imported or started unless a test uses a fixture.
 """

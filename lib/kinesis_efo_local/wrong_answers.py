@@ -61,7 +61,7 @@ class WrongAnswers:
         return self._hides("no-shards", stream_arn, self._random_of_lists)
 
     def lag(self, millis: int) -> int:
-        """Return the milliseconds behind to report, if they really are `millis`."""
+        """Return the MillisBehindLatest to report if the correct value is `millis`."""
         return self._random.randint(1, MOST_BEHIND_MS) if not millis and self._strikes("behind") else millis
 
     @property

@@ -73,7 +73,7 @@ class SignalWaiter:
 
     def __init__(self) -> None:
         self._raises = False
-        # Python writes to this pipe, which `wait` reads, when a signal arrives: in any thread, and before the main thread runs the handler.
+        # When a signal arrives, in any thread, Python writes to this pipe, on which `wait` waits. The main thread runs the handler later.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)

@@ -1,4 +1,4 @@
-"""Formats the rows of runs: the owner of the lease on each stream, and its lag."""
+"""Formats the leases of runs: the owner of the lease on each stream, and the run's lag."""
 
 from __future__ import annotations
 

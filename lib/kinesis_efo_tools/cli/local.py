@@ -135,7 +135,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Path:
 
 def _show(ready: Ready, asked: Declaration | None, say: Callable[[str], None]) -> None:
     """Print `export` lines for a shell on stdout, and the next steps."""
-    # SDKs with these variables use the port without TLS.
+    # With these variables, SDKs use the port without TLS.
     typer.echo("\n".join(f"export {each}" for each in ready.assignments))
     sys.stdout.flush()
     if ready.manifest is None or asked is None:

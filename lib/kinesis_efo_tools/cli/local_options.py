@@ -100,7 +100,7 @@ class Declaration:
 
     Attributes:
         settings: Local AWS settings that follow from the existing manifest: region and account.
-        manifest: Path of the manifest to write, or the same as `given`.
+        manifest: Path of the manifest to write; equal to `given` if the existing manifest is used.
         given: Path of the existing manifest in --manifest, if any. It is kept if the local AWS can use its ARNs.
     """
 

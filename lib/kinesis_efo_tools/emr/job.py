@@ -66,7 +66,7 @@ class Job:
         fingerprint: Digest of the whole request; equal jobs have equal fingerprints.
         token: Identifies the run; submitting the job twice with the same token starts only one run.
         archive: S3 URI of the environment archive, for targets whose Spark settings do not contain it.
-        tags: Tags of the run, if the target supports tags. The policies of pipeline roles match the environment in them.
+        tags: Tags of the run, if the target supports tags. With them, IAM policies limit a pipeline to runs of its environment.
     """
 
     name: str
@@ -237,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # The fetchers share the shards. Compute with one fetcher less: if a fetcher is lost, the others take over its shards.
+    # The fetchers share the shards. Compute with one fetcher fewer: if a fetcher is lost, the others take over its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each

@@ -20,7 +20,8 @@ from kinesis_efo.errors import PlatformError
 
 EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
 """Placeholder that Scheduler replaces with a new ID for each invocation ("Context attributes")."""
-_RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}  # no longer: another run follows
+# Retry for at most five minutes, because the schedule starts another run anyway.
+_RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class Clients(Protocol):
     """Provides AWS clients."""
 
     async def client(self, service: str) -> Any:
-        """Return an aiobotocore client for `kinesis`, `dynamodb`, ..."""
+        """Return the aiobotocore client of a service, such as `kinesis`."""
         ...
 
 

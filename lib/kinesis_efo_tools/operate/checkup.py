@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""Period before now in which rejected subscriptions are searched."""
+"""How far back the check for rejected subscriptions goes."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -110,7 +110,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Return an on-demand stream's consumer quota from the account's settings, and a phrase that names the condition for another quota."""
+    """Return an on-demand stream's consumer quota from the account's settings, and the condition under which another quota applies."""
     try:
         answer = await kinesis.describe_account_settings()
     # AttributeError: this botocore does not have the operation.

@@ -34,8 +34,8 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream. If there are any, the check calls an endpoint other than AWS, which may not
-    support dry runs, only with `anyway`.
+    `owners` are the workers that own leases of the stream. If there are any, an endpoint other than AWS is called only with `anyway`,
+    because it may not support dry runs.
     """
 
     async def look() -> str:

@@ -176,7 +176,7 @@ def rows(
         if shard_id not in done
     ]
     unstarted = set(lineage.startable(positions))
-    # If nothing was ever read, it is unknown where the query will start.
+    # If the stream was never read, it is unknown where a query will start.
     begin = TRIM_HORIZON if positions else None
     found += [ShardLag(ShardKey(ref.name, shard), ReaderState.UNSTARTED, begin) for shard in unstarted]
     waiting: set[str] = set()

@@ -63,7 +63,7 @@ def moved(row: Lease, position: Position) -> Lease:
 
 
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
-    """Plan to replace the rows `present` by the rows `wanted`, without owners.
+    """Plan to replace the rows `present` with the rows `wanted`, without owners.
 
     Rows that are not wanted are deleted: otherwise, a child shard's old row could let it start before its parent has ended.
     """
@@ -83,7 +83,7 @@ def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -
 
 
 def exact(present: Mapping[str, Lease], wanted: Collection[Lease]) -> list[Edit]:
-    """Plan to replace the rows `present` by exactly the rows `wanted`; rows that are not wanted are deleted."""
+    """Plan to replace the rows `present` with exactly the rows `wanted`; rows that are not wanted are deleted."""
     edits = []
     for row in wanted:
         before = present.get(row.key)
@@ -118,7 +118,7 @@ def imported(
     initial: Position | None = None,
     opened: Collection[ShardKey] = (),
 ) -> Import:
-    """Plan to replace this application's rows by the rows of another table, for every stream in the other table.
+    """Plan to replace this application's rows with the rows of another table, for every stream in the other table.
 
     For a shard that it has not begun to read, a KCL application stores only the word `LATEST` or `AT_TIMESTAMP`, without a position.
 

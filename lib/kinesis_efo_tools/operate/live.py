@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # The query may have started at an earlier position: rows never move back. `read_until` does not apply to that position.
+            # A query has started before the position in the row, and rows never move back. `read_until` does not apply to its position.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

@@ -149,7 +149,7 @@ def pythons(
     except PackageNotFoundError:
         return []
     workers = environment.get("PYSPARK_PYTHON") or "python3"
-    # Spark's JVM looks up Python data sources with the driver's Python (PythonUtils.defaultPythonExec), tasks run with the workers' Python.
+    # Spark's JVM looks up Python data sources with the driver's Python (PythonUtils.defaultPythonExec); tasks run with the workers' Python.
     programs = dict.fromkeys((environment.get("PYSPARK_DRIVER_PYTHON") or workers, workers))
     fix = (
         f"activate the environment of the library, or set PYSPARK_PYTHON={sys.executable} where Spark starts, and unset "

@@ -1,4 +1,4 @@
-"""Measurements of subscriptions to one shard, one subscription over each transport, and which transports work. No I/O."""
+"""The results of subscribing to one shard over each transport, and whether each transport works. No I/O."""
 
 from __future__ import annotations
 

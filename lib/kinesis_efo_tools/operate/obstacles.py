@@ -29,7 +29,7 @@ _ONCE: Final = AioConfig(
 
 
 def no_region(location: str) -> Finding:
-    """Return the outcome for a missing region, without which the manifest at `location` cannot be requested."""
+    """Return the outcome for a missing region, without which the manifest at `location` cannot be loaded."""
     return Finding(
         "region",
         Status.FAILED,

@@ -136,7 +136,7 @@ async def _check_losses(
     rows: Mapping[str, Lease],
     begin: Offset,
 ) -> None:
-    """Check for lost records, like the query's next start. Raises CheckFailed with an 'acceptDataLoss' value for all losses as fix."""
+    """Check for lost records like a query's start. Raises CheckFailed, whose fix is an 'acceptDataLoss' value for all losses."""
 
     def known(shard: str, position: Position) -> Facts:
         known = Facts(horizon=begin.horizons.get(stream.ref.name))

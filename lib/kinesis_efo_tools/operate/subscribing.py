@@ -91,7 +91,7 @@ async def measured(
 
 
 class _Meter:
-    """Measures subscriptions to one shard, at the pace that Kinesis allows."""
+    """Measures subscriptions to one shard, one at a time, with the pauses that Kinesis requires."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Reads all shards of a stream, across reshards, until cancelled, so that people can look at records.
+"""Reads all shards of a stream, across reshards, until cancelled. Used to show records to users.
 
 Does not store positions or acquire leases.
 """
@@ -149,7 +149,7 @@ class Tail:
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
             quiet.observe(event.head, until.clock.monotonic())
-            # Finish only after empty events: a shard that still sends records may be closed, and its children not be listed yet.
+            # Finish only after empty events: a shard that still sends records may be closed, and its children may not be listed yet.
             if quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:

@@ -230,7 +230,7 @@ def _program(project: Path, job: str | None) -> Path:
 def _release_label(context: Context) -> str:
     if context.target.kind is not TargetKind.EKS:
         return ""
-    # This suffix means the newest image of a release on EKS.
+    # On EKS, the suffix `-latest` selects the newest image of a release.
     return f"{context.deployment.release_label}-latest" if context.deployment else _EKS_RELEASE
 
 

@@ -17,7 +17,7 @@ _AHEAD: Final = 0.02
 
 
 class Feeder:
-    """Puts records in a thread, until the context is left or there are no more records. A context manager.
+    """Context manager that puts records into streams in a thread, until the context is left or there are no more records.
 
     Args:
         records: The records to put: stream, data and partition key of each.

@@ -13,7 +13,7 @@ RECORDS: Final = ((1e6, " M/s"), (1e3, " k/s"), (1.0, "/s"))
 
 _STEPS: Final = 4
 _USED_FROM: Final = 2
-"""How many units the largest figure must have for the unit to be used: 90 s is easier to read than 1.5 m."""
+"""A unit is used only if the largest figure is at least this many units, because 90 s is easier to read than 1.5 m."""
 
 
 class Axis(NamedTuple):

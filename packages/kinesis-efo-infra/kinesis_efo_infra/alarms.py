@@ -19,7 +19,7 @@ BYTES: Final = "SubscribeToShardEvent.Bytes"
 RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
 AT_RISK: Final = 0.5
 """A lag above this fraction of the stream's retention period is treated as a risk of losing records."""
-TAKEOVERS: Final = 5  # alarm threshold in five minutes; the library gives up after as many take-overs
+TAKEOVERS: Final = 5  # most refused subscriptions in five minutes without an alarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class ConsumerAlarms(Part):
         super().__init__(scope, id, tags)
         dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
         lag = Metric(LAG, dimensions, "Maximum", 60)
-        # An open subscription receives events even if the stream is idle, so missing data means that nothing reads.
+        # An open subscription receives events even if the stream is idle, so missing data means that nothing reads it.
         silence = "breaching" if continuous else "notBreaching"
         rules = {
             "lag": (

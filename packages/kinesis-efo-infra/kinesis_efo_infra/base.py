@@ -39,7 +39,7 @@ _TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base class of the constructs. Tags apply to all resources below; the error for an unknown keyword lists the valid ones."""
+    """Base class of the constructs: passes `tags` on to all resources in it, and lists the valid arguments if an unknown one is given."""
 
     def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
         super().__init__(scope, id)
@@ -122,7 +122,7 @@ def validate(scope: Construct, rule: Callable[[], Iterable[str]]) -> None:
 
 
 def region_of(scope: Construct) -> str | None:
-    """Return the region of a deployment: pinned, or set in the provider; None if it is not known before Terraform calls AWS."""
+    """Return the region set by `pin_account`, else that of the default provider; None if it is unknown until Terraform runs."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return str(pinned["region"])
@@ -158,7 +158,7 @@ def pin_account(scope: Construct, account_id: str, region: str) -> None:
 
 
 def account_of(scope: Construct) -> Account:
-    """Return the account and region of a deployment: pinned, or as references that Terraform looks up with the default provider."""
+    """Return the account and region set by `pin_account`, else references to those of the default provider, resolved by Terraform."""
     pinned = scope.node.try_get_context(_CONTEXT)
     if pinned:
         return Account.literal(pinned["account_id"], pinned["region"])

@@ -1,4 +1,4 @@
-"""Validates constructs' arguments when a construct is created. Accepts CDKTF tokens, whose values only Terraform knows."""
+"""Validates constructs' arguments when a construct is created. Accepts CDKTF tokens, whose values are unknown until Terraform runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ _KINESIS_NAME: Final = r"[a-zA-Z0-9_.-]{1,128}"
 _STREAM_ARN: Final = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
 KINESIS_NAME: Final = re.compile(_KINESIS_NAME)
-"""Name of a stream or consumer. Source: Kinesis API reference, CreateStream and RegisterStreamConsumer."""
+"""Pattern for the name of a stream or consumer. Source: Kinesis API reference, CreateStream and RegisterStreamConsumer."""
 STREAM_ARN: Final = re.compile(_STREAM_ARN)
 CONSUMER_ARN: Final = re.compile(rf"{_STREAM_ARN}/consumer/{_KINESIS_NAME}:\d+")
 KEY_ARN: Final = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
 OIDC_ARN: Final = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:oidc-provider/[\w./-]+", re.ASCII)
 TABLE_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
-"""Name of a table. Source: DynamoDB API reference, CreateTable."""
+"""Pattern for the name of a DynamoDB table. Source: DynamoDB API reference, CreateTable."""
 PARAMETER_NAME: Final = re.compile(r"(/[a-zA-Z0-9_.-]+){1,15}")
-"""A parameter's full name, with its hierarchy. Source: Systems Manager API reference, PutParameter."""
+"""Pattern for the full name of a parameter, with its hierarchy. Source: Systems Manager API reference, PutParameter."""
 BUCKET_NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-"""Name of a bucket. Source: Amazon S3 user guide, bucket naming rules."""
+"""Pattern for the name of an S3 bucket. Source: Amazon S3 user guide, bucket naming rules."""
 ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
-"""Name of a role. Source: IAM API reference, CreateRole."""
+"""Pattern for the name of an IAM role. Source: IAM API reference, CreateRole."""
 ROLE_ARN: Final = re.compile(rf"arn:aws[a-z-]*:iam::(\d{{12}}):role/(?:.+/)?({ROLE_NAME.pattern})", re.ASCII)
 PRINCIPAL_ARN: Final = re.compile(r"arn:aws[a-z-]*:(iam|sts)::\d{12}:[\w+=,.@/-]+", re.ASCII)
 POLICY_NAME: Final = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
-"""Name of a managed policy. Source: IAM API reference, CreatePolicy."""
+"""Pattern for the name of a managed policy. Source: IAM API reference, CreatePolicy."""
 PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-"""Name of an application or environment, which becomes part of the names of a table, a parameter, a policy and a role."""
+"""Pattern for the name of an application or environment, which becomes part of the names of a table, parameter, policy and role."""
 
 _NUMBER_TOKEN: Final = -1e288
-"""CDKTF represents a token for a number as a float below this."""
+"""CDKTF represents each token for a number as a float below this value."""
 
 
 def is_token(value: object) -> bool:
-    """Whether a value is a CDKTF token, whose value only Terraform knows.
+    """Whether a value is a CDKTF token: a placeholder for a value that is unknown until Terraform runs.
 
     >>> is_token("${aws_kinesis_stream.orders.arn}"), is_token("orders")
     (True, False)
@@ -49,7 +49,7 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
     """Return `value` if it is a token or matches `form`.
 
     Raises:
-        ArgumentError: `value` is no token and does not match.
+        ArgumentError: `value` is neither a token nor a string that matches.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")

@@ -95,16 +95,16 @@ class StreamConsumer(Shareable):
 
     @property
     def name(self) -> str | None:
-        """Name of the consumer; None if only Terraform knows it."""
+        """Name of the consumer; None if it is unknown until Terraform runs."""
         return self._name
 
     @property
     def metric_name(self) -> str:
-        """Name of the consumer in CloudWatch metrics; a reference if only Terraform knows it."""
+        """Name of the consumer in CloudWatch metrics; a Terraform reference if it is unknown until Terraform runs."""
         return self._name or Fn.element(Fn.split(":", Fn.element(Fn.split("/", self._arn), 3)), 0)
 
     def grant_read(self, grantee: Grantee, *, polling: bool = True) -> Grant:
-        """Allow a runtime to read the stream through this consumer; see `Stream.grant_read`."""
+        """Allow a grantee to read the stream through this consumer; see `Stream.grant_read`."""
         return self._stream.grant_read(grantee, self, polling=polling)
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
@@ -135,7 +135,7 @@ class StreamConsumer(Shareable):
             environment: Name of the environment, for names; default: the name of the stack.
             notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
             lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
-            continuous: False for an application that only reads now and then, or may poll: missing data is then not an alarm.
+            continuous: False for an application that only reads now and then, or may poll, so that missing data raises no alarm.
             retention_hours: How long the stream retains records; default: what is declared, or 24 for a stream declared elsewhere.
             tags: Tags of the alarms, in addition to the provider's default tags.
             place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
@@ -219,7 +219,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Reject a stream in another account or region. If only Terraform knows these, return preconditions with which it compares them."""
+    """Reject a stream in another account or region. If `account` has tokens, return preconditions for Terraform to check instead."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

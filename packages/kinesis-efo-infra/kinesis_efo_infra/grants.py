@@ -210,7 +210,7 @@ def _inline(scope: Construct, what: str, role: str, text: str, policy: Policy) -
 
 
 def _share(scope: Construct, owner: str, to: ArnPrincipal | ServicePrincipal, statements: Sequence[Statement]) -> Grant:
-    """Add statements to the resource policies of the resources that they name. Keys that are given by their ARNs are skipped."""
+    """Add statements to the resource policies of the resources that they name. KMS keys that are given by their ARNs are skipped."""
     conditions: tuple[Condition, ...] = ()
     if isinstance(to, ArnPrincipal):
         checks.text(owner, "the principal", to.arn, checks.PRINCIPAL_ARN, "give the ARN of a role, user or account")

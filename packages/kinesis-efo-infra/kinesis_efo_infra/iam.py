@@ -16,8 +16,8 @@ from kinesis_efo_infra.locations import Location
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
-"""For `readMode=polling`, batch reads, and queries with a consumer, which use GetRecords while they catch up with another query of the
-same program."""
+"""Actions for `readMode=polling`, for batch reads, and for queries with a consumer, which use GetRecords while they catch up with another
+query of the same program."""
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
 WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecords")
 LEASES = (
@@ -150,7 +150,7 @@ def tls_only(bucket_arn: str) -> Statement:
 
 @dataclass(slots=True)
 class Policy:
-    """The permissions of a runtime, collected grant by grant.
+    """The permissions of a role's jobs, collected grant by grant.
 
     Args:
         region: Region of the services through which keys are used.

@@ -89,7 +89,7 @@ class Manifest(Part):
             raise ArgumentError(f"{owner}: streams must have at least one; got {streams!r}: it would read nothing")
         write = partial(document.manifest, application=application, environment=environment)
         if bucket is None:
-            # The size check needs a minimum: no region's name is shorter than this one.
+            # If the region is unknown, assume one with the shortest name, so that the check never overestimates the size.
             region = region_of(scope) or "eu-west-1"
             known = write(
                 region=region,
@@ -119,7 +119,7 @@ class Manifest(Part):
             protected=protected,
             place=place,
         )
-        # Do not use json.dumps: only Terraform knows the values of references, and can escape them.
+        # Do not use json.dumps: the values of references are unknown until Terraform runs, and only Terraform can escape them.
         text = Fn.jsonencode(content)
         # Do not use references here: policies that contain the ARN would wait for the manifest unnecessarily.
         if bucket is None:
@@ -187,7 +187,7 @@ class Manifest(Part):
         return declared
 
     def grant_read(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to load the manifest."""
+        """Allow a grantee to load the manifest."""
         return grant(
             self, "manifest", grantee, lambda to: to.read_manifest(self._arn, self._key_arn, in_s3=self._in_s3)
         )
@@ -205,7 +205,7 @@ def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
 
 
 def _literal(read: StreamConsumer | Stream, region: str) -> document.StreamRef:
-    """Return a stream's shortest possible manifest entry, for the size check: values that only Terraform knows are left out."""
+    """Return a stream's shortest possible manifest entry, for the size check: values of tokens are left out."""
     stream = read.stream if isinstance(read, StreamConsumer) else read
     name = stream.declared_name or ""
     arn = f"arn:aws:kinesis:{region}:{'0' * 12}:stream/{name}"

@@ -199,7 +199,7 @@ class Stream(Shareable):
         return self._key_arn
 
     def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> Grant:
-        """Allow a runtime to read the stream through a consumer, and decrypt it. It never allows registering consumers.
+        """Allow a grantee to read the stream through a consumer, and decrypt it. It never allows registering consumers.
 
         Args:
             grantee: A policy that collects grants; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals and roles
@@ -220,15 +220,15 @@ class Stream(Shareable):
         )
 
     def grant_poll(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to read the stream without a consumer (`readMode=polling`), and decrypt it."""
+        """Allow a grantee to read the stream without a consumer (`readMode=polling`), and decrypt it."""
         return self._grant_poll("poll", grantee)
 
     def grant_batch(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to read ranges of the stream without a consumer, and decrypt it."""
+        """Allow a grantee to read ranges of the stream in batch queries, without a consumer, and decrypt it."""
         return self._grant_poll("batch", grantee)
 
     def grant_write(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to put records into the stream, and encrypt them."""
+        """Allow a grantee to put records into the stream, and encrypt them."""
         return grant(self, "write", grantee, lambda to: to.write_stream(self.arn, self.key_arn))
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:

@@ -116,7 +116,7 @@ class LeaseTable(Resource):
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     def grant_read_write(self, grantee: Grantee) -> Grant:
-        """Allow a runtime to read and write its leases in the table."""
+        """Allow a grantee to read and write its leases in the table."""
         return grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
 
 

@@ -1,4 +1,4 @@
-"""Who may assume a runtime's role: EMR on EC2, EMR Serverless, Glue, or a Kubernetes service account."""
+"""Who may assume the role of jobs: EMR on EC2, EMR Serverless, Glue, or a Kubernetes service account."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class PodIdentity:
             role_name: Name of the role.
 
         Raises:
-            ArgumentError: Only Terraform knows the role's name, from which EMR on EKS derives the names of the service accounts.
+            ArgumentError: The role's name is a token, but EMR on EKS derives the names of the service accounts from it.
         """
         if self.service_account is not None:
             return {"pods": self.service_account}

@@ -1,8 +1,8 @@
 """The allowlist of what a stack or plan may contain. A stack or plan that contains anything else is not run at all.
 
-Stacks and plans are untrusted: they are passed from job to job, and third-party packages write them. Terraform runs the
-commands of provisioners and of the data source `external`, and the code of each provider that a stack names. None of these
-three can be added to the list.
+Stacks and plans are untrusted: they are passed between CI jobs, and third-party packages write them. Terraform runs the commands of
+provisioners and of the data source `external`, and the code of each provider that a stack names. Provisioners, `external` and other
+providers can therefore never be added to the list.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
 """Attributes that `ignore_changes` may name, by resource type. If others were ignored, no plan would ever correct them."""
 _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
-"""Matches the S3 key of a manifest, which must not be below `programs/` or `environments/`: jobs run the objects there."""
+"""Matches the S3 key of a manifest, which must not be below `programs/` or `environments/`: jobs execute what is stored there."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
 """Attributes that the provider itself marks as sensitive, for the resource types that the constructs declare."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")

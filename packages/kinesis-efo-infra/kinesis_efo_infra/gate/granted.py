@@ -1,7 +1,7 @@
 """Checks what a stack or plan grants, and to whom: only what the settings name is allowed.
 
-checkov's checks see one resource at a time, and not the settings. These checks know the boundaries, accounts and workloads in an
-environment's file. They also check resources that grant something without a policy: instance profiles, images, alarm actions.
+A checkov check gets one resource at a time, and not the settings. These checks also use the boundaries, accounts and workloads that an
+environment's file names, and they cover resources that grant something without a policy: instance profiles, images, alarm actions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""Matches references whose values come from the provider, so that they have no wildcards, and IAM variables like `${aws:username}`."""
+"""Matches references that the AWS provider resolves to values without wildcards, and IAM variables such as `${aws:username}`."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
 """Matches an ARN with wildcards only in its last part."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")

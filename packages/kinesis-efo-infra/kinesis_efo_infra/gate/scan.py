@@ -27,7 +27,7 @@ ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
 """Kinds of stacks: environments' stacks, which pipelines apply, and bootstrap stacks, which only an administrator applies."""
 
 _REFERENCE = re.compile(r"((?:\bdata\.)?\baws_\w+\.[\w-]+)(?:\.\w+)?")
-"""A reference to a resource or data source, with its attribute."""
+"""Matches a reference to a resource or data source, with its attribute."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Decides whether a plan may be deployed: because it was reviewed, was approved by its digest, or waits for a job's reviewers."""
+"""Decides whether a plan may be deployed: it was reviewed, was approved by its digest, or will be approved by a CI job's reviewers."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from kinesis_efo_infra.pipeline.prices import Elsewhere, Prices
 HOURS = 730
 """Hours in a month, as AWS's calculator counts them."""
 _EXTENDED_HOURS, _LONG_HOURS = 24, 168
-"""Hours beyond which retention is billed: the first by shard hour; the second, in addition, by GB."""
+"""Retention, in hours, beyond which Kinesis charges for extended retention (per shard hour) and for long-term retention (per GB)."""
 _ON_DEMAND_SHARDS = 4
 """Number of shards of a new on-demand stream. Shard metrics are billed for each of them."""
 _STREAM, _CONSUMER = "aws_kinesis_stream", "aws_kinesis_stream_consumer"
@@ -177,7 +177,7 @@ def _watched(alarm: Resource) -> int:
 
 
 def _consumers(by_kind: Mapping[str, Sequence[Resource]], referenced: Mapping[str, str]) -> Counter[str]:
-    """Count the consumers of each stream, by the stream's address, or by its ARN if it is declared elsewhere."""
+    """Count the consumers of each stream, by the stream's address, or by its ARN if the stream is declared elsewhere."""
     arns = {each.values["arn"]: each.address for each in by_kind[_STREAM] if each.values.get("arn")}
     counted = Counter[str]()
     for consumer in by_kind[_CONSUMER]:

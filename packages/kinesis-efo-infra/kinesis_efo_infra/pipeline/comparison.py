@@ -26,8 +26,8 @@ _META = ("count", "for_each")
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the part of a plan that is shown and compared: the changes, without secrets.
 
-    Sensitive values are replaced with HMACs: without the key, neither the value nor a guess of it can be verified. For values that
-    are not known before the plan is applied, the stack's expressions are added (`declared`).
+    Sensitive values are replaced with HMACs: without the key, nobody can derive a value, or verify a guess. For values that are
+    unknown until the plan is applied, the stack's expressions are added (`declared`).
 
     Args:
         plan: The plan, as `terraform show -json` writes it.
@@ -35,7 +35,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
         key: The HMAC key.
 
     Raises:
-        PipelineError: The plan contains something that this version does not know and would not compare.
+        PipelineError: The plan contains something that this version does not support, and therefore would not compare.
     """
     changes = []
     for each in plan.get("resource_changes", []):
@@ -58,7 +58,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
 
 
 def secrets(plan: Mapping[str, Any]) -> list[str]:
-    """Return all strings that a plan marks as sensitive, and their longer lines; the longest first.
+    """Return all strings that a plan marks as sensitive, and the longer lines of multi-line strings; the longest first.
 
     They must be removed everywhere, because an expression may have copied them to a place without a mark. Strings of less than 8
     characters are omitted, because they would also occur in values that are not secret.
@@ -78,7 +78,7 @@ def secrets(plan: Mapping[str, Any]) -> list[str]:
 def _marked(value: Any, mark: Any) -> Iterator[str]:
     """Yield the strings in values that are marked as sensitive."""
     if isinstance(value, Mapping) and value.get("type") in ("String", "StringList"):
-        return  # an SSM parameter that is not secret: the provider marks the values of all types
+        return  # an SSM parameter that is not secret: the provider marks the values of all types as sensitive
     if isinstance(value, Mapping) and (mark is True or isinstance(mark, Mapping)):
         for name, each in value.items():
             yield from _marked(each, mark is True or mark.get(name))
@@ -179,7 +179,7 @@ def unknown_names(change: Mapping[str, Any]) -> set[str]:
 
 
 def _any(value: Any) -> bool:
-    """Whether Terraform's marks for a value say that any part of the value is unknown or sensitive."""
+    """Whether Terraform marks any part of a value as unknown or sensitive."""
     if isinstance(value, Mapping):
         return any(map(_any, value.values()))
     return any(map(_any, value)) if isinstance(value, list) else bool(value)

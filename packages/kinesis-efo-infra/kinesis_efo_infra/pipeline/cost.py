@@ -31,7 +31,7 @@ class Reading:
 
     @property
     def hours(self) -> int | None:
-        """Consumer-shard hours in a month; None if they depend on shards that the plan does not know."""
+        """Consumer-shard hours in a month; None if the plan does not contain the number of shards."""
         if not self.consumers or self.on_demand:
             return 0
         return None if self.shards is None else self.consumers * self.shards * HOURS
@@ -57,7 +57,7 @@ def changes(plan: Plan, scaled: Collection[str] = ()) -> list[Change]:
 
     Args:
         plan: The plan.
-        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not know their number of shards.
+        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not contain their number of shards.
     """
     streams = {each["address"]: each["change"] for each in _resources(plan, _STREAM)}
     addresses = {
@@ -105,7 +105,7 @@ def idle(plan: Plan, region: str, prices: Prices, *, advantage: bool, scaled: Co
         region: Region of the environment.
         prices: Prices of Kinesis in the region.
         advantage: Whether the account uses On-demand Advantage.
-        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not know their number of shards.
+        scaled: Addresses of streams that are scaled elsewhere, so that the plan does not contain their number of shards.
     """
     referenced = dict(references(plan))
     before, after = (

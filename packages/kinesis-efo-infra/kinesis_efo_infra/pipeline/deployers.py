@@ -23,7 +23,7 @@ _WORKFLOWS = Path(".github/workflows")
 DEPLOY = _WORKFLOWS / WORKFLOW
 _MISSING = 404
 _PATTERN = set("*?+[]!")
-"""Characters that make a branch name in a GitHub workflow a pattern."""
+"""Characters with which GitHub treats a branch name in a workflow as a pattern."""
 
 
 def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
@@ -50,7 +50,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
         deploy: Path of the workflow that deploys; it does not exist if another CI system deploys.
 
     Raises:
-        PipelineError: Others can deploy, too, nobody can, or GitHub cannot be reached.
+        PipelineError: Other workflows or people can deploy, or nobody can; or GitHub cannot be reached.
     """
     try:
         faults = [

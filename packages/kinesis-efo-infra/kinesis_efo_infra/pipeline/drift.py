@@ -1,4 +1,4 @@
-"""Looks for drift: differences between AWS and the configuration that is deployed."""
+"""Detects drift: differences between AWS and the configuration that is deployed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def look_for_drift(
         The report, as the body of an issue; None if there is no drift.
 
     Raises:
-        PipelineError: The synthesized configuration is not the deployed one, so a plan would say nothing about drift.
+        PipelineError: The synthesized configuration is not the deployed one, so a plan would also show undeployed changes.
     """
     stack = deployment.stack
     under_way = planner.records.load(deployment).under_way

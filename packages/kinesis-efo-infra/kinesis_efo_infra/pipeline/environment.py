@@ -231,7 +231,7 @@ class _Bootstrapped(Protocol):
 
 
 def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, object, str]]:
-    """Yield faults between environments: conflicting names and orders, and resources that two bootstrap stacks would declare.
+    """Yield faults between environments: conflicting names, cycles in `after`, and resources that two bootstrap stacks would declare.
 
     Args:
         environments: The environments of one directory, by name.
@@ -239,7 +239,7 @@ def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, st
     Yields:
         Name of the environment, the setting, its value, and the rule that it breaks.
     """
-    # Compare all regions, because IAM names are global. Names of two projects never have the same prefix.
+    # Compare environments of all regions, because IAM names are global, but of one project only: names begin with the project.
     for (short, one), (long, other) in permutations(environments.items(), 2):
         together = (one.account_id, one.project) == (other.account_id, other.project)
         if one.pipeline and together and long.startswith(f"{short}-"):
@@ -261,7 +261,7 @@ def _declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[
         pipeline = environment.pipeline
         if pipeline is None:
             continue
-        # Bucket names are globally unique.
+        # Compare buckets across all accounts (""), because bucket names are globally unique.
         bucket, provider = environment.state_bucket, "the OIDC provider"
         for setting, what, where, wanted in (
             ("oidc_provider_arn", provider, environment.account_id, pipeline.oidc_provider_arn is None),

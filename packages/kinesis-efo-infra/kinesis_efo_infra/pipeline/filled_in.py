@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from kinesis_efo_infra.errors import Fault, SettingsError
 
 ACCOUNT = "123456789012"
-"""The account in templates and documentation, and the account of the local AWS."""
+"""The account in templates and documentation, and the account of the local AWS emulator."""
 EXAMPLES = (ACCOUNT, "111122223333")
 """Accounts that AWS uses in examples."""
 BUCKET = "acme-terraform-state"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.internal")
-"""Hosts at which a local AWS answers."""
+"""Host names in the endpoint of a local AWS emulator."""
 
 
 class Head(Protocol):
@@ -39,7 +39,7 @@ def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None
 
     Args:
         environment: The environment.
-        variables: Environment variables: `AWS_ENDPOINT_URL` says whether the endpoint is a local AWS.
+        variables: Environment variables: `AWS_ENDPOINT_URL` determines whether the endpoint is a local AWS.
 
     Raises:
         SettingsError: A value is the template's, and the endpoint is not a local AWS.

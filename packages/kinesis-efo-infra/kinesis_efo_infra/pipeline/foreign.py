@@ -20,7 +20,7 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""Queues count as consumers, but older SDKs do not show them. Warn of this only if fewer than this many more consumers are allowed."""
+"""Queues count against the quota of consumers, but older SDKs do not return them: warn if fewer than this many consumers are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
             logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
             continue
         total = present - gone[stream] + more
-        # A provisioned stream has neither queues nor the larger quota.
+        # A provisioned stream has no queues, and does not get the larger quota of On-demand Advantage.
         quota = consumers_at_most(advantage=deployment.on_demand_advantage and not _provisioned(summary))
         queues = 0 if _provisioned(summary) else summary.get("QueueCount")
         if queues is None and total <= quota < total + MANY_QUEUES:

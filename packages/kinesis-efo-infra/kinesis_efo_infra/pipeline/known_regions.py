@@ -1,4 +1,4 @@
-"""The AWS regions that the installed botocore knows."""
+"""The AWS regions in the installed version of botocore."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DIRECTIONS |= {f"{one}{two}" for one in ("north", "south") for two in ("east", 
 
 @cache
 def known_regions() -> frozenset[str]:
-    """Return the regions of all partitions in which botocore knows Kinesis."""
+    """Return the regions of all partitions in which, according to botocore, Kinesis is available."""
     from botocore.session import Session
 
     session = Session()

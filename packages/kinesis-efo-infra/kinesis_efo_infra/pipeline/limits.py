@@ -18,7 +18,7 @@ _LOST = {
 }
 """Notes for reviewers about resources that are destroyed, by resource type."""
 _FIXED = ("name", "stream_arn", "hash_key", "range_key")
-"""Attributes of streams, consumers and tables that AWS cannot change."""
+"""Attributes of streams, consumers and tables that cannot be changed after creation."""
 _TAGS = {"tags", "tags_all"}
 _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 """Attributes that exist only in Terraform's state, not in AWS."""
@@ -62,7 +62,7 @@ def refusals(plan: Plan, imports: Collection[str] = ()) -> list[str]:
 
 
 def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
-    """Return a message if a plan is based on another environment's state, which has the same name and bucket, but another account.
+    """Return a message if a plan is based on the state of an environment with the same name and state bucket, but another account.
 
     Terraform would look for that state's resources in this account, not find them, and remove them from the state.
 
@@ -197,7 +197,7 @@ def _rekeyed(plan: Plan) -> Iterator[tuple[str, str, bool, int]]:
 
 
 def _gone(plan: Plan) -> Iterator[str]:
-    """Yield notes about streams that were deleted outside of Terraform, which would create them again, empty."""
+    """Yield notes about streams that were deleted outside of Terraform: the plan creates them again, but their records are lost."""
     for each in plan.get("resource_drift", []):
         if each.get("type") == _STREAM and each["change"]["actions"] == ["delete"]:
             name = (each["change"].get("before") or {}).get("name")
@@ -252,7 +252,7 @@ def _after(change: Mapping[str, Any]) -> Plan:
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # Count all changes but those of tags: the provider sends all attributes, so AWS rejects even what it allows for started applications.
+    # Count every change except of tags: the provider always sends all attributes, and EMR rejects such an update of a started application.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 

@@ -197,7 +197,7 @@ class Planner:
         stack, commit = deployment.stack, commits[0]
         deployed = self.records.load(deployment)
         for later in {deployed.commit, deployed.under_way} - {"", *commits}:
-            # Otherwise, restarting a run of an old commit would undo later changes, with a reviewed plan.
+            # Rerunning the workflow of an old commit must not undo later changes, although its plan was reviewed.
             if self.is_before(commit, later):
                 raise PipelineError(
                     f"{stack}: commit {commit} is older than {later}, which was deployed; nothing was applied. Deploy the head of "
@@ -259,10 +259,10 @@ class Planner:
         """
         stack, key = deployment.stack, self.records.key(deployment)
         document = self._write_stack(deployment, scratch)
-        # Check the state before `init`, which installs the providers that stack and state name.
+        # Check the state before `init`, which installs every provider that the stack or the state refers to.
         if state := self.records.state(deployment):
             _only_allowed(f"the state of {stack}", allowed.in_state(state), "run")
-        # The state may change before `init`; the lock file prevents the installation of other providers even then.
+        # Another process may change the state between this check and `init`; the lock file then still rules out other providers.
         if not self.providers.exists():
             raise PipelineError(
                 f"{self.providers} is missing, which says by hashes which provider may run: `make providers "

@@ -20,7 +20,7 @@ LOCK_FILE = ".terraform.lock.hcl"
 PLATFORMS = ("darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64")
 _INSTALLATION = Path(__file__).with_name("providers.tfrc")
 _OWN_INSTALLATION = (".terraformrc", ".tofurc")
-"""Names of the user's own CLI configuration files, which may say where providers are installed from, such as a mirror."""
+"""Names of the user's own CLI configuration files, which may set where providers are installed from, such as a mirror."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Declares what kinesis-efo needs in AWS: streams, consumers, lease tables, access, alarms and the manifest."""
+"""Declares the AWS resources that kinesis-efo needs: streams, consumers, lease tables, IAM roles and policies, alarms and manifests."""

@@ -1,4 +1,4 @@
-"""`python -m infra`: writes the Terraform JSON of environments (`cdktf` calls this), and prepares what they need."""
+"""`python -m infra`: synthesizes environments to Terraform JSON, which the `cdktf` command runs, and prepares and checks environments."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kinesis_efo_infra.pipeline.deployment import WORKFLOW
 logger = logging.getLogger(__name__)
 BOOTSTRAP = Path("cdktf.bootstrap")
 NOT_RUN = 75
-"""Exit code of a check that was not run: EX_TEMPFAIL of sysexits.h."""
+"""Exit code if a check could not run: EX_TEMPFAIL in sysexits.h."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command, and return its exit code."""
     options = _parser().parse_args(arguments)
-    # The cdktf command line sets this variable, and shows everything on stderr as an error.
+    # The cdktf command line sets this variable. It displays everything on stderr as an error, so log warnings only.
     level = logging.WARNING if "CDKTF_CONTEXT_JSON" in os.environ else logging.INFO
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     try:
@@ -89,7 +89,7 @@ def _synth(options: argparse.Namespace) -> None:
     from infra.stacks.app import synthesize, synthesize_bootstrap
 
     bootstrap = getattr(options, "bootstrap", False)
-    # `make synth` has told the warnings with the other stacks.
+    # Do not repeat the warnings: `make synth` has logged them when it synthesized the other stacks.
     wanted = getattr(options, "environments", ())
     environments = load_environments(options.directory, wanted, options.programs, warn=not bootstrap)
     if bootstrap:

@@ -1,4 +1,4 @@
-"""The exceptions of the infrastructure code, those of `kinesis_efo_infra` among them.
+"""The exceptions of the infrastructure code, including those of `kinesis_efo_infra`.
 
 ```
 InfraError
@@ -7,10 +7,10 @@ InfraError
 ├── SettingsError   environment files are wrong; carries every fault found
 ├── LedgerError     a protected environment would lose or replace a resource that has an identity
 ├── GateError       checkov could not scan, or its scan cannot be trusted
-├── UpError         an environment cannot be declared in local AWS
-├── AwsError        AWS cannot be asked: no credentials, or no way to it
-├── NotRunError     what a check needs is missing or out of reach, so that nothing was checked
-└── PipelineError   a step of the pipeline failed, or refuses to go on
+├── UpError         an environment cannot be declared in the local AWS emulator
+├── AwsError        AWS cannot be called: no credentials, or it cannot be reached
+├── NotRunError     a check could not run, because something that it needs is missing or cannot be reached
+└── PipelineError   a step of the pipeline failed, or refuses to continue
     ├── StalePlanError  a plan does not match the state, the configuration or the review: plan again
     └── UnhealthyError  a job that was started does not run, or does not catch up
 ```
@@ -53,8 +53,8 @@ class LedgerError(InfraError):
 
 
 class UpError(InfraError):
-    """An environment cannot be declared in local AWS."""
+    """An environment cannot be declared in the local AWS emulator."""
 
 
 class NotRunError(InfraError):
-    """What a check needs is missing or out of reach, so that nothing was checked."""
+    """A check could not run, because something that it needs is missing or cannot be reached."""

@@ -1,1 +1,1 @@
-"""The gate for the stacks of environments: what their files name, and what is accepted of them."""
+"""The gate for environments' stacks: what their settings allow them to contain and grant, and which failed checks are accepted."""

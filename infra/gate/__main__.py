@@ -1,4 +1,4 @@
-"""`python -m infra.gate`: scans synthesized stacks, or plans, and says what was found."""
+"""`python -m infra.gate`: scans synthesized stacks, or plans, and reports failed checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def _scan(options: argparse.Namespace) -> Result:
-    # Not `load_environments`, which would say each warning once more.
+    # Do not use `load_environments`, which would log each warning again.
     environments = [load_environment(path) for path in environment_files(options.directory)]
     return scan_stacks(
         *options.synthesized, bootstrap=options.bootstrap, environments=environments, beside=options.directory
@@ -26,7 +26,7 @@ def _scan(options: argparse.Namespace) -> Result:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Scan, and log what was found; returns the exit code."""
+    """Scan stacks or plans, log the results, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m infra.gate", description="Scan synthesized stacks, or plans.")
     parser.add_argument("synthesized", nargs="*", type=Path, default=[Path("cdktf.out")])
     parser.add_argument("--bootstrap", nargs="+", type=Path, default=[], help="synthesized bootstrap stacks")

@@ -1,4 +1,4 @@
-"""What the settings of an environment name, which its stacks may grant."""
+"""The accounts, roles and other names in an environment's settings, to which its stacks may grant permissions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kinesis_efo_infra.trust import PodIdentity
 
 
 def named_by(environment: Environment) -> Named:
-    """What the stack of an environment may use."""
+    """Return the names that an environment's settings allow in its stack."""
     names = Names(environment)
     accesses = [application.access for application in environment.applications.values()]
     others = {each for access in accesses if isinstance(access, OtherAccount) for each in access.principals}
     given = {access.permissions_boundary for access in accesses if isinstance(access, RoleAccess)}
-    # Without a pipeline, which brings a boundary, the stack declares one.
+    # If there is no pipeline, whose bootstrap stack declares a boundary, the environment's stack declares one.
     own = f"aws_iam_policy.{BOUNDARY.now}"
     declared = set() if environment.pipeline else {own, f"data.aws_iam_policy_document.{BOUNDARY.now}"}
     arn = names.iam_arn(f"policy/{names.roles_boundary_name}")
@@ -28,7 +28,7 @@ def named_by(environment: Environment) -> Named:
         accounts=frozenset(parse_arn(each).account for each in others),
         boundaries=frozenset(ours | {each for each in given if each}),
         declared=frozenset(declared),
-        # Some of checkov's checks are excused by this name.
+        # Reserve this name: some failed checks are accepted for a resource with this name (`EXCUSED`).
         reserved=frozenset({BOUNDARY.now} if environment.pipeline else ()),
         identities=frozenset(_identities(environment)),
         topics=frozenset([environment.alarms.sns_topic] if environment.alarms.sns_topic else ()),
@@ -37,7 +37,7 @@ def named_by(environment: Environment) -> Named:
 
 
 def _services(accesses: list[Access]) -> Iterator[str]:
-    """The services that run jobs, and the one that starts them on a schedule."""
+    """Yield the AWS services that run jobs, and the one that starts them on a schedule."""
     yield "scheduler"
     for access in accesses:
         match access:
@@ -50,7 +50,7 @@ def _services(accesses: list[Access]) -> Iterator[str]:
 
 
 def _identities(environment: Environment) -> Iterator[str]:
-    """The service accounts of Kubernetes for which the file asks a role."""
+    """Yield the Kubernetes service accounts for which the environment declares a role, as `Named.identities` contains them."""
     for key, application in environment.applications.items():
         access = application.access
         if isinstance(access, Eks) and access.oidc_provider_arn:
@@ -63,7 +63,7 @@ def _identities(environment: Environment) -> Iterator[str]:
 
 
 def named_by_bootstrap_of(environment: Environment) -> Named:
-    """What the bootstrap stack of an environment may use: only there, the pipeline's own roles have no boundary."""
+    """Return the names allowed in an environment's bootstrap stack, the only one that may declare roles without a boundary."""
     repository = environment.pipeline.repository if environment.pipeline else ""
     forms = {repository, github_repository(repository)[0]} - {""}
     issuer = environment.pipeline.issuer if environment.pipeline else GITHUB_ISSUER

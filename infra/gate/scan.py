@@ -1,4 +1,4 @@
-"""Scans stacks and plans of environments, with what is accepted of them."""
+"""Scans environments' stacks and plans, with the failed checks that are accepted for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EXCUSED: Mapping[tuple[str, str, str], str] = {
     (BOOTSTRAP, "CKV2_AWS_62", "state"): "nothing has to be told of a new state",
     (ENVIRONMENTS, "CKV2_AWS_5", "workers"): "the application of EMR Serverless has it, which checkov does not look at",
     **{
-        # In stacks, and the same two in plans.
+        # The first two checks cover stacks; the other two are the same checks for plans.
         (ENVIRONMENTS, check, "roles_boundary"): "a boundary grants nothing: it bounds what a role's policies grant"
         for check in ("CKV_AWS_109", "CKV_AWS_111", "CKV_AWS_289", "CKV_AWS_290")
     },
@@ -48,9 +48,10 @@ EXCUSED: Mapping[tuple[str, str, str], str] = {
         "pipeline_change_data",
     ): "the role that applies registers declared consumers; the jobs' roles are denied it",
 }
-"""Accepted failures by kind of stack, check and name, each with the reason. A check looks at one type, so that these are addresses."""
+"""The reason for each accepted failure, by kind of stack, id of the check, and Terraform name of the resource. The resource's type is not
+needed, because a check covers only one type."""
 FLOOR = 25
-"""The least number of checks that must pass for each stack or plan."""
+"""The minimum number of checks that must pass for each stack or plan."""
 ACCEPTED = Accepted(EXCUSED, FLOOR)
 
 
@@ -63,10 +64,10 @@ def scan_stacks(
     """Scan every stack that CDKTF's manifests list, all in one run of checkov.
 
     Args:
-        synthesized: The output directories of syntheses of environments.
-        bootstrap: Those of bootstrap stacks.
-        environments: The environments, of which every stack must be one, and declare what they name; None not to look.
-        beside: Directory of the environment files, beside which a team has types, checks and excuses of its own.
+        synthesized: Output directories of CDKTF with environments' stacks.
+        bootstrap: Output directories of CDKTF with bootstrap stacks.
+        environments: The environments whose settings limit what stacks may grant; other stacks are rejected. None skips this check.
+        beside: Directory of the environment files, which also has the team's own resource types, checks and excuses.
 
     Raises:
         GateError: There is nothing to scan, or the scan cannot be trusted.
@@ -82,11 +83,11 @@ def scan_stacks(
 
 
 def scan_plans(plans: Sequence[Path], beside: Path | None = None, environment: str | None = None) -> Result:
-    """Scan plans, as `terraform show -json` writes them: they have the values that Terraform evaluated, unlike stacks.
+    """Scan plans. Unlike stacks, they contain the values that Terraform evaluated.
 
     Args:
-        plans: The plans.
-        beside: Directory of the environment files, beside which a team has checks and excuses of its own.
+        plans: Files with plans, as `terraform show -json` writes them.
+        beside: Directory of the environment files, which also has the team's own checks and excuses.
         environment: The environment of the plans, for excuses.
 
     Raises:
@@ -96,7 +97,7 @@ def scan_plans(plans: Sequence[Path], beside: Path | None = None, environment: s
 
 
 def named(environments: Iterable[Environment]) -> Mapping[tuple[str, str], Named]:
-    """What the stacks of environments may grant, by kind and name."""
+    """Return what each stack of the environments may grant, by kind and name of the stack."""
     found: dict[tuple[str, str], Named] = {}
     for each in environments:
         found[ENVIRONMENTS, Names(each).stack_name] = named_by(each)

@@ -1,1 +1,1 @@
-"""An environment in local AWS: declared there by API, or applied there by Terraform."""
+"""Runs an environment in the local AWS emulator: declared with API calls, or applied by Terraform."""

@@ -1,6 +1,6 @@
-"""Has Terraform's AWS provider, from its registry, check and plan stacks of ours, and writes down what it was and what it said.
+"""Validates and plans this project's stacks with the real AWS provider from its registry, and records versions and results.
 
-It needs no account: what a plan asks AWS for, local AWS answers. `apply_local` goes further, and leaves no record.
+This needs no AWS account: requests go to the local AWS emulator. `apply_local` also applies a stack, but does not record the result.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from kinesis_efo_infra.pipeline.terraform import find_binary, missing_binary
 logger = logging.getLogger(__name__)
 
 RECORD = Path("infra/real-provider.md")
-"""The page that has the records, one for each engine."""
+"""The Markdown page with the records, one for each synthesis engine."""
 FILES = (Path("infra/example.yaml"), *(Path("examples/environments") / each for each in ("dev.yaml", "prod.yaml")))
-"""Environment files: every setting there is, and two environments with jobs and a pipeline."""
+"""The environment files to check: one with every setting, and two environments with jobs and a pipeline."""
 _BLOCK = "<!-- {engine} -->\n{text}<!-- end of {engine} -->"
 _MOST = 2000
-# A provider that is there and wrong is a failure; only what the network does not give is out of reach.
+# Only network errors mean that the check could not run; any other error of the provider is a failure.
 OUT_OF_REACH = re.compile(
     r"could not connect to|failed to request discovery|no such host|connection refused|connection reset|timeout"
     r"|TLS handshake|service unavailable",
@@ -43,13 +43,13 @@ OUT_OF_REACH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a stack.
+    """The result for a stack.
 
     Attributes:
-        stack: Its name.
-        versions: Terraform, and the provider that was installed, with their versions; empty if it did not come to that.
-        said: What the plan would do, or what Terraform or the provider refused.
-        passed: Whether it was checked and planned.
+        stack: Name of the stack.
+        versions: Versions of Terraform and of the installed provider; empty if the installation failed.
+        said: Summary of the plan, or the error of Terraform or the provider.
+        passed: Whether the stack was validated and planned without an error.
     """
 
     stack: str
@@ -63,16 +63,16 @@ def real_provider(
     files: Sequence[Path] = FILES,
     today: Callable[[], date] = lambda: datetime.now(UTC).date(),
 ) -> bool:
-    """Check and plan the stacks of environments with the AWS provider, and record that. Returns whether all passed.
+    """Validate and plan the stacks of environments with the AWS provider, record the results, and return whether all passed.
 
     Args:
         record: The page to write to.
         files: The environment files.
-        today: Gives the day.
+        today: Returns the date for the record.
 
     Raises:
-        NotRunError: Terraform is missing, or the provider's registry is out of reach; nothing is recorded.
-        SettingsError: An environment file is wrong.
+        NotRunError: Terraform is missing, or the provider's registry cannot be reached; nothing is recorded.
+        SettingsError: An environment file has faults.
     """
     if find_binary() is None:
         raise NotRunError(missing_binary())
@@ -92,7 +92,7 @@ def _planned(environment: Environment, scratch: Path) -> Iterator[Outcome]:
     plugins = scratch / "plugins"
     plugins.mkdir(exist_ok=True)
     with serving(environment) as aws:
-        # What cannot be planned without the things that exist in an account, such as imports, is left out; jobs are not.
+        # `localized` omits what needs an AWS account, such as imports. Jobs can be planned without one, so put them back.
         local = localized(environment).model_copy(update={"emr": environment.emr, "jobs": environment.jobs})
         stacks = synthesize([local], scratch, outdir=scratch / "streaming", accepting=True) / "stacks"
         yield _outcome(LocalStack(stacks / Names(environment).stack_name, aws.endpoint_url, plugins))
@@ -114,7 +114,7 @@ def _outcome(stack: LocalStack) -> Outcome:
 
 
 def told(outcomes: Sequence[Outcome], day: date) -> str:
-    """What came of all stacks, as Markdown."""
+    """Return the results for all stacks, as Markdown."""
     versions = sorted({each.versions or "versions that were not told" for each in outcomes})
     lines = [
         fill(f"Run on {day}, at commit {_commit()}, with {'; '.join(versions)}.", 120, break_on_hyphens=False),
@@ -130,15 +130,15 @@ def told(outcomes: Sequence[Outcome], day: date) -> str:
 
 
 def written_into(page: str, engine: str, text: str) -> str:
-    """A page of records with another one of an engine.
+    """Return a page of records in which the record of one engine is replaced.
 
     Args:
         page: The page.
-        engine: The engine, whose record is between its marks.
-        text: The record.
+        engine: The engine; two HTML comments with its name enclose its record.
+        text: The new record.
 
     Raises:
-        PipelineError: The page has no such marks.
+        PipelineError: The page lacks these comments.
     """
     block = re.escape(_BLOCK).replace(re.escape("{engine}"), re.escape(engine)).replace(re.escape("{text}"), ".*?")
     written, count = re.subn(block, lambda _: _BLOCK.format(engine=engine, text=text), page, flags=re.DOTALL)

@@ -1,6 +1,6 @@
-"""An environment in a local AWS of its own, to try a job before anything is deployed.
+"""Serves an environment in a local AWS emulator, so that a job can be tried before anything is deployed.
 
-`up` declares by API what jobs need; `apply_local` has Terraform apply the stack. Both leave out where jobs run: nothing runs there.
+`up` declares what jobs need with API calls; `apply_local` applies the stack with Terraform. Both leave out EMR, because jobs run elsewhere.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 def up(directory: Path, name: str, port: int) -> None:
-    """Serve a local AWS with what an environment file declares, until Ctrl-C.
+    """Serve a local AWS emulator with what an environment file declares, until Ctrl-C.
 
     Args:
         directory: Directory of the environment files.
-        name: The environment.
-        port: Port of the local AWS; 0 picks a free one.
+        name: Name of the environment.
+        port: Port of the emulator; 0 picks a free one.
 
     Raises:
-        SettingsError: The environment file is wrong.
-        UpError: The port is taken, or local AWS refuses something.
+        SettingsError: The environment file has faults.
+        UpError: The port is in use, or the emulator rejects a request.
     """
     environment = localized(*load_environments(directory, [name]))
     with serving(environment, port) as aws:
@@ -45,16 +45,16 @@ def up(directory: Path, name: str, port: int) -> None:
 
 
 def apply_local(directory: Path, name: str, port: int) -> None:
-    """Serve a local AWS to which Terraform has applied the stack of an environment, until Ctrl-C.
+    """Serve a local AWS emulator to which Terraform has applied the stack of an environment, until Ctrl-C.
 
     Args:
         directory: Directory of the environment files.
-        name: The environment.
-        port: Port of the local AWS; 0 picks a free one.
+        name: Name of the environment.
+        port: Port of the emulator; 0 picks a free one.
 
     Raises:
-        SettingsError: The environment file is wrong.
-        UpError: The port is taken.
+        SettingsError: The environment file has faults.
+        UpError: The port is in use.
         PipelineError: Terraform is missing or fails.
     """
     environment = localized(*load_environments(directory, [name]))
@@ -65,10 +65,10 @@ def apply_local(directory: Path, name: str, port: int) -> None:
 
 @contextmanager
 def serving(environment: Environment, port: int = 0) -> Iterator[LocalAws]:
-    """A local AWS in the account and region of an environment.
+    """Run a local AWS emulator with the account and region of an environment.
 
     Raises:
-        UpError: The port is taken.
+        UpError: The port is in use.
     """
     aws = LocalAws(settings=Settings(region=environment.region, account_id=environment.account_id), port=port)
     try:
@@ -85,7 +85,7 @@ def declare_in(aws: LocalAws, environment: Environment) -> None:
     """Declare the streams of a localized environment, and consumers, lease tables and manifests of its own applications.
 
     Raises:
-        UpError: Local AWS refuses something.
+        UpError: The emulator rejects a request.
     """
     names = Names(environment)
     streams = {key: _stream(environment, key) for key in environment.streams}
@@ -107,7 +107,7 @@ def declare_in(aws: LocalAws, environment: Environment) -> None:
 
 
 def apply_in(aws: LocalAws, environment: Environment, directory: Path) -> None:
-    """Have Terraform apply the stack of a localized environment.
+    """Apply the stack of a localized environment with Terraform.
 
     Raises:
         PipelineError: Terraform is missing or fails.
@@ -123,10 +123,10 @@ def apply_in(aws: LocalAws, environment: Environment, directory: Path) -> None:
 
 
 def localized(environment: Environment) -> Environment:
-    """The environment for local AWS, where adopted and imported things do not exist and so are declared, and no job runs.
+    """Return an environment without jobs that declares its adopted and imported resources, which do not exist in the emulator.
 
     Raises:
-        UpError: Two streams have one name: local AWS is one account, where both cannot exist.
+        UpError: Two streams, of different accounts, have the same name. The emulator has only one account.
     """
     streams: dict[str, OwnStream] = {}
     for key, stream in environment.streams.items():
@@ -153,7 +153,7 @@ def localized(environment: Environment) -> Environment:
 def _application(application: Application) -> Application:
     access = application.access
     if isinstance(access, RoleAccess):
-        # Policies that exist elsewhere.
+        # Leave out additional policies: they do not exist in the emulator.
         access = access.model_copy(update={"policies": []})
     if isinstance(access, EmrServerless):
         access = access.model_copy(update={"application_id": None})
@@ -184,22 +184,22 @@ def _store(aws: LocalAws, names: Names, key: str, manifest: str) -> None:
 
 def _bucket(aws: LocalAws, name: str) -> None:
     region = aws.settings.region
-    # S3 refuses us-east-1 as a constraint: that is where a bucket is without one.
+    # S3 rejects us-east-1 as a location constraint; a bucket without a constraint is created there.
     elsewhere = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     s3 = aws.client("s3")
-    # Two applications may share it; only us-east-1 lets its owner create a bucket twice.
+    # Two applications may share a bucket; in all regions but us-east-1, creating it again is an error.
     with suppress(s3.exceptions.BucketAlreadyOwnedByYou):
         s3.create_bucket(Bucket=name, **elsewhere)
 
 
 def _ready(aws: LocalAws, environment: Environment) -> None:
-    """Print lines that a shell can evaluate, say which manifests there are, and wait for Ctrl-C."""
+    """Print `export` lines for a shell to evaluate, log the locations of the manifests, and wait for Ctrl-C."""
     print("\n".join(f"export {name}={value}" for name, value in aws.environment.items()), flush=True)  # noqa: T201
     for key, application in environment.applications.items():
         if not isinstance(application.access, OtherAccount):
             logger.info("%s: .option(%r, %r)", key, "manifest", Names(environment).manifest_location(key))
     logger.info("local AWS with %s runs until Ctrl-C", environment.environment)
-    # A shell starts what it runs in the background with SIGINT ignored.
+    # Handle SIGINT explicitly: shells start background processes with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Environments as the pipeline sees them, the jobs that it keeps running, and what an administrator does once before that.
+"""The pipeline of environments: their deployments, the jobs that it keeps running, and the bootstrap that an administrator runs first.
 
-Every step is a command (`python -m infra.pipeline --help`) that any CI system can run; its steps are `kinesis_efo_infra.pipeline`.
+Every step is a command (`python -m infra.pipeline --help`) that any CI system can run; most are those of `kinesis_efo_infra.pipeline`.
 """

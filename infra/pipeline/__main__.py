@@ -32,30 +32,30 @@ from kinesis_efo_infra.pipeline.steps import add_steps, check_handed, run, say
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    """The environment files of a directory, as the pipeline sees them.
+    """The environment files of a directory, as the pipeline's steps use them.
 
     Attributes:
-        directory: Where they are.
-        accepted: What the gate accepts of their stacks.
+        directory: Directory of the environment files.
+        accepted: Failures that the gate accepts in the environments' stacks.
     """
 
     directory: Path
     accepted: Accepted = ACCEPTED
 
     def deployments(self) -> Sequence[Deployment]:
-        """All deployments."""
+        """Return the deployments of all environments."""
         return [deployment_of(each) for each in load_environments(self.directory)]
 
     def deployment(self, environment: str) -> Deployment:
-        """The deployment of one environment."""
+        """Return the deployment of one environment."""
         return deployment_of(self._environment(environment), load_environments(self.directory, warn=False))
 
     def refuse(self, environment: str) -> None:
-        """Refuse to go to AWS with values of the template."""
+        """Reject an environment whose file still has values of the template."""
         filled_in.refuse(self._environment(environment, warn=False))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """What stops applications of EMR before they are changed."""
+        """Return a function that stops EMR applications before a plan changes them."""
         chosen = self._environment(environment, warn=False)
         pause = Pause(lambda region: client("emr-serverless", region, chosen.account_id), Commands(), SystemTime())
         return lambda plan: pause(chosen, plan)
@@ -66,7 +66,7 @@ class Environments:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a step; returns the exit code."""
+    """Run a step, and return its exit code."""
     return run(_parser(), arguments)
 
 
@@ -103,7 +103,7 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _package(options: argparse.Namespace) -> int:
-    # Of an earlier synthesis.
+    # Remove the archives of an earlier synthesis.
     shutil.rmtree(options.synthesized / PACKED, ignore_errors=True)
     for environment in load_environments(options.directory, project=options.project):
         pack(environment, options.project, options.synthesized / PACKED, Commands())

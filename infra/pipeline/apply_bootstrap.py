@@ -1,7 +1,7 @@
-"""Applies the bootstrap stack of an environment, which declares the bucket that holds the stack's own state.
+"""Applies the bootstrap stack of an environment, which also declares the bucket that stores the stack's own state.
 
-The first time, the state is kept in a file, and moved into the bucket once that exists. After an interruption, the
-same command goes on where it stopped. An administrator runs it; Terraform shows its plan and asks.
+The first time, the state is stored in a file, and moved to the bucket once the bucket exists. After an interruption, run the same
+command again to continue. An administrator runs it; Terraform shows its plan, and asks for confirmation.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ def apply_bootstrap(
     """Apply the bootstrap stack of an environment, the first time or again.
 
     Args:
-        environment: The environment; without a pipeline, only its state bucket is made.
-        synthesized: Where `synthesize_bootstrap` wrote it; the state is kept there until it is in the bucket.
-        s3: A boto3 client.
-        iam: A boto3 client.
-        github: The repository that deploys, which is asked for its rules; None not to ask.
-        deploy: Its workflow that deploys.
-        approve: Apply without asking.
-        terraform: Makes a `Terraform` for a directory.
+        environment: The environment; without a pipeline, only its state bucket is created.
+        synthesized: Directory that `synthesize_bootstrap` wrote; it also stores the state until the bucket exists.
+        s3: A boto3 client of S3.
+        iam: A boto3 client of IAM.
+        github: GitHub's API, to check the protection rules of the repository that deploys; None skips this check.
+        deploy: Path of the workflow that deploys.
+        approve: Whether to apply without asking for confirmation.
+        terraform: Creates a `Terraform` for a directory.
 
     Raises:
         AwsError: There are no credentials, or AWS cannot be reached.
-        PipelineError: GitHub's rules let more deploy than they should, the bucket or GitHub's OIDC provider
-            belongs to somebody else, or Terraform fails.
+        PipelineError: GitHub's rules allow others to deploy, the bucket or the OIDC provider for GitHub belongs to something else, or
+            Terraform fails.
     """
     names = Names(environment)
     pipeline = environment.pipeline
     if pipeline is None:
         logger.info("%s.yaml has no `pipeline:`: its state bucket alone is made", environment.environment)
     elif github is not None:
-        # Before there is a role that anybody could get.
+        # Check the rules before there is a role that others could assume.
         check_rules(github, deployment_of(environment), deploy)
     else:
         logger.warning(
@@ -89,7 +89,7 @@ def apply_bootstrap(
         runner.init(reconfigure=True)
         _tell(runner, names.bootstrap_stack_name)
         runner.apply_now(approve=approve)
-        # The pipeline's roles may read it, and not write it.
+        # Create the HMAC key, which the pipeline's roles may read but not write.
         Records(s3).key(deployment_of(environment))
         return
     if pipeline is not None and pipeline.adopt_state_bucket:
@@ -113,7 +113,7 @@ def apply_bootstrap(
 
 
 def _only_ours(s3: Any, environment: Environment) -> None:
-    """Refuse a state that names another provider than that of AWS: it would be run with an administrator's credentials."""
+    """Reject a state that names a provider other than the AWS provider: it would run with an administrator's credentials."""
     bucket, key = environment.state_bucket, Names(environment).bootstrap_state_key
     text = read_object(s3, bucket, key, environment.account_id)
     if text and (faults := in_state(text)):
@@ -125,7 +125,7 @@ def _only_ours(s3: Any, environment: Environment) -> None:
 
 
 def _tell(runner: Terraform, stack: str) -> None:
-    """Say what changes of a stack that is deployed, above all what is lost, before Terraform shows it at length and asks."""
+    """Log a summary of the changes, with a warning for each deletion, before Terraform shows the whole plan and asks for confirmation."""
     with TemporaryDirectory(prefix="kinesis-efo-bootstrap-") as scratch:
         path = Path(scratch) / "plan.tfplan"
         runner.plan(path)
@@ -137,7 +137,7 @@ def _tell(runner: Terraform, stack: str) -> None:
 
 
 def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) -> None:
-    """An account has one provider for GitHub, whose tags say which bootstrap stack declares it."""
+    """Reject an OIDC provider for GitHub that something else declares, according to its tags. An account can have only one."""
     names = Names(environment)
     if pipeline.oidc_provider_arn is not None:
         return
@@ -145,7 +145,7 @@ def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) ->
     try:
         tags = iam.get_open_id_connect_provider(OpenIDConnectProviderArn=arn).get("Tags", [])
     except ClientError:
-        # There is none, or these credentials may not see it; then Terraform finds out.
+        # The provider does not exist, or these credentials may not read it; in the latter case, Terraform will fail to create it.
         return
     owner = {tag["Key"]: tag["Value"] for tag in tags}
     ours = {"environment": names.qualified, "managed-by": PIPELINE_MANAGED_BY}
@@ -158,7 +158,7 @@ def _provider_is_ours(iam: Any, environment: Environment, pipeline: Pipeline) ->
 
 
 def _warn_of_untagged(iam: Any, environment: Environment) -> None:
-    """IAM cannot tell a role without tags from a new one: the role that applies could tag it, and with that take it over."""
+    """Warn of roles with the environment's prefix but without owner tags: the apply role could tag such a role, and then change it."""
     prefix = f"{Names(environment).prefix}-"
     for page in iam.get_paginator("list_roles").paginate():
         for name in (str(role["RoleName"]) for role in page["Roles"]):
@@ -173,9 +173,9 @@ def _warn_of_untagged(iam: Any, environment: Environment) -> None:
 
 
 def _name_is_ours(iam: Any, environment: Environment) -> None:
-    """Names of roles and policies that begin like those of another environment are in reach of its role that applies.
+    """Reject a name that begins like that of another environment, whose apply role could then change this one's roles and policies.
 
-    Environments of one directory are compared when they are loaded; those of other repositories are only known to the account.
+    Environments in one directory are compared when they are loaded; IAM also has the roles of environments in other repositories.
     """
     names = Names(environment)
     name, path = environment.environment, names.pipeline_path
@@ -192,12 +192,12 @@ def _name_is_ours(iam: Any, environment: Environment) -> None:
     )
     if names.pipeline_role_name("apply") not in roles:
         raise PipelineError(f"{told}; use another name, or another account")
-    # Both are deployed: neither can be renamed in place, and these policies are better than those of before.
+    # Only warn if both are deployed: neither can be renamed in place, and these policies improve on the deployed ones.
     logger.warning("warning: %s; move one of them to another name or account (docs/pipeline-setup.md)", told)
 
 
 def _has_state(s3: Any, environment: Environment) -> bool:
-    """Whether the bootstrap stack made the bucket: its state is in it then."""
+    """Whether the bootstrap stack created the bucket, which then contains the stack's state."""
     try:
         s3.head_object(Bucket=environment.state_bucket, Key=Names(environment).bootstrap_state_key)
     except ClientError:

@@ -1,4 +1,4 @@
-"""Environments, as the pipeline knows them."""
+"""Converts environments to the deployments that the pipeline's steps use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kinesis_efo_infra.pipeline.deployment import Deployment
 
 
 def deployment_of(environment: Environment, all_of_them: Iterable[Environment] = ()) -> Deployment:
-    """What the pipeline must know of an environment.
+    """Return the deployment of an environment.
 
     Args:
         environment: The environment.
-        all_of_them: All environments: another one may declare consumers on its streams.
+        all_of_them: All environments, because others may declare consumers on its streams.
     """
     names, pipeline = Names(environment), environment.pipeline
     own = {key: stream for key, stream in environment.streams.items() if isinstance(stream, OwnStream)}
@@ -48,7 +48,7 @@ def deployment_of(environment: Environment, all_of_them: Iterable[Environment] =
 
 
 def _declared(environment: Environment) -> Iterable[tuple[str, str]]:
-    """Stream ARN and name of each consumer that an application declares, or was given."""
+    """Return the stream's ARN and the consumer's name for each consumer of an application, declared here or by the stream's owner."""
     names = Names(environment)
     for key, application in environment.applications.items():
         for stream in application.streams if application.subscribes else ():

@@ -1,8 +1,7 @@
-"""Keeps the declared jobs running: starts those that changed, one by one, waits until each is healthy, and stops at
-the first that is not.
+"""Keeps the declared jobs running: starts those that changed, one by one, waits until each is healthy, and stops at the first that is not.
 
-`kinesis-efo emr submit --if-changed` decides what changed, by the fingerprint that each run carries. Health is checked
-for jobs that were not started, too: a pipeline that runs again after a failure must not call it a success.
+`kinesis-efo emr submit --if-changed` detects changes: each run has a fingerprint of what it was started with. Jobs that were not started
+are checked as well: otherwise, rerunning the pipeline after a failure would report success.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from infra.settings.names import Names, application_name
 logger = logging.getLogger(__name__)
 
 _OK, _BEHIND = 0, 4
-"""Exit codes of `kinesis-efo lag`; see docs/command-line.md."""
+"""Exit codes of `kinesis-efo lag`: success, and a lag above the limit; see docs/command-line.md."""
 _READ = ("reading", "ended", "waiting")
-"""States of shards that are read, or need not be read now."""
+"""States of shards that are being read, or do not have to be read at the moment."""
 _LOOK_SECONDS = 15.0
 PACKED = "packed"
-"""Directory of archives beside the stacks: what hands them on hands on both, and one digest is of both."""
+"""Directory of the jobs' archives, beside the stacks: CI hands over both together, and one digest covers both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said.
+    """The result of a command.
 
     Attributes:
-        code: Its exit code.
-        data: What it printed as JSON; None where that is none.
+        code: Exit code of the command.
+        data: Its output, parsed as JSON; None if the output is not JSON.
     """
 
     code: int
@@ -53,7 +52,7 @@ class Runner(Protocol):
 
 
 class Time(Protocol):
-    """A monotonic clock, and a way to wait."""
+    """A monotonic clock that can wait."""
 
     def now(self) -> float:
         """The time, in seconds."""
@@ -78,7 +77,7 @@ class Commands:
     """Runs the `kinesis-efo` that is installed beside this Python.
 
     Args:
-        lag_seconds: Maximum seconds for one look at the lag, because it runs with the role that applies.
+        lag_seconds: Timeout of `kinesis-efo lag` in seconds. It limits how long this command has the credentials of the apply role.
     """
 
     def __init__(self, lag_seconds: float = 900) -> None:
@@ -88,7 +87,7 @@ class Commands:
         """Run a command with `--json`; its standard error goes to the log.
 
         Raises:
-            PipelineError: It is not installed beside this Python.
+            PipelineError: `kinesis-efo` is not installed beside this Python, or `kinesis-efo lag` timed out.
         """
         command = [str(Path(sys.executable).with_name("kinesis-efo")), *arguments, "--json"]
         logger.info("$ kinesis-efo %s", " ".join(arguments))
@@ -117,16 +116,16 @@ class Commands:
 
 
 def pack(environment: Environment, project: Path, packed: Path, run: Runner) -> None:
-    """Pack the project for the jobs of an environment: this runs the project's build backend, and wants no credentials nearby.
+    """Pack the project for the jobs of an environment. Run this without credentials, because it runs the project's build backend.
 
     Args:
         environment: The environment.
         project: Directory of the project.
-        packed: Where archives are put.
+        packed: Directory for archives.
         run: Runs `kinesis-efo`.
 
     Raises:
-        PipelineError: It cannot be packed.
+        PipelineError: The project cannot be packed.
     """
     emr = environment.emr
     if emr is None or not environment.jobs or archives(environment, packed):
@@ -140,7 +139,7 @@ def pack(environment: Environment, project: Path, packed: Path, run: Runner) -> 
 
 
 def archives(environment: Environment, packed: Path) -> list[Path]:
-    """The archives that `pack` made for an environment: one, or none."""
+    """Return the archives that `pack` created for an environment: one, or none."""
     emr = environment.emr
     return sorted(packed.glob(f"environment-py{emr.python}-{emr.architecture}-*.tar.gz")) if emr else []
 
@@ -148,18 +147,18 @@ def archives(environment: Environment, packed: Path) -> list[Path]:
 def keep_running(
     environment: Environment, project: Path, run: Runner, clock: Time, patience: float, packed: Path | None = None
 ) -> None:
-    """Start the jobs of an environment that changed, and wait until each is healthy before the next one is touched.
+    """Start the jobs of an environment that changed, one after the other. Wait until each job is healthy before starting the next one.
 
     Args:
         environment: The environment; its infrastructure is deployed.
         project: Directory of the project to pack; programs are relative to it.
         run: Runs `kinesis-efo`.
-        clock: The clock to wait by.
-        patience: Seconds that a job has to catch up.
-        packed: Where the project's archive is; None to pack it here.
+        clock: Measures time, and waits.
+        patience: Seconds that each job has to catch up.
+        packed: Directory with the project's archive; None to pack the project now.
 
     Raises:
-        PipelineError: A job was refused; the jobs after it were not touched.
+        PipelineError: A job could not be submitted; the jobs after it were not started.
         UnhealthyError: A job ended, or did not catch up in time.
     """
     if not environment.jobs:
@@ -180,7 +179,7 @@ def keep_running(
 
 
 def which(environment: Environment, name: str) -> tuple[str, ...]:
-    """Options of `kinesis-efo emr` that say which application is meant."""
+    """Return the options with which `kinesis-efo emr` identifies an application."""
     return "--environment", Names(environment).qualified, "--application", name, "--region", environment.region
 
 
@@ -199,16 +198,16 @@ def _submit(environment: Environment, job: Job, name: str, project: Sequence[str
 
 
 def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, clock: Time, patience: float) -> None:
-    """Wait until every shard is read, and none is further behind than the alarm allows.
+    """Wait until every shard is being read, with a lag of at most the alarm's threshold.
 
-    A job that is not `continuous` is healthy once it was started, or has its schedule.
+    A job that is not `continuous` is healthy as soon as it is started or scheduled.
     """
     settings = environment.applications[job.application]
     if not settings.continuous:
         return
     threshold = settings.lag_threshold_seconds
     look = ["--manifest", Names(environment).manifest_location(job.application), "--region", environment.region]
-    # A job with a longer lease timeout renews its leases less often, and must be watched for longer.
+    # A job with a longer lease timeout renews its leases less often, so `lag` must wait longer for a renewal.
     look += [part for timeout in _lease_timeout(job.arguments) for part in ("--lease-timeout", timeout)]
     deadline = clock.now() + patience
     while True:
@@ -233,13 +232,13 @@ def _until_healthy(environment: Environment, job: Job, name: str, run: Runner, c
 
 
 def _lease_timeout(arguments: Sequence[str]) -> Sequence[str]:
-    """The lease timeout in a job's arguments; empty where there is none."""
+    """Return the lease timeout in a job's arguments; empty if there is none."""
     given = [each.partition("=")[2] for each in arguments if each.startswith("leaseTimeout=")]
     return given[-1:]
 
 
 def _not_read(data: Any) -> list[str]:
-    """Streams and shards that should be read and are not; on an idle stream, a job that reads nothing has no lag that shows it."""
+    """Return the streams and shards that should be read but are not. On an idle stream, the lag does not reveal them."""
     shards = [shard for application in data["applications"] for shard in application["shards"]]
     if not shards:
         return ["any shard"]

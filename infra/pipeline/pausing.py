@@ -1,4 +1,4 @@
-"""Stops an application of EMR Serverless, and first its jobs, where a plan changes what EMR changes only while it is stopped."""
+"""Stops an EMR Serverless application and its jobs before a plan is applied that changes settings which need a stopped application."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LOOK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Makes an environment ready for a plan.
+    """Prepares an environment for a plan: stops the EMR Serverless applications that the plan changes.
 
     Attributes:
-        client: Makes the client of EMR Serverless for a region.
+        client: Creates a boto3 client of EMR Serverless for a region.
         run: Runs `kinesis-efo`.
-        clock: The clock to wait by.
+        clock: Measures time, and waits.
         patience: Seconds that the application has to stop.
     """
 
@@ -40,10 +40,10 @@ class Pause:
     patience: float = 600
 
     def __call__(self, environment: Environment, plan: Plan) -> None:
-        """Stop what must not run while the plan is applied; `make jobs` starts it again.
+        """Stop the applications that must not run while the plan is applied, and their jobs; `make jobs` starts them again.
 
         Raises:
-            PipelineError: Something else runs there, or does not stop; nothing was applied.
+            PipelineError: An application runs undeclared jobs, or something does not stop; nothing was applied.
         """
         for application in applications_to_stop(plan):
             emr = self.client(environment.region)
@@ -63,7 +63,7 @@ class Pause:
                 f"the plan changes EMR Serverless application {application}, which must be stopped for that, and "
                 f"{', '.join(others)} runs there, which this environment does not declare: stop it, and apply again"
             )
-        # A schedule could start a run, and with it the application, while the plan is applied.
+        # Stop scheduled jobs even if they have no run: a schedule could start a run, and thereby the application, in the meantime.
         waiting = {name for name, scheduled, _ in jobs if scheduled}
         for key in sorted(waiting | {ours[run] for run in live}):
             if (code := self.run("emr", "stop", *which(environment, key)).code) != 0:
@@ -83,7 +83,7 @@ class Pause:
             self.clock.sleep(_LOOK_SECONDS)
 
     def _jobs(self, environment: Environment, application: str) -> Iterator[tuple[str, bool, list[str]]]:
-        """The environment's jobs on the application: whose each is, whether it has a schedule, and its runs."""
+        """Yield name, whether there is a schedule, and run ids, for each of the environment's jobs on an EMR Serverless application."""
         for job in environment.jobs:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):

@@ -1,1 +1,1 @@
-"""What an environment file is: its settings, their rules, and what follows from them."""
+"""Environment files: their settings, the rules for these, and the names and documents that are derived from them."""

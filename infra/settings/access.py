@@ -1,4 +1,4 @@
-"""How what reads an application gets its policy: as a policy alone, in a role of EMR or Kubernetes, or in another account."""
+"""How an application's jobs get their permissions: from a policy alone, a role for EMR or Kubernetes, or a role in another account."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from kinesis_efo_infra.pipeline.environment import Settings
 
 
 class PolicyOnly(Settings):
-    """A managed policy and nothing else: attach it to a role of your own."""
+    """A managed policy without a role: attach it to your own role."""
 
     kind: Literal["policy"] = "policy"
 
 
 class _Role(Settings):
-    """Settings of every kind of role.
+    """Settings that all kinds of roles have.
 
     Attributes:
-        role_name: Default `<project>-<environment>-<application>`.
-        policies: More managed policies to attach, such as for checkpoint and output buckets.
+        role_name: Name of the role; default: `<project>-<environment>-<application>`.
+        policies: ARNs of additional managed policies, such as for access to checkpoint and output buckets.
         permissions_boundary: ARN of the role's permissions boundary; default: the pipeline's, if there is one.
     """
 
@@ -31,7 +31,7 @@ class _Role(Settings):
 
 
 class EmrEc2(_Role):
-    """An instance role with its profile, for EMR on EC2."""
+    """A role with an instance profile, for EMR on EC2."""
 
     kind: Literal["emr-ec2"]
 
@@ -40,8 +40,8 @@ class EmrServerless(_Role):
     """A job runtime role for EMR Serverless.
 
     Attributes:
-        application_id: The only EMR Serverless application that may assume it; default: the one that this environment
-            declares, else any of the account.
+        application_id: The only EMR Serverless application whose jobs may assume the role; default: the one that this environment
+            declares, or any application of the account if it declares none.
     """
 
     kind: Literal["emr-serverless"]
@@ -52,11 +52,11 @@ class Eks(_Role):
     """A role for Kubernetes service accounts, through the cluster's OIDC provider or through EKS Pod Identity.
 
     Attributes:
-        oidc_provider_arn: The cluster's IAM OIDC provider.
-        cluster: In its place, the name of the EKS cluster, for Pod Identity. It must have the EKS Pod Identity Agent.
+        oidc_provider_arn: ARN of the cluster's IAM OIDC provider. Set either this or `cluster`.
+        cluster: Name of the EKS cluster, for Pod Identity. The cluster needs the EKS Pod Identity Agent.
         namespace: Kubernetes namespace.
-        service_account: Name of the service account. With an OIDC provider, `*` stands for any characters, as EMR on EKS needs; with
-            Pod Identity, it is a whole name, and by default those that EMR on EKS makes for jobs of this role.
+        service_account: Name of the service account. With an OIDC provider, `*` stands for any characters, as EMR on EKS needs. With
+            Pod Identity, an exact name; default: the service accounts that EMR on EKS creates for the jobs of this role.
     """
 
     kind: Literal["eks"]
@@ -69,10 +69,10 @@ class Eks(_Role):
 
 
 class OtherAccount(Settings):
-    """For a job in another account: only consumers and resource policies are declared here, the rest there.
+    """Access from another account. Only consumers and resource policies are declared here; that account declares everything else.
 
     Attributes:
-        principals: Roles (or account roots) that may read.
+        principals: ARNs of the roles (or account roots) that may read.
     """
 
     kind: Literal["other-account"]

@@ -1,4 +1,4 @@
-"""Terraform addresses of what an environment declares: of what has an identity, of what is imported, of what others scale."""
+"""Terraform addresses of an environment's resources: those with an identity, those that are imported, and those scaled elsewhere."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kinesis_efo_infra.places import Place
 
 @dataclass(frozen=True, slots=True, order=True)
 class Identity:
-    """A resource whose replacement would lose data or change an ARN that running jobs hold.
+    """A resource with an identity: replacing it would lose data, or change an ARN that running jobs use.
 
     Attributes:
         address: Terraform address in the environment's stack.
-        name: Its name in AWS; for a key, the name of what it encrypts.
-        before: Its address before the settings moved it; else the same.
+        name: Name of the resource in AWS; for a key, the name of the resource that it encrypts.
+        before: Its former address if the settings move it (`moved_from`); otherwise the same as `address`.
     """
 
     address: str
@@ -27,7 +27,7 @@ class Identity:
 
 
 def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
-    """Stream and application keys of each consumer declared here, and not given by the stream's owner."""
+    """Yield the keys of stream and application for each consumer that is declared here, instead of registered by the stream's owner."""
     for application_key, application in environment.applications.items():
         if not application.subscribes:
             continue
@@ -38,7 +38,7 @@ def declared_consumers(environment: Environment) -> Iterator[tuple[str, str]]:
 
 
 def imports(environment: Environment) -> Iterator[str]:
-    """Terraform addresses of what exists already, and which Terraform takes over."""
+    """Yield the Terraform addresses of existing resources that Terraform imports."""
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream) and stream.import_existing:
             yield f"aws_kinesis_stream.{entry_place(key, stream).now}"
@@ -50,21 +50,21 @@ def imports(environment: Environment) -> Iterator[str]:
 
 
 def scaled_elsewhere(environment: Environment) -> Iterator[str]:
-    """Terraform addresses of the streams whose number of shards somebody else changes."""
+    """Yield the Terraform addresses of streams whose number of shards is changed by something else, such as a scaler."""
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream) and stream.scaled_elsewhere:
             yield f"aws_kinesis_stream.{entry_place(key, stream).now}"
 
 
 def handed_over(environment: Environment) -> Iterator[str]:
-    """Terraform addresses of what Terraform is to forget: it is somebody else's from now on, or is kept without an entry."""
+    """Yield Terraform addresses to remove from the state without destroying the resources (`handed_over` and `retain`)."""
     for key in (*environment.handed_over, *environment.retain):
         for kind in ("aws_kinesis_stream", "aws_kms_key", "aws_kms_alias", "aws_kinesis_resource_policy"):
             yield f"{kind}.{key}"
 
 
 def identities(environment: Environment) -> Iterator[Identity]:
-    """All resources of an environment that have an identity, with their addresses in the stack."""
+    """Yield all resources of an environment that have an identity."""
 
     names = Names(environment)
 

@@ -14,7 +14,7 @@ from kinesis_efo_infra.pipeline.environment import between
 
 
 def between_environments(environments: Mapping[str, Environment]) -> list[Fault]:
-    """Faults between files: what two of them declare, consumers that two read, pipelines in each other's way."""
+    """Return faults between files: resources declared twice, consumers read by two applications, buckets used twice, conflicting names."""
     used: dict[str, list[str]] = defaultdict(list)
     for name, environment in environments.items():
         for key, stream in environment.streams.items():
@@ -46,7 +46,7 @@ def between_environments(environments: Mapping[str, Environment]) -> list[Fault]
 
 
 def _buckets(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults of buckets: jobs use none of states, and none is of two environments' artifacts, as each may change its policy."""
+    """Yield faults of buckets: jobs must not use a state bucket, and two environments must not share a bucket for artifacts."""
     states = {environment.state_bucket: name for name, environment in environments.items()}
     used: dict[str, str] = {}
     for name, environment in environments.items():

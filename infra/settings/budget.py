@@ -1,6 +1,6 @@
-"""The budget of an environment: what it may cost a month while nobody reads or writes, before somebody has to accept that.
+"""The budget of an environment: the monthly cost, while it is idle, above which a person has to accept the cost.
 
-What was accepted is in `<environment>.budget` beside the file, to be reviewed and committed.
+The accepted cost is stored in `<environment>.budget` beside the environment file, to be reviewed and committed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _HEADER = """\
 
 
 def budget_path(directory: Path, environment: Environment) -> Path:
-    """Path of what was accepted."""
+    """Return the path of the file with the accepted cost."""
     return directory / f"{environment.environment}.budget"
 
 
 def idle(environment: Environment, synthesized: Path) -> Bill | None:
-    """What an environment costs a month while nobody reads or writes; None where prices are not known.
+    """Return the monthly cost of an environment while it is idle; None if the region's prices are unknown.
 
     Args:
         environment: The environment.
-        synthesized: Directory to which it was synthesized.
+        synthesized: Directory with its synthesized stack.
     """
     prices = prices_of(environment.region)
     if prices is None:
@@ -43,15 +43,15 @@ def idle(environment: Environment, synthesized: Path) -> Bill | None:
 
 
 def check(directory: Path, environment: Environment, synthesized: Path) -> None:
-    """Check that an environment costs no more than its budget, or than what was accepted.
+    """Check that the cost of an environment does not exceed its budget, or the accepted cost.
 
     Args:
         directory: Directory of the environment files.
         environment: The environment.
-        synthesized: Directory to which it was synthesized.
+        synthesized: Directory with its synthesized stack.
 
     Raises:
-        LedgerError: It costs more.
+        LedgerError: The environment costs more.
     """
     budget = environment.budget_usd
     spent = idle(environment, synthesized) if budget is not None else None
@@ -73,10 +73,10 @@ def check(directory: Path, environment: Environment, synthesized: Path) -> None:
 
 
 def accept(directory: Path, environment: Environment, synthesized: Path) -> Path | None:
-    """Write down what an environment costs if that is above its budget; else nothing was to be accepted.
+    """Record the cost of an environment as accepted. If the cost is within the budget, delete an earlier record.
 
     Returns:
-        The file; None where there is none.
+        The path of the record; None if there is none.
     """
     path = budget_path(directory, environment)
     spent = idle(environment, synthesized) if environment.budget_usd is not None else None

@@ -1,4 +1,4 @@
-"""Who declares and who reads each consumer: one application, or two would take the subscriptions from each other."""
+"""Rules of consumers: one application declares and reads each; two would keep ending each other's subscriptions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Use:
     """An application's use of a consumer.
 
     Attributes:
-        stream_arn: The stream.
-        name: Name of the consumer; a stream has one of a name.
-        place: Where the file says so.
-        declared: Whether the application declares it, and was not given it.
-        read: Whether the application's job reads it; a job in another account is declared there.
+        stream_arn: ARN of the stream.
+        name: Name of the consumer, which is unique within the stream.
+        place: Path of the setting in the environment file, for messages.
+        declared: Whether the application declares the consumer; otherwise, the stream's owner has registered it.
+        read: Whether a job of this file reads through the consumer; False if it is declared here for a job in another account.
     """
 
     stream_arn: str
@@ -34,15 +34,15 @@ class _Use:
 
     @property
     def consumer(self) -> str:
-        """The consumer, as its ARN begins."""
+        """ARN of the consumer without its creation time."""
         return f"{self.stream_arn}/consumer/{self.name}"
 
 
 def within(environment: Environment) -> Iterator[Fault]:
-    """Faults in one file: an application is given a consumer that another one has."""
+    """Yield faults in one file: consumers that two applications use."""
     for first, *others in _by_consumer(_uses(environment)):
         for other in others:
-            # The place of a given consumer is the one to change.
+            # Report the setting that names a registered consumer: that is the one to change.
             wrong, right = (first, other) if other.declared else (other, first)
             what = "is declared by" if right.declared else "is given to"
             rule = f"{what} {right.place} too, and {_OWN}; name another consumer, or leave it out to declare one"
@@ -50,13 +50,13 @@ def within(environment: Environment) -> Iterator[Fault]:
 
 
 def between(environments: Mapping[str, Environment], *, but_on: Collection[str] = ()) -> Iterator[Fault]:
-    """Faults between files: two declare a consumer of one name on one stream, or two read one consumer.
+    """Yield faults between files: two declare a consumer with the same name on the same stream, or two read the same consumer.
 
-    The owner of a stream may declare a consumer for another account, whose file, if it is here as well, is given it.
+    It is no fault if one file declares a consumer for another account, and that account's file, in this directory, names the consumer.
 
     Args:
-        environments: By name.
-        but_on: ARNs of streams that have a fault already.
+        environments: The environments of one directory, by name.
+        but_on: ARNs of streams to skip, because another fault was found for them.
     """
     uses = [
         _Use(each.stream_arn, each.name, f"{name}.yaml {each.place}", each.declared, each.read)
@@ -92,7 +92,7 @@ def _uses(environment: Environment) -> Iterator[_Use]:
 
 
 def _by_consumer(uses: Iterator[_Use] | list[_Use]) -> list[list[_Use]]:
-    """The uses of each consumer that has more than one."""
+    """Return the uses of each consumer that is used more than once."""
     found: dict[str, list[_Use]] = defaultdict(list)
     for each in uses:
         found[each.consumer].append(each)

@@ -1,4 +1,4 @@
-"""Asks AWS what an environment file cannot know, with calls that only read: is what it names there, and as it says?"""
+"""Checks, with read-only AWS calls, that the resources that an environment file names exist and have the expected properties."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kinesis_efo_infra.pipeline.deployment import consumers_at_most
 from kinesis_efo_infra.pipeline.foreign import MANY_QUEUES
 
 Client = Callable[[str, str], Any]
-"""Makes a client of a service in a region."""
+"""Creates a boto3 client from the names of a service and a region."""
 _DENIED = ("AccessDenied", "Unauthorized", "NotAuthorized", "AuthorizationError", "403", "Forbidden")
 _UNANSWERED = ("InternalFailure", "UnknownOperation", "InvalidAction", "Throttling", "ServiceUnavailable")
 _SPARK = "emr-spark"
-"""What the releases of EMR with Spark 4 begin with."""
+"""Prefix of the labels of EMR releases with Spark 4."""
 
 
 class Verdict(Enum):
-    """What came out of a question."""
+    """The result of one check."""
 
     OK = "ok"
     WRONG = "wrong"
@@ -35,12 +35,12 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What AWS said about a setting.
+    """The result of checking a setting.
 
     Attributes:
-        path: Where in the file.
-        verdict: What came out.
-        text: Why, and what to do; empty if all is well.
+        path: Path of the setting in the file.
+        verdict: The result.
+        text: The reason, and what to do; empty if the setting is right.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One thing to ask; `ask` gets a client of `service` and returns what is wrong, if anything is."""
+    """A check of one setting. `ask` is called with a client of `service`, and returns what is wrong, or None."""
 
     path: str
     service: str
@@ -62,14 +62,14 @@ class _Question:
 
 
 def examine(environment: Environment, client: Client) -> Sequence[Finding]:
-    """Ask AWS about everything that the file names and does not declare.
+    """Check everything that the environment file names but does not declare.
 
     Args:
         environment: The environment.
-        client: Makes clients, with the credentials of whoever asks.
+        client: Creates boto3 clients.
 
     Raises:
-        AwsError: AWS cannot be asked, or the credentials are of another account.
+        AwsError: There are no credentials, they are of another account, or AWS cannot be reached.
     """
     with asking(environment.account_id):
         account = client("sts", environment.region).get_caller_identity()["Account"]
@@ -82,7 +82,7 @@ def examine(environment: Environment, client: Client) -> Sequence[Finding]:
 
 
 class _NotKnown(Exception):
-    """AWS does not say whether a setting is right."""
+    """AWS's response does not show whether a setting is right."""
 
 
 def _answer(question: _Question, client: Any) -> Finding:
@@ -196,7 +196,7 @@ def _emr(environment: Environment) -> Iterator[_Question]:
 
 
 def _seen(operation: str, **arguments: Any) -> Callable[[Any], str | None]:
-    """Whether something is there: AWS refuses to describe what is not."""
+    """Return a check that a resource exists: `operation`, which describes the resource, fails if it does not."""
 
     def ask(client: Any) -> None:
         getattr(client, operation)(**arguments)
@@ -209,7 +209,7 @@ def _bucket_is_in(bucket: str, region: str | None) -> Callable[[Any], str | None
         try:
             headers = s3.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
         except ClientError as error:
-            # HEAD has no body, and so no other code than the status.
+            # A HEAD response has no body, so the error code is the HTTP status.
             if error.response["Error"]["Code"] in ("404", "NoSuchBucket"):
                 return f"there is no bucket {bucket}"
             headers = error.response["ResponseMetadata"].get("HTTPHeaders", {})
@@ -247,7 +247,7 @@ def _stream_is_active(stream: AdoptedStream) -> Callable[[Any], str | None]:
 
 
 def _declared_consumers(environment: Environment, key: str) -> frozenset[str]:
-    """Names of the consumers that an environment declares on a stream."""
+    """Return the names of the consumers that an environment declares on a stream."""
     stream, names = environment.streams[key], Names(environment)
     given = stream.consumers if isinstance(stream, AdoptedStream) else {}
     return frozenset(
@@ -258,13 +258,13 @@ def _declared_consumers(environment: Environment, key: str) -> frozenset[str]:
 
 
 def _has_room(arn: str, declared: frozenset[str], *, advantage: bool) -> Callable[[Any], str | None]:
-    """Whether a stream may have all declared consumers beside those of others and its queues, which count as consumers."""
+    """Return a check that a stream's quota covers the declared consumers, the existing ones, and queues, which count as consumers."""
 
     def ask(kinesis: Any) -> str | None:
         try:
             stream = kinesis.describe_stream_summary(StreamARN=arn)["StreamDescriptionSummary"]
         except kinesis.exceptions.ResourceNotFoundException:
-            return None  # the question about the stream reports that
+            return None  # reported by the check of the stream
         pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
         there = {each["ConsumerName"] for page in pages for each in page["Consumers"]}
         on_demand = stream.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND"

@@ -1,4 +1,4 @@
-"""Rules for what exists already: consumers that were given, and streams, consumers and tables that Terraform takes over."""
+"""Rules for existing resources: consumers that a stream's owner registered, and imported streams, consumers and tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOVED = (
 def given(
     streams: Mapping[str, Stream], applications: Mapping[str, Application], written: Collection[str]
 ) -> Iterator[Fault]:
-    """Faults of consumers that the owners of streams registered.
+    """Yield faults of the settings that name consumers registered by streams' owners.
 
     Args:
-        streams: The valid streams of a file.
-        applications: Its valid applications.
-        written: The keys of all its applications.
+        streams: The valid streams of a file, by key.
+        applications: The valid applications of the file, by key.
+        written: The keys of all applications in the file, including invalid ones.
     """
     for key, stream in streams.items():
         if isinstance(stream, AdoptedStream):
@@ -32,11 +32,11 @@ def given(
 
 
 def imported(environment: Environment, written: Collection[str]) -> Iterator[Fault]:
-    """Faults of what Terraform is to take over: what it would replace, or has in its state already.
+    """Yield faults of resources to import: those that Terraform would replace, or already has in its state.
 
     Args:
         environment: The valid entries of a file.
-        written: The keys of all its applications.
+        written: The keys of all applications in the file, including invalid ones.
     """
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream) and stream.import_existing and stream.moved_from:
@@ -75,7 +75,7 @@ def _imported(path: str, consumer: str, environment: Environment, stream_key: st
     name = application_name(key, application)
     if stream_key not in application.streams:
         yield Fault(path, consumer, f"must be of an application that reads {stream_key}, which {key} does not")
-    # Terraform would replace a consumer of another name: none has its name changed.
+    # Terraform would replace a consumer with another name, because consumers cannot be renamed.
     if consumer.rpartition("/")[2].partition(":")[0] != name:
         rule = f"must be called {name}, as the application and its consumers are; say applications.{key}.name:"
         yield Fault(path, consumer, rule)

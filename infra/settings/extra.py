@@ -1,4 +1,4 @@
-"""What a team adds beside its environment files: `extra.py` with resources of its own."""
+"""A team's own resources, which `extra.py` beside the environment files declares."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a stack has already, for `extra` to refer to.
+    """The parts of a stack to which the resources in `extra.py` may refer.
 
     Attributes:
-        streams: Each stream's construct, by key.
+        streams: The construct of each stream, by key.
         policies: ARN of each application's policy, by key.
-        roles: ARN of each application's role, by key; none for those without a role.
-        key_arn: Customer key of lease tables and manifests.
+        roles: ARN of each application's role, by key; applications without a role are omitted.
+        key_arn: ARN of the customer key of lease tables and manifests.
     """
 
     streams: Mapping[str, Any]
@@ -35,13 +35,13 @@ class Parts:
 
 
 def build(directory: Path, stack: TerraformStack, environment: Environment, parts: Parts) -> None:
-    """Have `extra.py` declare its resources in a stack, if there is the file.
+    """Declare the resources of `extra.py` in a stack, if this file exists.
 
     Args:
         directory: Directory of the environment files.
-        stack: The stack of an environment, which is complete but for these.
+        stack: The stack of the environment, which has all other resources.
         environment: The environment.
-        parts: What it has.
+        parts: Parts of the stack, for references.
 
     Raises:
         SettingsError: The file cannot be loaded, or has no function `extra`.

@@ -1,4 +1,4 @@
-"""Writes the first file of an environment, with comments, for somebody to change."""
+"""Writes a first environment file from a template with comments, to be edited."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def write_first(directory: Path, name: str, project: str = DEFAULT_PROJECT) -> P
     """Write `<name>.yaml`, a small valid environment, and return its path.
 
     Args:
-        directory: Directory of the environment files; made where it is missing.
+        directory: Directory of the environment files; created if it is missing.
         name: Name of the environment.
-        project: Its project; the default one is not written down.
+        project: Project of the environment; omitted from the file if it is the default.
 
     Raises:
-        SettingsError: There is such a file already, or no environment or project can have that name.
+        SettingsError: The file exists already, or the name of the environment or project is invalid.
     """
     _check("environment", EnvironmentName, name)
     _check("project", ProjectName, project)

@@ -1,8 +1,8 @@
-"""The ledger of a protected environment: a committed list of all its resources that have an identity, and of retention.
+"""The ledger of a protected environment: a committed list of its resources that have an identity, and of its streams' retention.
 
-Terraform's `prevent_destroy` goes away together with the resource that carries it, so a renamed or removed entry
-would be destroyed without a warning; and nothing keeps a stream's retention from falling, which loses records. The
-ledger, `<environment>.declared` beside the file, makes that an error.
+Terraform's `prevent_destroy` disappears together with the resource that has it, so removing or renaming an entry would destroy its
+resource without a warning. Nor does Terraform prevent a shorter retention, which loses records. The ledger, `<environment>.declared`
+beside the environment file, turns both into errors.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RETIRED = ".retired"
 
 
 def ledger_path(directory: Path, environment: Environment) -> Path:
-    """Path of the ledger of an environment."""
+    """Return the path of an environment's ledger."""
     return directory / f"{environment.environment}.declared"
 
 
@@ -37,7 +37,7 @@ def check(directory: Path, environment: Environment) -> None:
     """Check that a protected environment declares exactly what its ledger lists. Other environments have no ledger.
 
     Raises:
-        LedgerError: A listed resource is not declared any more, a declared one is not listed, or retention is another.
+        LedgerError: A listed resource is no longer declared, a declared resource is not listed, or a stream's retention differs.
     """
     if not environment.protected:
         return
@@ -54,14 +54,14 @@ def check(directory: Path, environment: Environment) -> None:
 
 
 def _changes(path: Path, environment: Environment) -> list[str]:
-    """How a ledger differs from what an environment declares."""
+    """Return a message for each difference between a ledger and what an environment declares."""
     lines = path.read_text(encoding="utf-8").splitlines()
     listed = dict(_split(line) for line in lines if line and not line.startswith("#"))
     return [*_identities(listed, environment), *_retention(listed, environment), *_retirement(listed, environment)]
 
 
 def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
-    """What is not declared any more, and what is new."""
+    """Yield a message for each resource that is no longer declared, or is not listed yet."""
     declared = list(addresses.identities(environment))
     before = {address: what for address, what in listed.items() if not address.endswith((_RETENTION, _RETIRED))}.items()
     now = {(each.address, each.name) for each in declared}
@@ -81,7 +81,7 @@ def _identities(listed: Mapping[str, str], environment: Environment) -> Iterator
 
 
 def _retention(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
-    """Streams whose retention is another. A longer one is listed as well, or nobody would notice when it falls again."""
+    """Yield a message for each stream whose retention differs. A longer one must be listed, too, so that a later reduction is noticed."""
     for each in _kept(environment):
         before = listed.get(each.address) or listed.get(each.before) or ""
         if before.isdigit() and int(before) > int(each.name):
@@ -94,7 +94,7 @@ def _retention(listed: Mapping[str, str], environment: Environment) -> Iterator[
 
 
 def _kept(environment: Environment) -> Iterator[addresses.Identity]:
-    """The hours that each declared stream keeps records, as lines of the ledger."""
+    """Yield the retention in hours of each declared stream, as lines of the ledger."""
     for key, stream in environment.streams.items():
         if isinstance(stream, OwnStream):
             at = entry_place(key, stream)
@@ -103,9 +103,9 @@ def _kept(environment: Environment) -> Iterator[addresses.Identity]:
 
 
 def _retirement(listed: Mapping[str, str], environment: Environment) -> Iterator[str]:
-    """Applications that are about to be removed, or are not any more."""
+    """Yield a message for each application that has become `retired`, or is no longer."""
     before = {address for address in listed if address.endswith(_RETIRED)}
-    # What is removed altogether is told with its table.
+    # Skip applications that were removed: `_identities` reports their tables.
     tables = {address.removesuffix(_RETIRED) for address in before} & {
         each.address for each in addresses.identities(environment)
     }
@@ -118,7 +118,7 @@ def _retirement(listed: Mapping[str, str], environment: Environment) -> Iterator
 
 
 def _retired(environment: Environment) -> Iterator[addresses.Identity]:
-    """The tables of applications that are about to be removed, as lines of the ledger."""
+    """Yield the lease tables of `retired` applications, as lines of the ledger."""
     for key, application in environment.applications.items():
         if application.retired:
             at = entry_place(key, application)
@@ -127,7 +127,7 @@ def _retired(environment: Environment) -> Iterator[addresses.Identity]:
 
 
 def accept(directory: Path, environment: Environment) -> Path:
-    """Write the ledger of what an environment declares now, log what that accepts, and return its path."""
+    """Write the ledger of what an environment declares now, log each change that this accepts, and return the ledger's path."""
     path = ledger_path(directory, environment)
     for change in _changes(path, environment) if path.exists() else ():
         logger.info("accepted: %s", change)

@@ -1,4 +1,4 @@
-"""Manifest, policy and job description of an application in literal values, to check their sizes before deployment."""
+"""An application's manifest, policy and job description with literal values instead of CDKTF tokens, to check sizes before deployment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kinesis_efo_infra.iam import Policy
 
 
 def literal_manifest(environment: Environment, key: str) -> str:
-    """The manifest, of the length that Terraform will write: only the creation times of consumers are placeholders."""
+    """Return an application's manifest, with the length that Terraform will write. Creation times of new consumers are placeholders."""
     names = Names(environment)
     document = manifest(
         environment,
@@ -34,7 +34,7 @@ def literal_manifest(environment: Environment, key: str) -> str:
 
 
 def literal_policy(environment: Environment, key: str) -> Policy:
-    """The policy of an application, of the length that Terraform will write."""
+    """Return the policy of an application, with the length that Terraform will write."""
     names = Names(environment)
     application = environment.applications[key]
     policy = Policy(environment.region)
@@ -61,7 +61,7 @@ def literal_policy(environment: Environment, key: str) -> Policy:
 
 
 def literal_deployment(environment: Environment, key: str) -> str:
-    """The description of an application's jobs, at least of the length that Terraform will write."""
+    """Return the description of an application's jobs, with at least the length that Terraform will write."""
     names = Names(environment)
     job, access = environment.job(key), environment.applications[key].access
     document = deployment(
@@ -85,7 +85,7 @@ def _scheduling(environment: Environment) -> Scheduling | None:
 
 
 def literal_consumer_arn(environment: Environment, stream_key: str, key: str) -> str | None:
-    """ARN of a consumer, with ten zeros for the creation time of a new one; None for an application that only polls."""
+    """Return the ARN of a consumer; a new one has ten zeros as its creation time. None if the application only polls."""
     names = Names(environment)
     if not environment.applications[key].subscribes:
         return None
@@ -99,7 +99,7 @@ def literal_consumer_arn(environment: Environment, stream_key: str, key: str) ->
 
 
 def _literal_keys(environment: Environment, stream_key: str) -> list[str]:
-    """A stream's customer key, `` if it has none, and those that it had before."""
+    """Return the ARN of a stream's customer key, which is empty if it has none, followed by those of its former keys."""
     stream, own = (
         environment.streams[stream_key],
         _some_key(environment, 1 + list(environment.streams).index(stream_key)),
@@ -109,5 +109,5 @@ def _literal_keys(environment: Environment, stream_key: str) -> list[str]:
 
 
 def _some_key(environment: Environment, number: int = 0) -> str:
-    """A made-up key ARN of the usual length; each number gives another key."""
+    """Return a placeholder for the ARN of a key, with the length of a real one. Each number results in a different ARN."""
     return Names(environment).arn("kms", f"key/{number:036}")

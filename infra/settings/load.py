@@ -1,4 +1,4 @@
-"""Reads environment files, and reports all their faults at once."""
+"""Loads environment files, and reports all their faults at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from kinesis_efo_infra.pipeline.environment import read
 logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
 _CALLED = {"protect": "protected", "adopt_lease_table": "import_lease_table", "import": "import_existing"}
-"""Settings by what they are not called, or not any more."""
+"""Names of settings, by former names and common mistakes, for error messages."""
 _UNDECLARABLE = dict.fromkeys(
     ("record_distribution", "record_distribution_strategy"),
     "cannot be declared: no AWS provider for CDKTF or CDK Terrain knows a stream's RecordDistributionStrategy. Leave it out, and say "
     "`aws kinesis update-stream-record-distribution-strategy --stream-arn <its ARN> --record-distribution-strategy AUTO` once an "
     "on-demand stream is deployed; later deployments leave it as it is",
 )
-"""What Kinesis has, but Terraform cannot set."""
+"""Error messages for settings that Kinesis supports, but that Terraform cannot set, by name."""
 
 DIRECTORY = Path(__file__).parents[1] / "environments"
 """The default directory of environment files."""
@@ -38,14 +38,14 @@ DIRECTORY = Path(__file__).parents[1] / "environments"
 def load_environments(
     directory: Path = DIRECTORY, only: Iterable[str] = (), project: Path | None = None, *, warn: bool = True
 ) -> list[Environment]:
-    """Read the environment files of a directory, and return all environments or those named.
+    """Read the environment files of a directory, and return all environments, or those in `only`.
 
-    All files are read and checked against each other, whatever `only` says. Warnings are logged.
+    All files are read and checked against each other in any case.
 
     Args:
-        directory: Holds `<environment>.yaml` files.
-        only: Names of the environments wanted; empty for all.
-        project: Directory that programs of jobs are relative to; without it, they are not looked at.
+        directory: Directory with `<environment>.yaml` files.
+        only: Names of the environments to return; empty for all.
+        project: Directory to which the paths of jobs' programs are relative; without it, the programs are not checked.
         warn: Whether to log warnings.
 
     Raises:
@@ -86,11 +86,11 @@ def load_environments(
 
 
 def load_for_bootstrap(directory: Path, name: str) -> Environment:
-    """Read an environment file for what its pipeline needs; that of an app of somebody's own declares neither streams nor applications.
+    """Read an environment file for its bootstrap stack. The file may also be that of a user's own app, without streams or applications.
 
     Args:
-        directory: Holds `<environment>.yaml` files.
-        name: The environment.
+        directory: Directory with `<environment>.yaml` files.
+        name: Name of the environment.
 
     Raises:
         SettingsError: A file has faults, or the environment does not exist.
@@ -113,7 +113,7 @@ def load_for_bootstrap(directory: Path, name: str) -> Environment:
         )
         pipeline = own.pipeline.model_dump() if own.pipeline else None
         faults: list[Fault] = []
-        # What it may say is checked more strictly here than where it is only planned and applied.
+        # Check the settings again: this project's model is stricter than `kinesis_efo_infra.pipeline.environment`.
         checked = _check(Environment, {**head, "pipeline": pipeline, "streams": {}, "applications": {}}, "", faults)
         if checked is None:
             raise SettingsError([Fault(fault.path, fault.value, fault.rule, shown(path)) for fault in faults])
@@ -123,7 +123,7 @@ def load_for_bootstrap(directory: Path, name: str) -> Environment:
 
 
 def environment_files(directory: Path) -> list[Path]:
-    """The environment files of a directory, in their order; the excuses beside them are none."""
+    """Return the environment files of a directory, sorted by name. The file with the excuses is left out."""
     return [path for path in sorted(directory.glob("*.yaml")) if path.name != EXCUSES]
 
 
@@ -131,11 +131,11 @@ def load_environment(path: Path, project: Path | None = None) -> Environment:
     """Read one environment file.
 
     Args:
-        path: The file.
-        project: Directory that programs of jobs are relative to; without it, they are not looked at.
+        path: Path of the file.
+        project: Directory to which the paths of jobs' programs are relative; without it, the programs are not checked.
 
     Raises:
-        SettingsError: The file cannot be read, or has faults; the error carries all that can be seen.
+        SettingsError: The file cannot be read, or has faults; the error lists all faults found.
     """
     place = shown(path)
     document = read_yaml(path)
@@ -154,7 +154,7 @@ def load_environment(path: Path, project: Path | None = None) -> Environment:
 
 
 def _evaluated(value: Any, path: str = "") -> Iterator[Fault]:
-    """Texts that Terraform would not take as they are: it would put in values of resources, or of the environment of the process."""
+    """Yield faults of texts with `${` or `%{`: Terraform would evaluate them, and could insert values of other resources."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             where = f"{path}.{name}" if path else str(name)
@@ -169,7 +169,7 @@ def _evaluated(value: Any, path: str = "") -> Iterator[Fault]:
 
 
 def _parse(document: Any) -> rules.Draft:
-    """Check each entry by itself, so that a fault in one does not hide a fault in another."""
+    """Check each entry separately, so that a fault in one entry does not hide a fault in another."""
     draft = rules.Draft()
     if not isinstance(document, dict):
         draft.faults.append(Fault("", document, "must be a mapping with environment, region, streams, applications"))
@@ -211,7 +211,7 @@ def _check(model: type[_Model], entry: Any, path: str, faults: list[Fault]) -> _
 
 
 def _fault(model: type[Settings], detail: Any, path: str) -> Fault:
-    # pydantic's location contains the branches of unions, which are no places in the file.
+    # Remove the names of union branches from pydantic's location: they are not part of the path in the file.
     branches = (
         "literal[",
         "constrained-str",

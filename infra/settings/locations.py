@@ -1,4 +1,4 @@
-"""Rules of where applications write: each has a place of its own, of which no other keeps anything; and of what jobs' roles reach."""
+"""Rules of S3 locations: no application may write to another one's locations, and jobs' roles must have access to what the jobs use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _APART = "must be apart from what others write; {place} is {uri}, and one of the
 
 
 def within(applications: Mapping[str, Application], jobs: Mapping[int, Job], head: Head | None) -> Iterator[Fault]:
-    """Faults in one file: places within each other, a key for nothing, arguments that refer to nothing."""
+    """Yield faults in one file: overlapping locations, a key without locations to encrypt, and references to missing settings."""
     for key, application in applications.items():
         path = f"applications.{key}"
         written = locations(application)
@@ -35,7 +35,7 @@ def within(applications: Mapping[str, Application], jobs: Mapping[int, Job], hea
         if application.output_key and head and parse_arn(application.output_key).region != head.region:
             rule = f"must be in region {head.region}, as the environment"
             yield Fault(f"{path}.output_key", application.output_key, rule)
-        # Checkpoints below the output are what many have, as Spark's readers skip names that begin with `_`.
+        # Allow checkpoints below the output, which are common: Spark's readers skip names that begin with `_`.
         if len(written) == 2 and len(set(written.values())) == 1:
             yield Fault(f"{path}.checkpoint", application.checkpoint, "must not be the output itself; give it a prefix")
     places = [
@@ -54,7 +54,7 @@ def within(applications: Mapping[str, Application], jobs: Mapping[int, Job], hea
 
 
 def _texts(path: str, job: Job) -> Iterator[tuple[str, str]]:
-    """Each text of a job that the program or Spark gets, and its place."""
+    """Yield the path and the text of each argument and Spark setting of a job."""
     for each in job.arguments:
         yield f"{path}.arguments", each
     for name, each in job.spark.items():
@@ -62,9 +62,9 @@ def _texts(path: str, job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _out_of_reach(path: str, job: Job, application: Application, head: Head | None) -> Iterator[Fault]:
-    """Faults of places in S3 for which the role of a job has no permission.
+    """Yield faults of S3 URIs for which a job's role has no permission.
 
-    What managed policies and roles of somebody else allow, the file does not say.
+    Roles with additional policies, and roles declared elsewhere, are skipped: the file does not contain their permissions.
     """
     if not isinstance(application.access, RoleAccess) or application.access.policies:
         return
@@ -83,7 +83,7 @@ def _out_of_reach(path: str, job: Job, application: Application, head: Head | No
 
 
 def _assumed(path: str, job: Job, application: Application, head: Head | None) -> Iterator[Fault]:
-    """Faults of roles that a job would assume within the pipeline's boundary, which allows it for none."""
+    """Yield faults of jobs that would assume another role, although the pipeline's permissions boundary does not allow it."""
     bounded = isinstance(application.access, RoleAccess) and not application.access.permissions_boundary
     if head and head.pipeline and bounded:
         for place, text in _texts(path, job):
@@ -106,7 +106,7 @@ def _references(path: str, job: Job, application: Application) -> Iterator[Fault
 
 
 def between(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Faults between files: applications of two environments that write to one place, or among archives and programs."""
+    """Yield faults between files: locations that overlap those of another environment, manifests, or a bucket for artifacts."""
     places = [
         (name, f"{name}.yaml applications.{key}.{setting}", location)
         for name, environment in environments.items()

@@ -1,6 +1,6 @@
 """The two documents that the library reads: the manifest of an application, and the description of its jobs.
 
-Values may be CDKTF tokens or literal. The library reads exactly these keys: change both sides together.
+Values are literal or CDKTF tokens. The library reads exactly these keys, so change both sides together.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ DEPLOYMENT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """What the schedules of an environment's jobs are made with.
+    """What is needed to create schedules for an environment's jobs.
 
     Attributes:
-        group: Name of their group.
-        role_arn: The role that starts the jobs.
+        group: Name of the schedule group.
+        role_arn: ARN of the role with which EventBridge Scheduler starts the jobs.
     """
 
     group: str
@@ -34,7 +34,7 @@ class Scheduling:
 def manifest(
     environment: Environment, key: str, *, table_arn: str, table_name: str, streams: Mapping[str, StreamRef]
 ) -> dict[str, Any]:
-    """The manifest of an application."""
+    """Return the manifest of an application."""
     return document.manifest(
         application=application_name(key, environment.applications[key]),
         environment=Names(environment).qualified,
@@ -55,9 +55,9 @@ def deployment(
     role_arn: str | None,
     schedules: Scheduling | None = None,
 ) -> dict[str, Any]:
-    """How jobs of an application are submitted, as `kinesis-efo emr submit` reads it.
+    """Return the description with which `kinesis-efo emr submit` submits an application's jobs.
 
-    Without `schedules`, nothing is said of when they run.
+    Without `schedules`, it does not contain when they run.
     """
     names = Names(environment)
     emr, job = environment.emr, environment.job(key)
@@ -82,14 +82,14 @@ def deployment(
         "spark": names.job_spark(job) if job else {},
     }
     if schedules and isinstance(environment.applications[key].access, EmrServerless):
-        # The group is known to jobs without a schedule, too: they may have had one, which is to be deleted then.
+        # Jobs without a schedule need the group, too: if they had a schedule before, it must be deleted.
         described["scheduleGroup"] = schedules.group
         if job and job.schedule:
             described |= {"schedule": job.schedule, "timeZone": job.time_zone, "scheduleRoleArn": schedules.role_arn}
-    # CDKTF leaves out nulls; documents that are written without it must be the same.
+    # CDKTF omits nulls, so omit them here as well: the literal documents must have the same length.
     return {name: value for name, value in described.items() if value is not None}
 
 
 def runtime_role(access: Access, role_arn: str | None) -> str | None:
-    """The role that a job is submitted with; None where it has its cluster's role, or no role is declared."""
+    """Return the role that a job is submitted with; None if it uses its cluster's role, or no role is declared."""
     return None if isinstance(access, EmrEc2 | PolicyOnly) else role_arn

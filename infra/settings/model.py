@@ -1,4 +1,4 @@
-"""The settings of an environment file, typed. Limits are those of AWS's API references."""
+"""Typed settings of an environment file. Limits are those of AWS's API references."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from kinesis_efo_infra.pipeline.environment import Issuer, WorkflowRef
 from kinesis_efo_infra.pipeline.known_regions import Region
 
 RELEASES = ("emr-spark-8.0.0", "emr-spark-8.1.0")
-"""Releases of EMR with Spark 4 that are known here; AWS may have newer ones."""
+"""EMR releases with Spark 4 when this version was released; AWS may have newer ones."""
 
 
 class Settings(BaseModel):
-    """Base of every entry: immutable; unknown keys and values of another type are refused."""
+    """Base class of settings: immutable; unknown keys and values of another type are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,25 +49,25 @@ class OwnStream(Settings):
     """A stream that this environment declares.
 
     Attributes:
-        name: Name in Kinesis; default `<environment>-<key of the entry>`, or `<project>.<environment>-<key of the entry>`.
-        import_existing: A stream of this name exists: Terraform takes it over as it is, and gives it these settings.
-        import_consumers: Consumers on it that exist and are declared from now on: their ARNs, by application key.
+        name: Name in Kinesis; default: `<environment>-<key of the entry>`, or `<project>.<environment>-<key of the entry>`.
+        import_existing: Whether Terraform imports an existing stream of this name, and applies these settings to it.
+        import_consumers: ARNs of existing consumers on the stream that are declared from now on, by application key.
         mode: Capacity mode.
         shards: Number of shards, with mode `provisioned` only.
-        scaled_elsewhere: Somebody else, such as a scaler, changes the number of shards: `shards` is that of a new stream.
+        scaled_elsewhere: Whether something else, such as a scaler, changes the number of shards; `shards` is used at creation only.
         retention_hours: How long records stay readable, 24 hours to 365 days.
-        key: Encryption key: `own` (a customer key declared here), the ARN of a key, or `aws-managed`
+        key: Encryption key: `own` (a customer key is declared), the ARN of a key, or `aws-managed`
             (free, but unusable from other accounts).
-        former_keys: Keys that it had before, each with the day until which readers must decrypt with it: that of the change, and
-            the retention. `own` keeps the one declared here.
-        shard_metrics: Metrics that CloudWatch gets per shard; billed per shard and metric.
-        max_record_kib: Largest record in KiB (1024 to 10240).
-        warm_throughput_mib: MiB a second that an on-demand stream takes at once, with On-demand Advantage. Needs an AWS provider
-            that knows it: that of CDK Terrain does.
-        other_consumers: Names of consumers on it that others register and answer for; the pipeline takes any that is
-            neither declared nor named here for drift.
-        tags: Tags besides the environment's.
-        moved_from: Key that this entry had before. Emits a Terraform `moved` block, so that nothing is replaced.
+        former_keys: Former keys of the stream, each with the last day on which readers need it: the day of the change plus the
+            retention. `own` retains the key that is declared here.
+        shard_metrics: Metrics that Kinesis publishes per shard; billed per shard and metric.
+        max_record_kib: Maximum size of a record in KiB, 1024 to 10240.
+        warm_throughput_mib: MiB per second that an on-demand stream accepts without prior scaling, in an account with On-demand
+            Advantage. Needs an AWS provider that supports it, such as the one for CDK Terrain.
+        other_consumers: Names of known consumers on the stream that are registered elsewhere. The pipeline reports all other
+            undeclared consumers as drift.
+        tags: Tags of the stream, in addition to the environment's.
+        moved_from: Former key of this entry. Emits a Terraform `moved` block, so that nothing is replaced.
     """
 
     name: KinesisName | None = None
@@ -88,21 +88,21 @@ class OwnStream(Settings):
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """Its key, and those that it had before."""
+        """The stream's current key, followed by its former keys."""
         return (self.key, *self.former_keys)
 
 
 class AdoptedStream(Settings):
-    """A stream that exists and belongs to someone else: only consumers on it are declared.
+    """An existing stream that is declared elsewhere. This environment declares only consumers on it.
 
     Attributes:
-        existing_arn: The stream. In another account, `consumers` must name a consumer for each application.
-        key: ARN of the customer key that encrypts it, so that readers may decrypt; none for `aws/kinesis`, or without
+        existing_arn: ARN of the stream. For a stream in another account, `consumers` must name a consumer for each application.
+        key: ARN of the customer key that encrypts the stream, so that readers may decrypt; none for `aws/kinesis`, or without
             encryption.
-        former_keys: As for a stream that this environment declares.
-        consumers: Consumers that its owner registered, by application key; they are used, and not declared here.
-        import_consumers: Consumers on it that exist and are declared here from now on: their ARNs, by application key.
-        moved_from: Key that this entry had before.
+        former_keys: Former keys of the stream; see `OwnStream`.
+        consumers: ARNs of consumers that the stream's owner registered, by application key. They are used, but not declared here.
+        import_consumers: ARNs of existing consumers on the stream that are declared here from now on, by application key.
+        moved_from: Former key of this entry.
     """
 
     existing_arn: StreamArn
@@ -114,7 +114,7 @@ class AdoptedStream(Settings):
 
     @property
     def all_keys(self) -> tuple[str, ...]:
-        """Its key, if it has one, and those that it had before."""
+        """The stream's current key, if it has one, followed by its former keys."""
         return (*([self.key] if self.key else []), *self.former_keys)
 
 
@@ -122,26 +122,26 @@ Stream = OwnStream | AdoptedStream
 
 
 class Application(Settings):
-    """A consumer of one or more streams.
+    """An application that reads one or more streams.
 
     Attributes:
-        name: Name of its Kinesis consumers, and part of that of lease table and manifest. Default: the entry's key.
-        streams: Keys of the streams it consumes.
-        writes: Keys of streams of this environment it may put records into.
-        lag_threshold_seconds: The alarm goes off when it is further behind than this for five minutes.
-        continuous: False for jobs that run now and then: silence is then no alarm.
-        polling: Default: GetRecords is allowed, because a query that is behind another one of the same program reads alone by it
-            until it has caught up. True: jobs may also read with `readMode=polling`, and are watched for that. False: it is not
-            allowed, and queries of one program wait for the slowest. `only`: nothing else is allowed, and no consumer is declared.
-        batch: Declare a second policy, for who reads stretches of the streams (`spark.read`): with neither consumers nor leases.
-        output: Where it writes, as `s3://bucket/prefix`: it may use what lies below, and nothing beside.
-        checkpoint: The same for Spark's checkpoints, where they are not below `output`.
-        output_key: ARN of the customer key of what it writes to both.
-        access: Who runs it.
-        lease_table: Name of the lease table; default `<project>-<environment>-<application>`.
-        import_lease_table: The table exists, as one restored from a backup does: Terraform takes it over (never a KCL's).
-        retired: It is about to be removed: its table is not protected from deletion any more. All of it stays until the entry goes.
-        moved_from: Key that this entry had before.
+        name: Name of the application's Kinesis consumers; part of the names of its other resources. Default: the entry's key.
+        streams: Keys of the streams to read.
+        writes: Keys of streams in this file that the application may put records into.
+        lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
+        continuous: False for jobs that only run now and then, so that missing metric data raises no alarm.
+        polling: Default: GetRecords is allowed for queries that read apart while they catch up with other queries of their program.
+            True: `readMode=polling` is also allowed, and alarms cover it. False: GetRecords is not allowed, and a program's queries
+            wait for the slowest. `only`: subscribing is not allowed, and no consumers are declared.
+        batch: Whether to declare a second policy, for batch reads (`spark.read`) without consumers or leases.
+        output: S3 location of the output, as `s3://bucket/prefix`; only objects below this prefix may be used.
+        checkpoint: S3 location of Spark's checkpoints, if they are not below `output`.
+        output_key: ARN of the customer key that encrypts objects in `output` and `checkpoint`.
+        access: How the application's jobs get their permissions.
+        lease_table: Name of the lease table; default: `<project>-<environment>-<application>`.
+        import_lease_table: Whether Terraform imports an existing table, such as one restored from a backup; never a KCL lease table.
+        retired: Set this before removing the entry: the lease table is no longer protected from deletion. Nothing is deleted yet.
+        moved_from: Former key of this entry.
     """
 
     name: KinesisName | None = None
@@ -162,26 +162,26 @@ class Application(Settings):
 
     @property
     def subscribes(self) -> bool:
-        """Whether it has a consumer on each of its streams."""
+        """Whether the application has a consumer on each of its streams."""
         return self.polling != "only"
 
     @property
     def polls(self) -> bool:
-        """Whether its jobs may read without a consumer all the time, which the metrics of consumers do not show."""
+        """Whether jobs may always read without a consumer (`readMode=polling`), so that consumer metrics do not show their lag."""
         return bool(self.polling)
 
     @property
     def gets_records(self) -> bool:
-        """Whether GetRecords is allowed, if only for queries that catch up with others of their program."""
+        """Whether GetRecords is allowed, at least for queries that catch up with other queries of their program."""
         return self.polling is not False
 
 
 class Alarms(Settings):
-    """Whom alarms notify, and whether there is a dashboard.
+    """The topic that alarms notify, and whether there is a dashboard.
 
     Attributes:
-        sns_topic: Topic that every alarm notifies; without one, no alarm is declared.
-        dashboard: Declare the dashboard.
+        sns_topic: ARN of the SNS topic that every alarm notifies; without a topic, no alarms are declared.
+        dashboard: Whether to declare the dashboard.
     """
 
     sns_topic: TopicArn | None = None
@@ -189,15 +189,15 @@ class Alarms(Settings):
 
 
 class ServerlessApplication(Settings):
-    """An application of EMR Serverless, on which the jobs of this environment run.
+    """An EMR Serverless application that runs the jobs of this environment.
 
     Attributes:
-        maximum_vcpu: Most vCPUs that all its jobs may use together; this bounds the costs. A job needs those of its driver and
-            of one executor at least.
-        maximum_memory_gb: The same for memory, in GB.
-        subnets: Subnets of its jobs; without them, jobs reach only services of AWS in this region.
-        security_groups: Security groups of its jobs, for what they reach in the VPC; goes with `subnets`. At most four: EMR
-            takes five, and one is added by which the workers reach each other.
+        maximum_vcpu: Maximum number of vCPUs of all running jobs together, which limits the cost. It must cover the driver and at
+            least one executor of each job.
+        maximum_memory_gb: Maximum memory of all running jobs together, in GB.
+        subnets: Subnets of the workers; without them, jobs can connect only to AWS services in this region.
+        security_groups: Security groups of the workers, for access to other hosts in the VPC; required with `subnets`. At most four:
+            EMR accepts five, and one is added for connections between workers.
     """
 
     maximum_vcpu: Annotated[int, Field(ge=2, le=10_000)] = 64
@@ -207,17 +207,17 @@ class ServerlessApplication(Settings):
 
 
 class Emr(Settings):
-    """Where jobs run, and where their archives, programs and logs are kept. Without it, nothing about jobs is declared.
+    """Where jobs run, and where their archives, programs and logs are stored. Without these settings, nothing is declared for jobs.
 
     Attributes:
-        release_label: Release of EMR; one with Spark 4.
-        architecture: Processors that jobs run on; `arm64` is Graviton.
-        python: Version of Python that jobs are packed for; one that the release has.
-        artifacts_bucket: S3 bucket for archives, programs and logs; default `<project>-<environment>-<account>`.
-        log_days: Days that logs are kept.
-        artifact_days: Days after which archives and programs expire. Each deployment renews those of the jobs; without any for so
-            long, EMR cannot restart a run.
-        serverless: The application of EMR Serverless; null for none, if jobs run on clusters or EKS.
+        release_label: Label of an EMR release with Spark 4.
+        architecture: Processor architecture of the workers; `arm64` is Graviton.
+        python: Python version that jobs are packed for; the release must include it.
+        artifacts_bucket: S3 bucket for archives, programs and logs; default: `<project>-<environment>-<account>`.
+        log_days: Days after which logs expire.
+        artifact_days: Days after which archives and programs expire. Each deployment uploads those of the jobs again; if there is no
+            deployment for this long, EMR cannot restart a run.
+        serverless: The EMR Serverless application; null if jobs run on clusters or EKS instead.
     """
 
     release_label: Annotated[str, StringConstraints(pattern=r"^emr-spark-([89]|[1-9]\d)[.]\d+[.]\d+(-[a-z0-9]+)?$")] = (
@@ -235,15 +235,15 @@ class Job(Settings):
     """A program that the pipeline keeps running for an application, or that has a schedule.
 
     Attributes:
-        application: Key of the application. It has one job at most: its leases let one run read.
-        program: Path of the program, relative to the project; it must take `--manifest`, which is added.
-        arguments: Its arguments; here and in `spark`, `$output` and `$checkpoint` stand for those of its application.
-        spark: Settings of Spark; they win over those that `kinesis-efo emr submit` chooses.
+        application: Key of the application. An application has at most one job, because its leases allow only one run to read.
+        program: Path of the program, relative to the project. It must accept the option `--manifest`, which is added.
+        arguments: Arguments of the program. Here and in `spark`, `$output` and `$checkpoint` stand for the application's locations.
+        spark: Spark settings, which override those that `kinesis-efo emr submit` chooses.
         target: `cluster:<id>`, `serverless:<application id>` or `eks:<virtual cluster id>`; default: this environment's
-            application of EMR Serverless, where the access is that of EMR Serverless.
-        schedule: Run it now and then, and not all the time: `rate(15 minutes)` or `cron(0 6 * * ? *)`, as EventBridge Scheduler
-            reads it. On EMR Serverless only.
-        time_zone: Time zone of a cron expression; default UTC.
+            EMR Serverless application, if the application's access is `emr-serverless`.
+        schedule: Run the job on a schedule instead of continuously: `rate(15 minutes)` or `cron(0 6 * * ? *)`, in the syntax of
+            EventBridge Scheduler. On EMR Serverless only.
+        time_zone: Time zone of a cron expression; default: UTC.
     """
 
     application: Key
@@ -259,23 +259,23 @@ class Job(Settings):
 
 
 class Pipeline(Settings):
-    """Who may plan and apply this environment from CI. The bootstrap stack declares what that needs in AWS.
+    """Who may plan and apply this environment from CI. The bootstrap stack declares the roles and other resources for this.
 
     Attributes:
-        repository: GitHub repository whose workflows may assume the pipeline's roles: `owner@id/name@id`, which is right for both
-            forms of GitHub's tokens, or `owner/name`, for one that was neither created nor renamed after July 15, 2026.
+        repository: GitHub repository whose workflows may assume the pipeline's roles: `owner@id/name@id`, which matches both
+            formats of GitHub's tokens, or `owner/name`, if it was neither created nor renamed after July 15, 2026.
         branch: The branch that is deployed.
-        after: Environment that must have been deployed before this one, as `dev` before `prod`.
+        after: Environment that must have been deployed before this one, such as `dev` before `prod`.
         workflows: Reusable workflows whose jobs may apply, as `owner/name/.github/workflows/deploy-environment.yml@refs/tags/v1.0.0`:
-            the version that is called, and during an upgrade the next one too; default: the workflow of `repository` itself.
+            the current version, and the next one during an upgrade; default: the workflow of `repository` itself.
         issuer: The issuer of GitHub's tokens, without `https://`, if an enterprise has its own:
             `token.actions.githubusercontent.com/<enterprise>`, or `token.actions.<name>.ghe.com`.
         oidc_provider_arn: The account's IAM OIDC provider for this issuer, if declared elsewhere; default: declared here.
-        adopt_state_bucket: The state bucket is declared elsewhere.
-        extra_policies: More managed policies for the role that applies, for resources whose names do not begin with
-            the environment's.
-        buckets: S3 buckets that jobs may use, within their boundary, besides those that their arguments name (`s3://...`).
-        databases: Databases of the Glue catalog that jobs may use.
+        adopt_state_bucket: Whether the state bucket is declared elsewhere.
+        extra_policies: ARNs of additional managed policies for the apply role, for resources whose names do not begin with the
+            environment's prefix.
+        buckets: Additional S3 buckets that the jobs' permissions boundary allows; those in jobs' arguments (`s3://...`) are included.
+        databases: Glue catalog databases that the jobs' permissions boundary allows.
     """
 
     repository: Repository
@@ -295,28 +295,28 @@ class Head(Settings):
 
     Attributes:
         environment: Name of the environment, and of its file.
-        project: What all names begin with, so that projects may have environments of one name in one account; up to 16 of a-z and
-            0-9. Choose it before the first deployment: under another one, everything is new.
-        region: AWS region of everything in it.
-        account_id: The only account it may be deployed to.
+        project: Prefix of all names, so that several projects may use the same environment names in one account; up to 16 letters a-z
+            and digits. Choose it before the first deployment: with another project, all resources are new.
+        region: AWS region of the environment.
+        account_id: The only account that the environment may be deployed to.
         state_bucket: S3 bucket of the Terraform state.
-        state_region: Region of that bucket; default `region`.
+        state_region: Region of the state bucket; default: `region`.
         tags: Tags of every resource.
-        protected: Refuse to destroy streams, consumers, tables and keys. A name that looks like production needs it, and
-            for `prod` it must be true.
-        key: Customer key of lease tables and manifests: `own` (declared here), or the ARN of one.
-        on_demand_advantage: The account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
-        budget_usd: What it may cost a month, in US dollars, while nobody reads or writes; above that, `make accept` is needed.
-        manifest_tier: Parameter Store tier: `standard` holds 4 KB, `advanced` 8 KB (and is billed).
-        manifest_store: Where manifests are: `ssm` (parameters), or `s3`, where they may be of any size.
-        manifest_bucket: With `s3`, a bucket that exists; default: that of `emr`.
-        handed_over: Keys of streams that were declared here, and are somebody else's from now on: Terraform forgets them, with the
-            keys that encrypt them and the policies that share them, and leaves them as they are.
-        retain: Keys of streams whose entries were removed, and that stay in AWS, with their records and keys: Terraform forgets them, as
-            those of `handed_over`. Without this, removing an entry destroys its stream.
+        protected: Whether Terraform refuses to destroy streams, consumers, tables and keys. Must be set if the name suggests
+            production, and must be true for `prod`.
+        key: Customer key of lease tables and manifests: `own` (a key is declared), or the ARN of one.
+        on_demand_advantage: Whether the account uses Kinesis On-demand Advantage: 50 consumers per stream instead of 20.
+        budget_usd: Monthly budget for the idle environment, in US dollars; to exceed it, run `make accept`.
+        manifest_tier: Parameter Store tier: `standard` holds 4 KB; `advanced` holds 8 KB, and is billed.
+        manifest_store: Where manifests are stored: `ssm` (parameters), or `s3` (objects of any size).
+        manifest_bucket: With `s3`, the name of an existing bucket; default: the artifacts bucket of `emr`.
+        handed_over: Keys of streams that were declared here, and are declared elsewhere from now on. Terraform removes them from its
+            state, together with their encryption keys and resource policies, but does not change them.
+        retain: Keys of streams whose entries were removed, but that are to remain in AWS with their records and keys. Terraform removes
+            them from its state, as for `handed_over`. Without this, removing an entry destroys its stream.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
-        emr: See `Emr`; without it, nothing about jobs is declared.
+        emr: See `Emr`; without it, nothing is declared for jobs.
     """
 
     environment: EnvironmentName
@@ -341,11 +341,11 @@ class Head(Settings):
 
 
 class Environment(Head):
-    """A whole environment file.
+    """A complete environment file.
 
     Attributes:
-        streams: By key.
-        applications: By key.
+        streams: Streams, by key.
+        applications: Applications, by key.
         jobs: Jobs, at most one for each application.
     """
 
@@ -354,10 +354,10 @@ class Environment(Head):
     jobs: Sequence[Job] = ()
 
     def job(self, application: str) -> Job | None:
-        """The job of an application, if it has one."""
+        """Return the job of an application, if it has one."""
         return next((job for job in self.jobs if job.application == application), None)
 
 
 def stream_model(entry: Any) -> type[OwnStream] | type[AdoptedStream]:
-    """The kind of stream that an entry of the file describes."""
+    """Return the model for a stream's entry in the file."""
     return AdoptedStream if isinstance(entry, Mapping) and "existing_arn" in entry else OwnStream

@@ -1,4 +1,4 @@
-"""Names, ARNs and Terraform addresses that follow from the settings."""
+"""Names, ARNs and Terraform names that are derived from the settings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from kinesis_efo_infra.places import Place
 from kinesis_efo_infra.regions import partition
 
 MANAGED_BY = "kinesis-efo"
-"""Value of the tag `managed-by`, of what an environment of any project declares."""
+"""Value of the tag `managed-by` of resources that environments declare, in any project."""
 PIPELINE_MANAGED_BY = "kinesis-efo-bootstrap"
-"""Value of the tag `managed-by`, of what its pipeline needs: the role that applies may not manage that."""
+"""Value of the tag `managed-by` of resources that bootstrap stacks declare, which the apply role must not change."""
 ENVIRONMENTS, PROGRAMS, STOPS, LOGS = "environments/", "programs/", "stops/", "logs/"
-"""Prefixes in the bucket of artifacts, as the library writes them."""
+"""Prefixes in the artifacts bucket that the library uses."""
 
 
 def environment_of(stack: str) -> str:
-    """The environment that a stack, or a bootstrap stack, is called after.
+    """Return the environment of a stack, or of a bootstrap stack, given the stack's name.
 
     >>> [environment_of(stack) for stack in ("kinesis-efo-eu-dev", "lake-eu-dev", "lake-dev-bootstrap")]
     ['eu-dev', 'eu-dev', 'dev']
@@ -47,20 +47,20 @@ class ArnParts:
 
 
 def parse_arn(arn: str) -> ArnParts:
-    """Split an ARN, which the settings have checked."""
+    """Split an ARN, which must be valid, into its parts."""
     _, *parts = arn.split(":", 5)
     return ArnParts(*parts)
 
 
 def application_name(key: str, application: Application) -> str:
-    """Name of an application and of its consumers."""
+    """Return the name of an application, which is also the name of its consumers."""
     return application.name or key
 
 
 def artifacts_bucket(head: Head) -> str:
-    """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
+    """Return the name of the bucket of archives, programs and logs. Only environments with `emr` declare the bucket."""
     given = head.emr.artifacts_bucket if head.emr else None
-    # Bucket names are global; the account's id makes this one unique.
+    # The account's id makes the name unique, because bucket names are global.
     return given or f"{head.project}-{head.environment}-{head.account_id}"
 
 
@@ -68,12 +68,12 @@ _REFERENCE = re.compile(r"\$(output|checkpoint)\b")
 
 
 def references(text: str) -> set[str]:
-    """What an argument of a job refers to: settings of its application."""
+    """Return the names of the application's settings to which an argument of a job refers (`output`, `checkpoint`)."""
     return set(_REFERENCE.findall(text))
 
 
 def keys_of(key: str, stream: Stream) -> Iterator[tuple[str, str]]:
-    """The customer keys of a stream that the file names by ARN, present and former ones, each with its path."""
+    """Yield the path and the ARN of each current or former customer key that a stream's settings name by ARN."""
     if stream.key and stream.key.startswith("arn:"):
         yield f"streams.{key}.key", stream.key
     for arn in stream.former_keys:
@@ -82,40 +82,40 @@ def keys_of(key: str, stream: Stream) -> Iterator[tuple[str, str]]:
 
 
 def locations(application: Application) -> dict[str, Location]:
-    """Where an application writes, by setting."""
+    """Return the S3 locations that an application writes to, by setting."""
     given = {"output": application.output, "checkpoint": application.checkpoint}
     return {setting: Location.parse(uri) for setting, uri in given.items() if uri}
 
 
 def s3_uris(text: str) -> Iterator[tuple[str, str]]:
-    """Bucket and key of each place in S3 that a text names."""
+    """Yield the bucket and key of each S3 URI in a text."""
     return ((found[1], (found[2] or "").strip("/")) for found in _S3_URI.finditer(text))
 
 
-# Places are built from keys only, so that neither the order nor the neighbours of an entry matter. Keys have no underscore, so
-# that joined names never collide.
+# Terraform names depend only on the entries' keys, so that reordering or adding entries renames nothing. Keys have no underscores, so
+# that joined names are unique.
 ENVIRONMENT_KEY = Place("environment_key")
-"""The environment's own KMS key."""
+"""Terraform name of the environment's own KMS key."""
 ARTIFACTS = Place("artifacts")
-"""The bucket of archives, programs and logs."""
+"""Terraform name of the bucket of archives, programs and logs."""
 JOBS = Place("jobs")
-"""The environment's application of EMR Serverless."""
+"""Terraform name of the environment's EMR Serverless application."""
 BOUNDARY = Place("roles_boundary")
-"""The boundary of roles, where no pipeline brings one."""
+"""Terraform name of the roles' permissions boundary, which only environments without a pipeline declare."""
 SCHEDULES = Place("schedules")
-"""The group of schedules, and the role by which they start jobs."""
+"""Terraform name of the schedule group, and of the role with which schedules start jobs."""
 WORKERS = Place("workers")
-"""The security group of the application's workers."""
+"""Terraform name of the security group of EMR Serverless workers."""
 
 
 def entry_place(key: str, entry: Stream | Application) -> Place:
-    """The place of the resources of an entry of the file."""
+    """Return the Terraform name of the resources that an entry of the file declares."""
     return Place(key, entry.moved_from or key)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names, ARNs and addresses of an environment.
+    """Names, ARNs and Terraform names of an environment's resources.
 
     Attributes:
         environment: The environment.
@@ -125,9 +125,9 @@ class Names:
 
     @property
     def qualified(self) -> str:
-        """An environment's name among those of all projects: `dev`, or `lake.dev` in project `lake`; no environment has a dot.
+        """A name that is unique across projects: `dev`, or `lake.dev` in project `lake`. Names of environments have no dots.
 
-        It is the value of the tag `environment`, what manifests say, and what names of streams begin with.
+        It is the value of the tag `environment`, the environment in manifests, and the prefix of stream names.
         """
         project = self.environment.project
         return (
@@ -136,17 +136,17 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """Tags of all that an environment declares, by which its roles know what is its own."""
+        """Tags of all resources that an environment declares. Its roles' permissions depend on them."""
         return {**self.environment.tags, "environment": self.qualified, "managed-by": MANAGED_BY}
 
     @property
     def prefix(self) -> str:
-        """What the names of an environment's resources begin with, but for those of streams."""
+        """Prefix of the names of an environment's resources, except for streams."""
         return f"{self.environment.project}-{self.environment.environment}"
 
     @property
     def path(self) -> str:
-        """The same for names that are paths, as those of parameters are."""
+        """The same as `prefix` for names that are paths, such as names of parameters."""
         return f"{self.environment.project}/{self.environment.environment}"
 
     @property
@@ -156,15 +156,15 @@ class Names:
 
     @property
     def pipeline_path(self) -> str:
-        """IAM path of the own roles and policies of a project's pipelines."""
+        """IAM path of the roles and policies of a project's pipelines."""
         return f"/{self.environment.project}-pipeline/"
 
     def pipeline_role_name(self, kind: str) -> str:
-        """Name of a role of the pipeline: `plan` or `apply`."""
+        """Name of the pipeline's `plan` or `apply` role."""
         return f"{self.environment.project}-pipeline-{self.environment.environment}-{kind}"
 
     def pipeline_role_arn(self, kind: str) -> str:
-        """ARN of a role of the pipeline; its path is out of reach of the role that applies."""
+        """ARN of the pipeline's `plan` or `apply` role. The apply role has no permissions for roles with this path."""
         role = f"role{self.pipeline_path}{self.pipeline_role_name(kind)}"
         return self.iam_arn(role)
 
@@ -173,7 +173,7 @@ class Names:
         return f"{self.environment.project}-pipeline-{self.environment.environment}-{kind}"
 
     def iam_arn(self, resource: str) -> str:
-        """ARN of something of IAM in the environment's account; IAM knows no regions."""
+        """ARN of an IAM resource in the environment's account, without a region."""
         return f"arn:{partition(self.environment.region)}:iam::{self.environment.account_id}:{resource}"
 
     def service_role_arn(self, service: str) -> str:
@@ -188,12 +188,12 @@ class Names:
 
     @property
     def schedule_group(self) -> str:
-        """Name of the group of the schedules of an environment's jobs."""
+        """Name of the schedule group for an environment's jobs."""
         return self.prefix
 
     @property
     def schedule_group_arn(self) -> str:
-        """ARN of the group of schedules."""
+        """ARN of the schedule group."""
         return self.arn("scheduler", f"schedule-group/{self.schedule_group}")
 
     @property
@@ -203,16 +203,16 @@ class Names:
 
     @property
     def schedules_role_name(self) -> str:
-        """Name of the role by which schedules start jobs, and of its policy. No application's can have it."""
+        """Name of the role with which schedules start jobs, and of its policy. No application's role can have it: it contains an `@`."""
         return f"{self.prefix}-jobs@schedules"
 
     def serverless_arn(self, target: str) -> str:
-        """ARN of the application of EMR Serverless that a job names as its target."""
+        """ARN of the EMR Serverless application that a job names as its target."""
         return self.arn("emr-serverless", f"/applications/{target.removeprefix('serverless:')}")
 
     @property
     def roles_boundary_name(self) -> str:
-        """Name of the boundary of the roles of an environment that has no pipeline. No application's policy can have it."""
+        """Name of the permissions boundary in an environment without a pipeline. No application's policy can have it: it has an `@`."""
         return f"{self.prefix}-roles@boundary"
 
     @property
@@ -236,7 +236,7 @@ class Names:
         return f"{self.path}.deployed.json"
 
     def arn(self, service: str, resource: str) -> str:
-        """ARN of something in the environment's own region and account."""
+        """ARN of a resource in the environment's region and account."""
         region = self.environment.region
         return f"arn:{partition(region)}:{service}:{region}:{self.environment.account_id}:{resource}"
 
@@ -255,14 +255,14 @@ class Names:
         return self.arn("kinesis", f"stream/{self.stream_name(key)}")
 
     def consumer_name(self, stream_key: str, application_key: str) -> str:
-        """Name of an application's consumer on a stream: the application's, or that of the consumer it was given."""
+        """Name of an application's consumer on a stream: the application's name, or that of a consumer registered by the stream's owner."""
         stream = self.environment.streams[stream_key]
         if isinstance(stream, AdoptedStream) and application_key in stream.consumers:
             return stream.consumers[application_key].rpartition("/")[2].partition(":")[0]
         return application_name(application_key, self.environment.applications[application_key])
 
     def is_ours(self, stream_key: str) -> bool:
-        """Whether a stream, declared or adopted, is in the environment's account, and so its metrics."""
+        """Whether a stream, declared or adopted, is in the environment's account, and therefore its metrics are, too."""
         return parse_arn(self.stream_arn(stream_key)).account == self.environment.account_id
 
     def lease_table_name(self, key: str) -> str:
@@ -276,16 +276,16 @@ class Names:
         return self.arn("dynamodb", f"table/{self.lease_table_name(key)}")
 
     def parameter_name(self, key: str) -> str:
-        """Parameter that holds an application's manifest."""
+        """Name of the parameter that stores an application's manifest."""
         return f"/{self.path}/{application_name(key, self.environment.applications[key])}"
 
     def parameter_arn(self, key: str) -> str:
-        """ARN of the parameter that holds an application's manifest."""
+        """ARN of the parameter that stores an application's manifest."""
         return self.arn("ssm", f"parameter{self.parameter_name(key)}")
 
     @property
     def manifest_bucket(self) -> str | None:
-        """Name of the bucket of manifests; None where they are in Parameter Store."""
+        """Name of the bucket that stores manifests; None if they are in Parameter Store."""
         return (
             (self.environment.manifest_bucket or self.artifacts_bucket)
             if self.environment.manifest_store == "s3"
@@ -293,11 +293,11 @@ class Names:
         )
 
     def manifest_key(self, key: str) -> str:
-        """Key of an application's manifest in its bucket, if it is in one."""
+        """Key of an application's manifest, if manifests are stored in a bucket."""
         return self.parameter_name(key).removeprefix("/")
 
     def manifest_location(self, key: str) -> str:
-        """Where an application's manifest is, as jobs name it."""
+        """Location of an application's manifest: the value of the jobs' `manifest` option."""
         bucket = self.manifest_bucket
         return f"s3://{bucket}/{self.manifest_key(key)}" if bucket else f"ssm://{self.parameter_name(key)}"
 
@@ -309,20 +309,20 @@ class Names:
         return f"{self.bucket_arn(bucket)}/{self.manifest_key(key)}"
 
     def deployment_parameter_name(self, key: str) -> str:
-        """Name of the parameter that says how an application is run."""
+        """Name of the parameter with the description of an application's jobs."""
         return f"{self.parameter_name(key)}/job"
 
     @property
     def artifacts_bucket(self) -> str:
-        """Name of the bucket of archives, programs and logs; meaningful where `emr` is declared."""
+        """Name of the bucket of archives, programs and logs, which only environments with `emr` declare."""
         return artifacts_bucket(self.environment)
 
     def job_arguments(self, job: Job) -> list[str]:
-        """The arguments of a job, with the locations that they refer to."""
+        """The arguments of a job, in which `$output` and `$checkpoint` are replaced."""
         return [self._resolved(job, each) for each in job.arguments]
 
     def job_spark(self, job: Job) -> dict[str, str]:
-        """The settings of Spark of a job, with the locations that they refer to."""
+        """The Spark settings of a job, in which `$output` and `$checkpoint` are replaced."""
         return {name: self._resolved(job, each) for name, each in job.spark.items()}
 
     def _resolved(self, job: Job, text: str) -> str:
@@ -331,7 +331,7 @@ class Names:
 
     @property
     def job_buckets(self) -> tuple[str, ...]:
-        """Buckets that jobs may use: that of their programs, those they write to or name in arguments, and those the pipeline is told."""
+        """Buckets that jobs may use: the artifacts bucket, those in locations, arguments and Spark settings, and `pipeline.buckets`."""
         texts = [text for job in self.environment.jobs for text in (*job.arguments, *job.spark.values())]
         found = {bucket for text in texts for bucket, _ in s3_uris(text)}
         found |= {
@@ -356,21 +356,21 @@ class Names:
         return self.iam_arn(f"policy/{self.policy_name(key)}")
 
     def batch_policy_name(self, key: str) -> str:
-        """Name of the policy for batch reads of an application's streams. No application's own can be the same: names have no `@`."""
+        """Name of the policy for batch reads of an application's streams. Names of applications have no `@`, so that it is unique."""
         return f"{self.policy_name(key)}@batch"
 
     def role_name(self, key: str) -> str:
-        """Name of an application's role, where one is declared."""
+        """Name of an application's role, if one is declared."""
         access = self.environment.applications[key].access
         given = access.role_name if isinstance(access, RoleAccess) else None
         return given or self.policy_name(key)
 
     def role_arn(self, key: str) -> str:
-        """ARN of an application's role, where one is declared."""
+        """ARN of an application's role, if one is declared."""
         return self.iam_arn(f"role/{self.role_name(key)}")
 
     def consumer_place(self, stream_key: str, application_key: str) -> Place:
-        """The place of a consumer."""
+        """Terraform name of an application's consumer on a stream."""
         return entry_place(stream_key, self.environment.streams[stream_key]).join(
             entry_place(application_key, self.environment.applications[application_key])
         )

@@ -1,4 +1,4 @@
-"""Rules of roles for pods: through an OIDC provider or through EKS Pod Identity, and which service accounts."""
+"""Rules of roles for Kubernetes pods, which use either an OIDC provider or EKS Pod Identity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.settings.model import Application, Environment
 
 
 def within(applications: Mapping[str, Application]) -> Iterator[Fault]:
-    """Faults in one file: neither or both ways, and service accounts that do not go with the way, or have two roles."""
+    """Yield faults in one file: neither or both of OIDC provider and Pod Identity, invalid service accounts, or some with two roles."""
     used: dict[str, str] = {}
     for key, application in applications.items():
         if isinstance(application.access, Eks):
@@ -22,7 +22,7 @@ def within(applications: Mapping[str, Application]) -> Iterator[Fault]:
 
 
 def associated(application: Application) -> str | None:
-    """The service account that EKS Pod Identity gives an application's role; None for those that EMR on EKS makes for it alone."""
+    """Return the service account that gets an application's role by Pod Identity; None if there is none, or EMR on EKS creates it."""
     access = application.access
     if not isinstance(access, Eks) or access.cluster is None or access.service_account is None:
         return None
@@ -45,7 +45,7 @@ def _faults(path: str, access: Eks) -> Iterator[Fault]:
 
 
 def without_associations(environment: Environment) -> Environment:
-    """The environment for local AWS, which has no EKS and so no cluster to associate a role with."""
+    """Return an environment without Pod Identity associations, for the local AWS emulator, which has no EKS."""
     applications = {
         key: application.model_copy(update={"access": PolicyOnly()})
         if isinstance(application.access, Eks) and application.access.cluster

@@ -1,6 +1,6 @@
-"""What the program of a job takes. Its command line is read from its source, which is not run: it needs Spark, and AWS.
+"""Checks the arguments of jobs. The options of a program are parsed from its source; running it would need Spark and AWS.
 
-Known are programs of argparse, as `jobs/archive.py`, and of Typer. Of another one, nothing is said.
+Programs may use argparse, such as `jobs/archive.py`, or Typer. The arguments of other programs are not checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Option:
     """An option of a program.
 
     Attributes:
-        names: What it is called, as `--output`.
+        names: Names of the option, such as `--output`.
         takes_value: Whether a value follows it.
         required: Whether the program refuses to run without it.
     """
@@ -33,11 +33,11 @@ class Option:
 
 
 def within(jobs: Mapping[int, Job], project: Path) -> Iterator[Fault]:
-    """Faults of jobs whose program there is not, or whose arguments it would refuse.
+    """Yield faults of jobs whose program does not exist, or would reject the arguments.
 
     Args:
-        jobs: The valid jobs of a file, by their places.
-        project: Directory that programs are relative to.
+        jobs: The valid jobs of a file, by their indexes in the file.
+        project: Directory to which the paths of programs are relative.
     """
     for number, job in jobs.items():
         path, program = f"jobs.{number}", project / job.program
@@ -57,13 +57,13 @@ def within(jobs: Mapping[int, Job], project: Path) -> Iterator[Fault]:
 
 
 def command_line(source: str) -> Sequence[Option] | None:
-    """The options of a program; None if they cannot be told from its source, or if it takes more than options.
+    """Return the options of a program; None if its source does not define them clearly, or it has positional arguments as well.
 
     Args:
-        source: The program, as text.
+        source: Source code of the program.
 
     Raises:
-        SyntaxError: It is no Python.
+        SyntaxError: The program is not valid Python.
 
     >>> command_line("parser.add_argument('--output', required=True)")
     [Option(names=('--output',), takes_value=True, required=True)]
@@ -74,7 +74,7 @@ def command_line(source: str) -> Sequence[Option] | None:
     added = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _called(each) == "add_argument"]
     others = {_called(each) for each in ast.walk(tree) if isinstance(each, ast.Call)}
     if "unrecognized arguments" in source:
-        others.discard("parse_known_args")  # it refuses what it does not know by itself
+        others.discard("parse_known_args")  # the program rejects unknown options itself
     if len(commands) == 1 and not added:
         found = [_of_typer(*each) for each in _parameters(commands[0])]
     elif added and not commands and not {"parse_known_args", "add_subparsers"} & others:
@@ -122,7 +122,7 @@ def _all(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _parameters(function: ast.FunctionDef) -> Iterator[tuple[ast.arg, bool]]:
-    """Each parameter, and whether it has a default."""
+    """Yield each parameter of a function, and whether it has a default."""
     arguments = function.args
     placed = [*arguments.posonlyargs, *arguments.args]
     for number, each in enumerate(placed):
@@ -144,13 +144,13 @@ def _of_typer(parameter: ast.arg, has_default: bool) -> Option | None:
     if not names:
         plain = parameter.arg.replace("_", "-")
         names = [f"--{plain}", *([f"--no-{plain}"] if flag else [])]
-    # `--on/--off` are the two names of one flag.
+    # Typer declares the two names of a flag as `--on/--off`.
     parts = [part for name in names for part in name.split("/")]
     return Option(tuple(parts), takes_value=not flag, required=not has_default)
 
 
 def _metadata(annotation: ast.expr | None) -> tuple[ast.expr, ast.Call] | None:
-    """Type and `typer.Option(...)` or `typer.Argument(...)` of `Annotated[...]`."""
+    """Return the type, and the call of `typer.Option` or `typer.Argument`, in an `Annotated[...]`; None for other annotations."""
     if not (isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple)):
         return None
     kind, *extra = annotation.slice.elts

@@ -1,6 +1,6 @@
-"""Rules that span entries of an environment file. Those that span several files are in `between`.
+"""Rules that span several entries of an environment file. Rules that span several files are in `between`.
 
-Each rule looks only at entries that are valid by themselves, so that one fault never produces a second, misleading one.
+Each rule checks only entries that are valid by themselves, so that one fault does not cause a second, misleading one.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from kinesis_efo_infra.pipeline.known_regions import known_regions
 
 _KEY = re.compile(r"[a-z][a-z0-9-]{0,62}")
 _PRODUCTION = re.compile(r"(^|-)(prod|production|prd|live)\d*(-|$)")
-_PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # API_PutParameter, Value
+_PARAMETER_BYTES = {"standard": 4096, "advanced": 8192}  # Systems Manager API reference, PutParameter, Value
 POLICY_CHARACTERS = 6144
-"""IAM quotas: of a managed policy, white space not counted."""
+"""IAM's limit for the size of a managed policy in characters, without white space."""
 _ROLE_CHARACTERS = 64
-_POLLERS = 5  # a shard answers five GetRecords a second, and a query asks each shard once a second (`pollingInterval`)
+_POLLERS = 5  # a shard supports five GetRecords calls a second, and a query makes one (`pollingInterval`)
 
 
 @dataclass(slots=True)
 class Draft:
-    """An environment file that is being checked: its valid entries, the keys of all entries, and the faults so far.
+    """An environment file that is being checked: its valid entries, the keys of all entries, and the faults found so far.
 
-    Jobs have their place in the file as the key, so that a bad one does not move those after it.
+    The keys of `jobs` are indexes in the file, so that an invalid job does not change the keys of those after it.
     """
 
     head: Head | None = None
@@ -44,7 +44,7 @@ class Draft:
     faults: list[Fault] = field(default_factory=list)
 
     def environment(self) -> Environment:
-        """The environment of the valid entries. Needs a valid head."""
+        """Return an environment with the valid entries. Requires a valid `head`."""
         assert self.head is not None
         head = {name: getattr(self.head, name) for name in Head.model_fields}
         return Environment.model_construct(
@@ -53,7 +53,7 @@ class Draft:
 
 
 def key_faults(section: str, key: object) -> Iterator[Fault]:
-    """Faults in the key of an entry."""
+    """Yield a fault if the key of an entry is invalid."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         yield Fault(
             section, key, "a key must begin with a-z, go on with a-z, 0-9 or '-', and have at most 63 characters"
@@ -61,7 +61,7 @@ def key_faults(section: str, key: object) -> Iterator[Fault]:
 
 
 def within_environment(draft: Draft) -> list[Fault]:
-    """Faults between the entries of one file."""
+    """Return the faults between the entries of one file."""
     faults = [
         *_capacity(draft),
         *_references(draft),
@@ -182,7 +182,7 @@ def _uniqueness(draft: Draft) -> Iterator[Fault]:
 
 
 def _handed_over(draft: Draft, head: Head) -> Iterator[Fault]:
-    """Faults of streams that are handed over or retained, and still declared; or that an entry of another key was moved from."""
+    """Yield faults of `handed_over` and `retain`: streams that are still declared, named twice, or moved to another key."""
     for key, count in Counter((*head.handed_over, *head.retain)).items():
         path = "handed_over" if key in head.handed_over else "retain"
         if isinstance(draft.streams.get(key), OwnStream):
@@ -212,7 +212,7 @@ def _moves(draft: Draft) -> Iterator[Fault]:
 
 
 def looks_like_production(name: str) -> bool:
-    """Whether an environment's name is one that people give to production.
+    """Whether the name of an environment suggests that it is a production environment.
 
     >>> [looks_like_production(name) for name in ("prod", "eu-prod-2", "production", "live", "dev", "products")]
     [True, True, True, True, False, False]
@@ -240,7 +240,7 @@ def _manifests(head: Head) -> Iterator[Fault]:
 
 
 def _places(draft: Draft, head: Head) -> Iterator[Fault]:
-    """Regions, accounts and lengths of names."""
+    """Yield faults of regions, accounts, former keys, and lengths of names."""
     names = Names(draft.environment())
     if isinstance(head.key, str) and head.key != "own":
         yield from _same_region("key", head.key, head)
@@ -308,14 +308,14 @@ def _sizes(environment: Environment) -> Iterator[Fault]:
 
 
 def _of_others(environment: Environment) -> Iterator[str]:
-    """Sentences about customer keys of other accounts, which only their owners can let anybody use."""
+    """Yield warnings about customer keys of other accounts, which only their owners can permit this environment to use."""
     used = [
         ("key", environment.key, "the roles that apply and read must be allowed kms:Decrypt and kms:GenerateDataKey")
     ]
     used += [
         (path, arn, "its writers must be allowed kms:GenerateDataKey, its readers kms:Decrypt")
         for key, stream in environment.streams.items()
-        # The owner of a stream that is adopted from another account is told of its policy with the stream's.
+        # Skip streams of other accounts: their owners change the key's policy together with the stream's.
         if isinstance(stream, OwnStream) or Names(environment).is_ours(key)
         for path, arn in keys_of(key, stream)
     ]
@@ -334,7 +334,7 @@ def _of_others(environment: Environment) -> Iterator[str]:
 
 
 def warnings(environment: Environment, today: date) -> Iterable[str]:
-    """Sentences about settings that are allowed, but probably a mistake."""
+    """Yield warnings about settings that are allowed, but probably a mistake."""
     consumed = {key for application in environment.applications.values() for key in application.streams}
     for key, stream in environment.streams.items():
         if key not in consumed:

@@ -1,4 +1,4 @@
-"""Schedules of jobs: their expressions, as EventBridge Scheduler reads them, and the rules that they bring.
+"""Schedules of jobs: the syntax of EventBridge Scheduler's expressions, and rules for jobs with a schedule.
 
 Source: EventBridge Scheduler user guide, "Schedule types".
 """
@@ -13,7 +13,7 @@ from infra.errors import Fault
 from infra.settings.access import EmrServerless
 from infra.settings.model import Application, Environment, Job
 
-_NAME_CHARACTERS = 64  # API_CreateSchedule, Name
+_NAME_CHARACTERS = 64  # EventBridge Scheduler API reference, CreateSchedule, Name
 _RATE = re.compile(r"rate\((\d+) (minute|hour|day)(s?)\)")
 _CRON = re.compile(r"cron\((.*)\)")
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
@@ -32,12 +32,12 @@ _ENDS = "--available-now"
 
 
 def scheduled(environment: Environment) -> Sequence[Job]:
-    """The jobs that have a schedule."""
+    """Return the jobs that have a schedule."""
     return [job for job in environment.jobs if job.schedule is not None]
 
 
 def expression_fault(text: str) -> str | None:
-    """What is wrong with an expression, as the end of a sentence; None if nothing is.
+    """Return what is wrong with a schedule expression, as the end of a sentence; None if it is valid.
 
     >>> expression_fault("rate(15 minutes)"), expression_fault("cron(0 6 ? * MON-FRI *)")
     (None, None)
@@ -71,7 +71,7 @@ def _cron_fault(fields: Sequence[str]) -> str | None:
 
 
 def _fits(part: str, name: str, least: int, most: int, words: Sequence[str]) -> bool:
-    """Whether a part of a field is `*`, a value, a range, one of these with a step, or what this field alone knows."""
+    """Whether a part of a cron field is `*`, a value, a range, one of these with a step, or special syntax of this field, such as `L`."""
     if re.fullmatch(_SPECIAL.get(name, r"(?!)"), part):
         return True
     span, slash, step = part.partition("/")
@@ -88,7 +88,7 @@ def _number(text: str) -> int | None:
 
 
 def time_zone_fault(name: str) -> str | None:
-    """What is wrong with the name of a time zone; None if nothing is, or if this machine knows no time zones.
+    """Return what is wrong with the name of a time zone; None if it exists, or this machine has no time zone database.
 
     >>> time_zone_fault("Europe/Berlin"), time_zone_fault("Europe/Bonn")
     (None, 'must be a time zone of the IANA database, such as Europe/Berlin')
@@ -96,13 +96,13 @@ def time_zone_fault(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Only where the database is missing altogether, nothing can be said.
+        # If the database is missing altogether, accept any name.
         return "must be a time zone of the IANA database, such as Europe/Berlin" if available_timezones() else None
     return None
 
 
 def within(applications: Mapping[str, Application], jobs: Mapping[int, Job]) -> Iterator[Fault]:
-    """Faults of schedules in one file: expressions, time zones, and applications that go on without end or run elsewhere."""
+    """Yield faults of schedules in one file: in expressions and time zones, and of applications that are continuous or run elsewhere."""
     for number, job in jobs.items():
         path = f"jobs.{number}"
         if job.time_zone is not None:
@@ -139,7 +139,7 @@ def _application(path: str, job: Job, application: Application) -> Iterator[Faul
 
 
 def warnings(environment: Environment) -> Iterator[str]:
-    """Sentences about schedules that are allowed, but probably a mistake."""
+    """Yield warnings about schedules that are allowed, but probably a mistake."""
     for job in scheduled(environment):
         if job.program == _PROGRAM and _ENDS not in job.arguments:
             yield (

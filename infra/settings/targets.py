@@ -1,4 +1,4 @@
-"""Rules of jobs: each has an application, and a place to run that its role and its size fit."""
+"""Rules of jobs: each needs an application, and a target that its role trusts and that is large enough."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from infra.settings.model import Application, Emr, Head, Job, ServerlessApplicat
 def within(
     jobs: Mapping[int, Job], applications: Mapping[str, Application], written: Collection[str], head: Head | None
 ) -> Iterator[Fault]:
-    """Faults of jobs in one file: no place to run, two for one application, settings that EMR would refuse.
+    """Yield faults of jobs in one file: missing targets, two jobs for one application, or settings that EMR would reject.
 
     Args:
-        jobs: The valid jobs, by their places.
-        applications: The valid applications.
-        written: The keys of all applications.
+        jobs: The valid jobs, by their indexes in the file.
+        applications: The valid applications, by key.
+        written: The keys of all applications, including invalid ones.
         head: The rest of the file, if it is valid.
     """
     emr = head.emr if head else None
@@ -40,8 +40,8 @@ def within(
 
 
 _CORES = {"driver": 2, "executor": 4}
-"""What `kinesis-efo emr submit` gives to a job."""
-# The kind of target that an access implies; a policy alone implies none.
+"""The numbers of cores that `kinesis-efo emr submit` sets by default."""
+# The kind of target for each kind of access. With a policy alone, any target is possible.
 _RUNS_ON = {EmrServerless: "serverless", EmrEc2: "cluster", Eks: "eks"}
 
 
@@ -71,7 +71,7 @@ def _job_target(path: str, job: Job, application: Application, emr: Emr | None) 
 
 
 def _trusted(path: str, target: str, job: Job, access: EmrServerless, emr: Emr | None) -> Iterator[Fault]:
-    """A fault of a target whose application of EMR Serverless may not assume the role of the job."""
+    """Yield a fault if the target is an EMR Serverless application that may not assume the job's role."""
     wanted = target.partition(":")[2]
     if access.application_id and access.application_id != wanted:
         rule = f"must be serverless:{access.application_id}: the role of {job.application} is for that application only"
@@ -85,7 +85,7 @@ def _trusted(path: str, target: str, job: Job, access: EmrServerless, emr: Emr |
 
 
 def _workers(path: str, job: Job, application: ServerlessApplication) -> Iterator[Fault]:
-    """A fault of an application of EMR Serverless that is too small for the driver and one executor of a job."""
+    """Yield a fault if an EMR Serverless application is too small for the driver and one executor of a job."""
     needed = sum(_size(job.spark.get(f"spark.{each}.cores"), default) or 0 for each, default in _CORES.items())
     if needed > application.maximum_vcpu:
         rule = (

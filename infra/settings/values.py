@@ -1,4 +1,4 @@
-"""The kinds of values that an environment file has. Limits and name patterns are those of AWS's API references."""
+"""Types of the values in an environment file. Limits and name patterns are those of AWS's API references."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _OWNER, _NAME = "[A-Za-z0-9-]{1,39}", "[A-Za-z0-9_.-]{1,100}"
 _STREAM_ARN = rf"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{{12}}:stream/{_KINESIS_NAME}"
 
 OWNER_TAGS = ("environment", "managed-by")
-"""Tags that say whose a resource is. Permissions depend on them."""
+"""Tags that identify the owner of a resource. Permissions depend on them."""
 DEFAULT_PROJECT = "kinesis-efo"
-"""The project of a file that names none."""
+"""The project of an environment file that does not set one."""
 
 Key = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
-"""Key of an entry in this file. It is part of Terraform addresses: change it with `moved_from` only."""
+"""Key of an entry in the environment file. It is part of Terraform addresses, so change it only with `moved_from`."""
 KinesisName = Annotated[str, StringConstraints(pattern=rf"^{_KINESIS_NAME}$")]
 TableName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{3,255}$")]
 RoleName = Annotated[str, StringConstraints(pattern=r"^[\w+=,.@-]{1,64}$")]
@@ -42,13 +42,13 @@ def _project(name: str) -> str:
     return name
 
 
-# The first hyphen ends it: so no name of one project is, or begins like, one of another, whatever the environments' names.
+# Only the default project's name contains a hyphen, so that the names of one project's resources never begin like those of another.
 ProjectName = Annotated[
     str, StringConstraints(pattern=rf"^({DEFAULT_PROJECT}|[a-z][a-z0-9]{{0,15}})$"), AfterValidator(_project)
 ]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
 Repository = Annotated[str, StringConstraints(pattern=rf"^({_OWNER}@\d+/{_NAME}@\d+|{_OWNER}/{_NAME})$")]
-"""A repository as GitHub's tokens name it."""
+"""A GitHub repository, with or without ids: `owner@id/name@id` or `owner/name`."""
 AccountId = Annotated[str, StringConstraints(pattern=r"^\d{12}$")]
 BucketName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$")]
 SubnetId = Annotated[str, StringConstraints(pattern=r"^subnet-[0-9a-f]{8,17}$")]
@@ -75,7 +75,7 @@ def _tags(tags: dict[str, str]) -> dict[str, str]:
             )
         if len(value) > 256:
             raise ValueError(f"a tag's value must have at most 256 characters; that of {key!r} has {len(value)}")
-    # IAM's names of conditions on tags know no capitals.
+    # Compare in lower case, because the names of IAM condition keys for tags are case-insensitive.
     if reserved := sorted(key for key in tags if key.lower() in OWNER_TAGS):
         raise ValueError(
             f"must not have {', '.join(reserved)}: this code sets them, and permissions go by them, as they say whose a resource is"
@@ -92,5 +92,5 @@ def _location(uri: str) -> str:
 
 
 S3Location = Annotated[str, AfterValidator(_location)]
-"""`s3://bucket/prefix`."""
+"""An S3 location, as `s3://bucket/prefix`."""
 Tags = Annotated[dict[str, str], AfterValidator(_tags)]

@@ -3,15 +3,15 @@
     spark-submit jobs/archive.py --manifest ssm:///kinesis-efo/dev/lake \
         --output s3://lake/raw --checkpoint s3://lake/checkpoints/raw
 
-Exactly once takes three things: the source's offsets are exact ranges, Spark's checkpoint stores them, and Spark's file sink
-lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that follow that list, as Spark does, never see
-files of an incomplete micro-batch.
+Exactly-once output depends on three things: the source's offsets are exact ranges, Spark's checkpoint stores them, and Spark's file sink
+lists the files of each micro-batch in `<output>/_spark_metadata`. Readers that use this list, such as Spark, never read files of an
+incomplete micro-batch.
 
-That list is also why a checkpoint must not be older than its output, as after it was restored from a backup: the sink would leave
-out micro-batches whose numbers it has, without a word. The job refuses to start then.
+Because of this list, a checkpoint must not be older than its output, such as after a restore from a backup: the sink silently skips
+micro-batches whose numbers are already in the list. In this case, the job refuses to start.
 
 SIGTERM and SIGINT end the job after its current micro-batch, and release its leases. Exit codes are those of
-`kinesis_efo.job`: 0 ended as asked, 3 another run reads (docs/how-to/orchestrators.md).
+`kinesis_efo.job`: 0 if the job ended as requested, 3 if another run is reading (docs/how-to/orchestrators.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPARK_VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 
 
 class WrongArgument(ValueError):
-    """An argument of the command line is wrong."""
+    """A command-line argument is invalid."""
 
 
 def archive(
@@ -47,7 +47,7 @@ def archive(
     available_now: bool = False,
     option: Sequence[str] = (),
 ) -> None:
-    """Archive Kinesis streams as Parquet, each record exactly once. The arguments are those of the command line."""
+    """Archive Kinesis streams as Parquet, each record exactly once. For the arguments, see `command_line`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # At INFO, py4j logs every message between Python and the JVM.
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -55,14 +55,14 @@ def archive(
         "manifest": manifest,
         "streams": streams,
         "startingPosition": starting_position,
-        # `Trigger.AvailableNow` reaches Python sources from Spark 4.2 on.
+        # Python sources support `Trigger.AvailableNow` only from Spark 4.2 on.
         "catchUp": "true" if available_now and SPARK_VERSION < (4, 2) else None,
     }
     given = [f"{name}={value}" for name, value in named.items() if value is not None]
     options = pairs([*given, *option])
     names = options.pop("streams", None)
     spark = SparkSession.builder.appName("kinesis-efo archive").getOrCreate()
-    # The partitions' dates and hours are in the session's time zone.
+    # Spark formats the dates and hours of partitions in the session's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.streams.addListener(LagListener(logging.getLogger("archive").info))
     with job(spark):
@@ -76,9 +76,9 @@ def archive(
 
 
 def parquet(frame: DataFrame, output: str, checkpoint: str, retention: str | None = None) -> DataStreamWriter:
-    """Write every column of the source as Parquet, partitioned by stream and time of arrival. The sink's list drops files after `retention`.
+    """Return a writer of Parquet, partitioned by stream, arrival date and hour. The sink removes files from its list after `retention`.
 
-    The stream is always part of the path, so that adding a second stream later does not move the first one's files.
+    The stream is always part of the path, so that adding a second stream later does not change the paths of the first one.
     """
     arrival = col("approximateArrivalTimestamp")
     writer = (
@@ -94,16 +94,16 @@ def parquet(frame: DataFrame, output: str, checkpoint: str, retention: str | Non
 
 
 def refuse_if_ahead(written: Iterable[str], planned: Iterable[str], output: str, checkpoint: str) -> None:
-    """Refuse a checkpoint that is older than its output.
+    """Reject a checkpoint that is older than its output.
 
     Args:
-        written: The names in the sink's log, one for each micro-batch, or for several: `9.compact`.
-        planned: The names in the checkpoint's log of offsets.
-        output: Where the sink writes, for the message.
-        checkpoint: Where the checkpoint is, for the message.
+        written: Names of the files in the sink's log. Each covers one micro-batch, or several, such as `9.compact`.
+        planned: Names of the files in the checkpoint's offset log.
+        output: Location of the output, for the error message.
+        checkpoint: Location of the checkpoint, for the error message.
 
     Raises:
-        ConfigurationError: The sink has a micro-batch that the checkpoint has not planned.
+        ConfigurationError: The sink's log contains a micro-batch that is not in the checkpoint's offset log.
     """
     last, known = last_batch(written), last_batch(planned)
     if last > known:
@@ -117,7 +117,7 @@ def refuse_if_ahead(written: Iterable[str], planned: Iterable[str], output: str,
 
 
 def last_batch(names: Iterable[str]) -> int:
-    """The newest micro-batch in a log of Spark; -1 where there is none.
+    """Return the number of the newest micro-batch in a Spark log; -1 if there is none.
 
     >>> last_batch(["8", "9.compact", "10", ".10.crc", "11.tmp"])
     10
@@ -127,7 +127,7 @@ def last_batch(names: Iterable[str]) -> int:
 
 
 def names_in(spark: SparkSession, location: str) -> list[str]:
-    """The names in a directory of any file system that Spark reaches; none where there is no such directory."""
+    """Return the file names in a directory, in any file system that Spark supports; empty if there is no such directory."""
     context = spark.sparkContext
     jvm: Any = context._jvm
     path = jvm.org.apache.hadoop.fs.Path(location)
@@ -154,7 +154,7 @@ def pairs(texts: list[str]) -> dict[str, Any]:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """The command line, with nothing that an environment archive has not."""
+    """Return the argument parser. It uses only modules that every environment archive contains."""
     parser = argparse.ArgumentParser(
         description="Archive Kinesis streams as Parquet, each record exactly once.", allow_abbrev=False
     )
@@ -189,7 +189,7 @@ def command_line() -> argparse.ArgumentParser:
 
 
 def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Namespace:
-    """The arguments. Glue adds some of its own."""
+    """Parse the arguments. Unknown ones are ignored in Glue, which adds its own."""
     found, others = parser.parse_known_args(words)
     if others and "--JOB_RUN_ID" not in others:
         parser.error(f"unrecognized arguments: {' '.join(others)}")

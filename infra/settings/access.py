@@ -40,8 +40,7 @@ class EmrServerless(_Role):
     """A job runtime role for EMR Serverless.
 
     Attributes:
-        application_id: The only EMR Serverless application whose jobs may assume the role; default: the one that this environment
-            declares, or any application of the account if it declares none.
+        application_id: The only EMR Serverless application whose jobs may assume the role; default: the declared one, else any.
     """
 
     kind: Literal["emr-serverless"]

@@ -56,8 +56,7 @@ class OwnStream(Settings):
         shards: Number of shards, with mode `provisioned` only.
         scaled_elsewhere: Whether something else, such as a scaler, changes the number of shards; `shards` is used at creation only.
         retention_hours: How long records stay readable, 24 hours to 365 days.
-        key: Encryption key: `own` (a customer key is declared), the ARN of a key, or `aws-managed`
-            (free, but unusable from other accounts).
+        key: Encryption key: `own` (a customer key is declared), the ARN of one, or `aws-managed` (free, but unusable from other accounts).
         former_keys: Former keys of the stream, each with the last day on which readers need it: the day of the change plus the
             retention. `own` retains the key that is declared here.
         shard_metrics: Metrics that Kinesis publishes per shard; billed per shard and metric.
@@ -97,8 +96,7 @@ class AdoptedStream(Settings):
 
     Attributes:
         existing_arn: ARN of the stream. For a stream in another account, `consumers` must name a consumer for each application.
-        key: ARN of the customer key that encrypts the stream, so that readers may decrypt; none for `aws/kinesis`, or without
-            encryption.
+        key: ARN of the customer key that encrypts the stream, so that readers may decrypt; default: none, as for `aws/kinesis`.
         former_keys: Former keys of the stream; see `OwnStream`.
         consumers: ARNs of consumers that the stream's owner registered, by application key. They are used, but not declared here.
         import_consumers: ARNs of existing consumers on the stream that are declared here from now on, by application key.
@@ -312,8 +310,8 @@ class Head(Settings):
         manifest_bucket: With `s3`, the name of an existing bucket; default: the artifacts bucket of `emr`.
         handed_over: Keys of streams that were declared here, and are declared elsewhere from now on. Terraform removes them from its
             state, together with their encryption keys and resource policies, but does not change them.
-        retain: Keys of streams whose entries were removed, but that are to remain in AWS with their records and keys. Terraform removes
-            them from its state, as for `handed_over`. Without this, removing an entry destroys its stream.
+        retain: Keys of streams whose entries were removed, but that are to remain in AWS with their records and keys, as for
+            `handed_over`. Without this, removing an entry destroys its stream.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.
         emr: See `Emr`; without it, nothing is declared for jobs.

@@ -1,1 +1,1 @@
-"""The stacks: per environment one for streaming, and one that its pipeline needs. Environments share nothing."""
+"""The stacks: each environment has one for its streams and applications, and a bootstrap stack. Environments share no resources."""

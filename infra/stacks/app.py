@@ -1,4 +1,4 @@
-"""Synthesizes environments into Terraform JSON, without Node's CDKTF command line."""
+"""Synthesizes environments to Terraform JSON, without the `cdktf` command line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def synthesize(
     outdir: Path | None = None,
     accepting: bool = False,
 ) -> Path:
-    """Write one stack per environment and return the directory that holds `stacks/<name>/cdk.tf.json`.
+    """Write one stack per environment, and return the directory that contains `stacks/<name>/cdk.tf.json`.
 
     Args:
-        environments: What to synthesize.
+        environments: The environments to synthesize.
         directory: Directory of the environment files and their ledgers.
-        outdir: Output directory; default `$CDKTF_OUTDIR`, as CDKTF's command line sets it, or `cdktf.out`.
-        accepting: Check neither ledgers nor budgets: they are about to be accepted, or nothing is deployed.
+        outdir: Output directory; default: `$CDKTF_OUTDIR`, which the `cdktf` command line sets, else `cdktf.out`.
+        accepting: Whether to skip the checks of ledgers and budgets: they are about to be accepted, or nothing will be deployed.
 
     Raises:
         LedgerError: A protected environment does not match its ledger, or an environment costs more than its budget.
@@ -50,7 +50,7 @@ def synthesize(
 def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> Path:
     """Write the bootstrap stack of each environment, and return the output directory.
 
-    It is not the directory of the other stacks, because only an administrator may deploy these.
+    It must differ from the directory of the other stacks, because only an administrator may deploy bootstrap stacks.
     """
     app = _app(outdir)
     for environment in environments:
@@ -60,7 +60,7 @@ def synthesize_bootstrap(environments: Iterable[Environment], outdir: Path) -> P
 
 
 def _app(outdir: Path) -> App:
-    # Node writes the files; a relative path would be below its directory, which may be another.
+    # Use an absolute path: Node writes the files, and its working directory may be another.
     return App(outdir=str(outdir.absolute()))
 
 
@@ -68,7 +68,7 @@ def _write(app: App) -> None:
     try:
         app.synth()
     except RuntimeError as error:
-        # CDKTF asks for the version wherever a resource is imported or moved.
+        # CDKTF runs `terraform version` if a resource is imported or moved.
         if "version of terraform" not in str(error):
             raise
         raise MissingError(

@@ -1,4 +1,4 @@
-"""What all stacks have in common: the backend for their state, the provider with its account, and tags."""
+"""What all stacks have in common: the state backend, the AWS provider with its account, and tags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.stacks.cdk import AwsProvider, AwsProviderDefaultTags, S3Backend, Ter
 
 
 def default_tags(environment: Environment, managed_by: str = MANAGED_BY) -> dict[str, str]:
-    """Tags of every resource of a stack."""
+    """Return the tags of every resource of a stack."""
     return {**Names(environment).tags, "managed-by": managed_by}
 
 
@@ -20,7 +20,7 @@ def deploy_to_aws(
     region: str | None = None,
     managed_by: str = MANAGED_BY,
 ) -> None:
-    """Keep a stack's state in the environment's bucket, and deploy it to the environment's account only.
+    """Store a stack's state in the environment's bucket, and restrict its deployment to the environment's account.
 
     Args:
         stack: The stack.
@@ -36,7 +36,7 @@ def deploy_to_aws(
         region=environment.state_region or environment.region,
         encrypt=True,
     )
-    # Terraform's own lock file in S3 (1.10 and later); CDKTF 0.21 has no typed property for it.
+    # Lock the state with a file in S3 (Terraform 1.10 and later); CDKTF 0.21 has no typed property for this.
     stack.add_override("terraform.backend.s3.use_lockfile", True)
     stack.add_override("terraform.required_version", ">= 1.10")
     AwsProvider(

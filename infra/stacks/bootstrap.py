@@ -1,4 +1,4 @@
-"""The bootstrap stack: the state bucket, GitHub's OIDC provider, and the roles by which a pipeline plans and applies.
+"""The bootstrap stack: the state bucket, the OIDC provider for GitHub, and the roles with which a pipeline plans and applies.
 
 An administrator applies it once per environment (see `infra.pipeline.apply_bootstrap`); the pipeline cannot change it.
 """
@@ -28,11 +28,11 @@ from kinesis_efo_infra.places import Place
 
 _KEEP_STATES_DAYS = 365
 SESSION_SECONDS = 7200
-"""How long a session of a pipeline's role lasts: long enough to apply, and to wait for jobs to catch up."""
+"""Maximum session duration of the pipeline's roles in seconds: long enough to apply a plan, and to wait for jobs to catch up."""
 
 
 class BootstrapStack(TerraformStack):
-    """What the pipeline of an environment needs before it can run; without a pipeline, the state bucket alone.
+    """The resources that an environment's pipeline needs before it can run; without a pipeline, only the state bucket.
 
     Args:
         scope: The app.
@@ -45,7 +45,7 @@ class BootstrapStack(TerraformStack):
         pin_account(self, environment.account_id, environment.region)
         self._environment = environment
         pipeline = environment.pipeline
-        # Its own tag: the role that applies may manage the environment's keys, but not the state's.
+        # Use another `managed-by` tag: the apply role may change the environment's keys, but not the key of the state.
         deploy_to_aws(
             self,
             environment,
@@ -90,7 +90,7 @@ class BootstrapStack(TerraformStack):
             "key",
             alias=f"{environment.project}/pipeline/{environment.environment}",
             description=f"Terraform states in {environment.state_bucket}",
-            # Without this key, no state can be read.
+            # Always protect this key: without it, states cannot be decrypted.
             protected=True,
             place=place,
         )
@@ -105,7 +105,7 @@ class BootstrapStack(TerraformStack):
         )
 
     def _oidc_provider(self, pipeline: Pipeline) -> str:
-        # No thumbprint: AWS checks GitHub's certificate against its own list of authorities.
+        # Omit the thumbprint: AWS verifies GitHub's certificate with its own list of certificate authorities.
         provider = IamOpenidConnectProvider(
             self, "github", url=f"https://{pipeline.issuer}", client_id_list=["sts.amazonaws.com"]
         )

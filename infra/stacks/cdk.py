@@ -1,8 +1,8 @@
-"""What this app uses of CDKTF and its AWS provider, beside what its constructs use: nothing else here imports them."""
+"""Re-exports everything that this app uses from CDKTF and its AWS provider. No other module of the app imports CDKTF directly."""
 
 from __future__ import annotations
 
-# First: it chooses the engine, and makes the provider start quickly.
+# Import this first: it chooses the engine, and makes the provider load quickly.
 from kinesis_efo_infra.cdk import (
     ENGINE,
     Construct,

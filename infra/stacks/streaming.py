@@ -28,7 +28,7 @@ from kinesis_efo_infra.table import LeaseTable
 
 
 class StreamingStack(TerraformStack):
-    """Everything one environment file declares.
+    """All resources that one environment file declares.
 
     Args:
         scope: The app.
@@ -75,11 +75,11 @@ class StreamingStack(TerraformStack):
 
     @property
     def parts(self) -> Parts:
-        """What it has, for those who add to it."""
+        """Parts of the stack, to which the resources in `extra.py` may refer."""
         return Parts(self._streams, self._policies, self._roles, self._key_arn)
 
     def _forget(self) -> None:
-        """Have Terraform forget what was handed over. CDKTF has no class for it."""
+        """Add `removed` blocks for streams in `handed_over` and `retain`. CDKTF has no class for these blocks."""
         forgotten = [
             {"from": each, "lifecycle": {"destroy": False}} for each in addresses.handed_over(self._environment)
         ]
@@ -155,7 +155,7 @@ class StreamingStack(TerraformStack):
 
     def _manifest_bucket(self) -> str | None:
         bucket = Names(self._environment).manifest_bucket
-        # A reference to the one that is declared here, so that there is no manifest before it.
+        # Use a reference if the bucket is declared here, so that Terraform creates it before the manifests.
         return self._jobs.bucket if self._jobs and bucket == Names(self._environment).artifacts_bucket else bucket
 
     def _outputs(self) -> None:

@@ -1,4 +1,4 @@
-"""What environment files are made of: the constructs of `kinesis_efo_infra` as the settings say, and what only goes with them."""
+"""The constructs of an environment's stack: those of `kinesis_efo_infra` with values from the settings, and additional ones."""
 
 from infra.stacks.constructs.access import RolesBoundary, batch_access, reader_access
 from infra.stacks.constructs.alarms import Alarms

@@ -1,4 +1,4 @@
-"""The policies of an application, its role where the settings ask for one, and the boundary of such roles."""
+"""An application's policies, its role if the settings require one, and the permissions boundary of roles."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def reader_access(
     serverless_arn: str | None,
     boundary_arn: str,
 ) -> ReaderAccess:
-    """The policy and the role of an application, as the environment's file says.
+    """Declare an application's policy, and its role if the settings require one.
 
     Args:
         scope: The parent construct.
         environment: The environment.
         key: Key of the application.
         policy: The permissions granted so far.
-        serverless_arn: ARN of the environment's application of EMR Serverless, if it has one.
-        boundary_arn: Permissions boundary of the role, if the settings name none.
+        serverless_arn: ARN of the environment's EMR Serverless application, if it has one.
+        boundary_arn: ARN of the role's permissions boundary, unless the settings name another one.
     """
     names = Names(environment)
     settings = environment.applications[key]
@@ -53,7 +53,7 @@ def reader_access(
 
 
 def batch_access(scope: Construct, environment: Environment, key: str, policy: Policy) -> BatchAccess:
-    """The policy for batch reads of an application's streams."""
+    """Declare the policy for batch reads of an application's streams."""
     settings = environment.applications[key]
     return BatchAccess(
         scope,
@@ -84,9 +84,9 @@ def _trust(environment: Environment, access: RoleAccess, serverless_arn: str | N
 
 
 class RolesBoundary(Construct):
-    """The boundary of the environment's roles: the pipeline's, else one that is declared here.
+    """The permissions boundary of the environment's roles: the pipeline's; without a pipeline, one that is declared here.
 
-    The role that applies may make no role without the pipeline's.
+    With a pipeline, the apply role can create only roles that have the pipeline's boundary, or one that the settings name.
 
     Args:
         scope: The parent construct.

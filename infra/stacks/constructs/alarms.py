@@ -1,4 +1,4 @@
-"""Alarms on the metrics of Enhanced Fan-Out; where an application may poll, on those of GetRecords, too; and on failed runs.
+"""Alarms on consumers, on GetRecords if an application may poll, and on writes, lease tables and failed job runs.
 
 Source of metrics and dimensions: Amazon Kinesis Data Streams developer guide, "Monitor with CloudWatch"; EMR Serverless
 user guide, "Monitoring EMR Serverless applications and jobs"; EventBridge Scheduler user guide, "Monitoring with CloudWatch".
@@ -27,11 +27,11 @@ ITERATOR_AGE = "GetRecords.IteratorAgeMilliseconds"
 READS_THROTTLED = "ReadProvisionedThroughputExceeded"
 _NEARLY_ALL = 0.9
 _SHORTEST_RETENTION = 24
-"""In hours; assumed of an adopted stream, whose retention its owner knows."""
+"""Retention in hours that is assumed for an adopted stream, whose settings do not contain it."""
 
 
 class Alarms(Construct):
-    """The alarms of an environment; each notifies its topic. Without a topic, none are declared: they would alert nobody.
+    """The alarms of an environment, which notify its SNS topic. Without a topic, no alarms are declared.
 
     Args:
         scope: The parent construct.
@@ -46,13 +46,13 @@ class Alarms(Construct):
 
     @property
     def lag_arns(self) -> Sequence[str]:
-        """ARN of every lag alarm."""
+        """ARNs of the lag alarms."""
         return tuple(self._lag_arns)
 
     def watch_stream(self, key: str, stream: FanOutStream) -> None:
-        """Watch a stream's consumers, and its writes if it is declared here.
+        """Declare alarms on a stream's consumers, and on its writes if it is declared here.
 
-        A stream of another account is not watched: its metrics are in that account.
+        A stream in another account is skipped, because its metrics are in that account.
         """
         settings = self._environment.streams[key]
         if not self._topics or not Names(self._environment).is_ours(key):
@@ -70,7 +70,7 @@ class Alarms(Construct):
             self._reads(key, stream)
 
     def watch_jobs(self, application_id: str) -> None:
-        """Watch the runs on the environment's application of EMR Serverless, and whether they get what they ask for."""
+        """Declare alarms on failed runs, and on almost exhausted capacity, of the environment's EMR Serverless application."""
         if not self._topics:
             return
         settings = self._environment.emr and self._environment.emr.serverless
@@ -90,9 +90,9 @@ class Alarms(Construct):
             JOBS.join("capacity"),
             threshold=settings.maximum_vcpu * _NEARLY_ALL,
             periods=15,
-            datapoints=8,  # because the metric is zero in some minutes even while workers run
+            datapoints=8,  # not all: the metric is zero in some minutes even while workers run
         )
-        # Which dimensions beside the id a release gives its metrics differs, and a plain alarm must name all of them.
+        # Use a query: an alarm on a single metric must name all dimensions, which differ between EMR releases.
         query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"
         failed = CloudwatchMetricAlarmMetricQuery(
             id="failed", expression=query, period=300, label="failed", return_data=True
@@ -101,7 +101,7 @@ class Alarms(Construct):
         self._above("failed-runs", "jobs", "A run of a job has failed, and nothing reads for it.", [failed], place)
 
     def watch_schedules(self, group: str) -> None:
-        """Watch the schedules of the environment's jobs: a run that could not be started shows nowhere else."""
+        """Declare an alarm on scheduled runs that could not be started, which are not reported in any other way."""
         if not self._topics:
             return
         metrics = {"errors": "TargetErrorCount", "dropped": "InvocationDroppedCount"}
@@ -110,7 +110,7 @@ class Alarms(Construct):
         self._above("not-started", "jobs", text, total, SCHEDULES.join("failures"))
 
     def watch_table(self, application: str, table: LeaseTable) -> None:
-        """Watch an application's lease table: leases that cannot be renewed expire."""
+        """Declare alarms on errors and throttling of an application's lease table: leases that cannot be renewed expire."""
         if not self._topics:
             return
         name = application_name(application, self._environment.applications[application])
@@ -183,7 +183,7 @@ class Alarms(Construct):
             consumer_name=consumer,
             notify=self._topics or (),
             lag_threshold_seconds=settings.lag_threshold_seconds,
-            # An application has no subscription while it polls.
+            # Consumer metrics are missing while an application polls.
             continuous=settings.continuous and not settings.polls,
             retention_hours=self._retention_hours(key),
             place=place,
@@ -191,7 +191,7 @@ class Alarms(Construct):
         self._lag_arns.append(alarms.lag_arn)
 
     def _polled(self, key: str, stream: FanOutStream, application: str) -> None:
-        """Watch an application that may poll: no consumer has metrics of that, so those of the whole stream must do."""
+        """Declare a lag alarm for an application that may poll. Its metric covers everything that polls the stream."""
         settings = self._environment.applications[application]
         reader = application_name(application, settings)
         name = Names(self._environment).stream_name(key)
@@ -210,7 +210,7 @@ class Alarms(Construct):
         self._lag_arns.append(age.arn)
 
     def _reads(self, key: str, stream: FanOutStream) -> None:
-        """Watch what the applications that poll a stream share."""
+        """Declare alarms that all polling applications of a stream share: throttled reads, and lag that nears the retention period."""
         name = Names(self._environment).stream_name(key)
         place, dimensions = entry_place(key, self._environment.streams[key]), {"StreamName": stream.name}
         self._alarm(
@@ -248,7 +248,7 @@ class Alarms(Construct):
         )
 
     def _writes_failing(self, place: Place, key: str, stream: FanOutStream) -> None:
-        """Watch writes that fail. KMS has no metric of a disabled key; this is where it shows first."""
+        """Declare an alarm on failed writes. They are the first sign of a disabled key, for which KMS has no metric."""
         name = Names(self._environment).stream_name(key)
         metrics = {"one": "PutRecord.Success", "many": "PutRecords.Success"}
         queries = _metrics("AWS/Kinesis", metrics, {"StreamName": stream.name}, 300, "Average")
@@ -281,14 +281,14 @@ class Alarms(Construct):
         )
 
     def _name(self, subject: str, what: str) -> str:
-        # Names in AWS, not keys, so that a moved entry keeps its alarms. Names cannot hold the separator.
+        # Use names instead of keys, so that an entry whose key changes keeps its alarms. Names cannot contain the separator.
         return f"{Names(self._environment).path}/{subject}/{what}"
 
 
 def _metrics(
     namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, stat: str
 ) -> list[CloudwatchMetricAlarmMetricQuery]:
-    """Metrics by ids in an expression; `period` in seconds."""
+    """Return queries of metrics for use in an expression. `metrics` maps ids to names; `period` is in seconds."""
     return [
         CloudwatchMetricAlarmMetricQuery(
             id=query,
@@ -301,7 +301,7 @@ def _metrics(
 
 
 def _errors(table: str) -> list[CloudwatchMetricAlarmMetricQuery]:
-    """Faults of DynamoDB in what runs call; its metric has the operation as a dimension."""
+    """Return the sum of DynamoDB's system errors over all operations that jobs call: the metric has one series per operation."""
     metrics = [
         each
         for operation in ("DeleteItem", "PutItem", "Scan", "UpdateItem")
@@ -324,5 +324,5 @@ def _total(queries: Iterable[str], label: str) -> CloudwatchMetricAlarmMetricQue
 def _sum(
     namespace: str, metrics: Mapping[str, str], dimensions: Mapping[str, str], period: int, label: str
 ) -> list[CloudwatchMetricAlarmMetricQuery]:
-    """The sum of some metrics, by ids in the expression; `period` in seconds."""
+    """Return queries for the sum of metrics. `metrics` maps ids in the expression to names; `period` is in seconds."""
     return [*_metrics(namespace, metrics, dimensions, period, "Sum"), _total(metrics, label)]

@@ -1,4 +1,4 @@
-"""A private S3 bucket: versioned, encrypted with a customer key, and reached through TLS only."""
+"""A private S3 bucket: versioned, encrypted with a customer key, and accessible only over TLS."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class PrivateBucket(Construct):
 
     Args:
         scope: The parent construct.
-        name: Its name, which must be globally unique.
-        key_arn: Customer key that encrypts it.
-        expire_days: Days after which objects expire, by prefix; other objects stay.
-        noncurrent_days: Days that overwritten and deleted versions stay.
-        protected: Terraform refuses to destroy it.
-        place: Its Terraform name.
+        name: Name of the bucket, which must be globally unique.
+        key_arn: ARN of the customer key that encrypts the objects.
+        expire_days: Days after which objects expire, by prefix; other objects do not expire.
+        noncurrent_days: Days after which overwritten and deleted versions expire.
+        protected: Whether Terraform refuses to destroy the bucket.
+        place: Terraform name of the resources.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PrivateBucket(Construct):
         by_default = S3BucketServerSideEncryptionConfigurationRuleApplyServerSideEncryptionByDefaultA(
             sse_algorithm="aws:kms", kms_master_key_id=key_arn
         )
-        # With a bucket key, one request to KMS serves many objects.
+        # Use a bucket key, with which S3 needs fewer KMS requests.
         rule = S3BucketServerSideEncryptionConfigurationRuleA(
             apply_server_side_encryption_by_default=by_default, bucket_key_enabled=True
         )
@@ -86,12 +86,12 @@ class PrivateBucket(Construct):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the bucket."""
         return self._name
 
     @property
     def arn(self) -> str:
-        """Its ARN."""
+        """ARN of the bucket."""
         return self._arn
 
 

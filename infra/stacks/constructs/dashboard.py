@@ -1,4 +1,4 @@
-"""The dashboard of an environment: is each application keeping up?"""
+"""The dashboard of an environment, which shows whether each application keeps up."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Dashboard(dashboard.Dashboard):
     Args:
         scope: The parent construct.
         environment: The environment.
-        streams: Every stream, by key.
-        alarms: Alarms of the environment; the state of the lag alarms is shown.
+        streams: All streams, by key.
+        alarms: Alarms of the environment; the states of the lag alarms are shown.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Dashboard(dashboard.Dashboard):
 
     def _application(self, key: str) -> list[Widget]:
         settings = self._environment.applications[key]
-        # Metrics of a stream in another account are in that account.
+        # Skip streams in other accounts, because their metrics are in those accounts.
         streams = [each for each in settings.streams if Names(self._environment).is_ours(each)]
         limit = settings.lag_threshold_seconds * 1000
         if not settings.subscribes:
-            # Without a consumer, there are only metrics of all that poll the stream.
+            # Without consumers, use the streams' metrics, which cover everything that polls the streams.
             return [
                 Widget(f"{key}: milliseconds behind", self._of_streams(ITERATOR_AGE, streams), "Maximum", limit),
                 Widget(f"{key}: bytes received", self._of_streams("GetRecords.Bytes", streams), "Sum"),

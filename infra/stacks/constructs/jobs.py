@@ -1,4 +1,4 @@
-"""Where jobs run: the bucket of artifacts, an application of EMR Serverless, and the description of each job."""
+"""Resources for jobs: the artifacts bucket, an EMR Serverless application, and the description of each application's jobs."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _NONCURRENT_DAYS = 7
 
 
 class Jobs(Construct):
-    """The resources that the jobs of an environment share, and the descriptions by which they are submitted.
+    """The resources that the jobs of an environment share, and the descriptions from which `kinesis-efo emr submit` submits them.
 
     Args:
         scope: The parent construct.
-        environment: The environment; it declares `emr`.
-        key_arn: Customer key that encrypts the bucket.
+        environment: The environment, which must have `emr` settings.
+        key_arn: ARN of the customer key that encrypts bucket and descriptions.
     """
 
     def __init__(self, scope: Construct, environment: Environment, key_arn: str) -> None:
@@ -61,7 +61,7 @@ class Jobs(Construct):
             self,
             name=Names(environment).artifacts_bucket,
             key_arn=key_arn,
-            # A job is packed and uploaded anew with each deployment, and a run that is restarted reads what it was submitted with.
+            # Each deployment uploads archives and programs again. A restarted run loads those that it was submitted with.
             expire_days={
                 LOGS: self._settings.log_days,
                 STOPS: _STOPS_DAYS,
@@ -75,21 +75,21 @@ class Jobs(Construct):
 
     @property
     def application_arn(self) -> str | None:
-        """ARN of the application of EMR Serverless; None where there is none."""
+        """ARN of the EMR Serverless application; None if none is declared."""
         return self._serverless.arn if self._serverless else None
 
     @property
     def application_id(self) -> str | None:
-        """Id of the application of EMR Serverless; None where there is none."""
+        """Id of the EMR Serverless application; None if none is declared."""
         return self._serverless.id if self._serverless else None
 
     @property
     def bucket(self) -> str:
-        """Name of the bucket."""
+        """Name of the artifacts bucket."""
         return self._bucket.name
 
     def grant_run(self, policy: Policy, application: str) -> None:
-        """Let the runtime of an application load its program, find the marker that stops it, and write logs."""
+        """Allow an application's jobs to load their program, check for the marker object that stops them, and write logs."""
         name = application_name(application, self._environment.applications[application])
         use_artifacts(policy, self._bucket.arn, Names(self._environment).prefix, name, self._key_arn)
 
@@ -98,8 +98,8 @@ class Jobs(Construct):
 
         Args:
             application: Key of the application.
-            access: Its access.
-            schedules: What schedules are made with, if any job has one.
+            access: The application's policy and role.
+            schedules: The environment's schedule group and role, if any job has a schedule.
         """
         environment = self._environment
         settings = environment.applications[application]
@@ -157,10 +157,10 @@ class Jobs(Construct):
 
 
 class WorkersGroup(Construct):
-    """A security group whose members may open TCP connections to each other.
+    """A security group for EMR Serverless workers, which allows TCP connections between its members.
 
-    Executors fetch what they read from a process beside the driver, and both talk to Spark's driver. Given groups are for what
-    jobs reach elsewhere; this one is added to them, so that nobody has to change groups that others use.
+    Executors connect to the driver, and to the fetcher beside it. This group is added to the security groups in the settings, which
+    allow other connections, so that shared groups do not have to be changed.
 
     Args:
         scope: The parent construct.
@@ -172,7 +172,7 @@ class WorkersGroup(Construct):
         super().__init__(scope, "workers")
         place = DataAwsSubnet(self, "subnet", id=subnet)
         place.override_logical_id(WORKERS.now)
-        # Spark's ports and the fetcher's are any free ones. What is empty is said to be: in JSON, Terraform asks for all of a rule.
+        # Allow all ports, because Spark and the fetcher use any free ones. Terraform JSON requires even the empty attributes of a rule.
         others = ("cidr_blocks", "ipv6_cidr_blocks", "prefix_list_ids", "security_groups")
         among: dict[str, Any] = {"from_port": 0, "to_port": 65_535, "protocol": "tcp", "self_attribute": True}
         among |= {name: [] for name in others}
@@ -189,5 +189,5 @@ class WorkersGroup(Construct):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the security group."""
         return self._id

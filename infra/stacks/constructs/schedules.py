@@ -1,6 +1,6 @@
-"""What schedules of jobs need: their group, and the role by which EventBridge Scheduler starts the jobs.
+"""Resources for the schedules of jobs: a schedule group, and the role with which EventBridge Scheduler starts the jobs.
 
-The schedules themselves are made with each submission, which alone knows where the packed job is (`kinesis_efo_tools.emr.schedules`).
+The schedules themselves are created when a job is submitted (`kinesis_efo_tools.emr.schedules`), because they contain the archive's URI.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from kinesis_efo_infra.base import policy_document, put
 
 
 class Schedules(Construct):
-    """The group of an environment's schedules, and their role. Deleting the group deletes the schedules.
+    """An environment's schedule group, and the role of its schedules. Deleting the group deletes the schedules.
 
     Args:
         scope: The parent construct.
-        environment: The environment; it has jobs with schedules.
-        application_arn: ARN of its application of EMR Serverless, if it has one.
-        boundary_arn: Permissions boundary of the role.
+        environment: The environment, which has jobs with schedules.
+        application_arn: ARN of the environment's EMR Serverless application, if it has one.
+        boundary_arn: ARN of the role's permissions boundary.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Schedules(Construct):
 
     @property
     def group(self) -> str:
-        """Name of the group."""
+        """Name of the schedule group."""
         return str(self._group.name)
 
     @property
     def role_arn(self) -> str:
-        """ARN of the role."""
+        """ARN of the role with which schedules start jobs."""
         return str(self._role.arn)

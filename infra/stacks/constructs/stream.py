@@ -1,4 +1,4 @@
-"""A stream, declared or adopted, with its consumers, and the policies that share it with other accounts."""
+"""A stream, declared or adopted, its consumers, and the resource policies that share it with other accounts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FanOutStream(Construct):
     Args:
         scope: The parent construct.
         environment: The environment.
-        key: Key of the stream's entry in its file.
+        key: Key of the stream's entry in the environment file.
     """
 
     def __init__(self, scope: Construct, environment: Environment, key: str) -> None:
@@ -60,18 +60,18 @@ class FanOutStream(Construct):
 
     @property
     def consumers(self) -> Mapping[str, StreamConsumer]:
-        """Each consumer, by the key of its application; one that only polls has none."""
+        """The consumers, by key of the application; applications that only poll have none."""
         return MappingProxyType(self._consumers)
 
     def read_by(self, application: str) -> StreamConsumer | Stream:
-        """What an application reads: its consumer, or the stream itself if it only polls."""
+        """Return what an application reads from: its consumer, or the stream itself if it only polls."""
         return self._consumers.get(application, self._stream)
 
     def grant_read(self, policy: iam.Policy, application: str) -> None:
-        """Let a runtime read the stream as an application does, and decrypt it.
+        """Allow reading the stream as an application does, with its consumer or by polling, and decrypting it.
 
         Args:
-            policy: Gathers what the runtime may do.
+            policy: The policy to add the permissions to.
             application: Key of the application.
         """
         if (consumer := self._consumers.get(application)) is None:
@@ -81,11 +81,11 @@ class FanOutStream(Construct):
             self._stream.grant_read(policy, consumer, polling=polling)
 
     def grant_batch(self, policy: iam.Policy) -> None:
-        """Let a runtime read stretches of the stream, without a consumer, and decrypt it."""
+        """Allow reading ranges of the stream in batch queries, without a consumer, and decrypting it."""
         self._stream.grant_batch(policy)
 
     def grant_write(self, policy: iam.Policy) -> None:
-        """Let a runtime put records into the stream, and encrypt them."""
+        """Allow putting records into the stream, and encrypting them."""
         self._stream.grant_write(policy)
 
     def _declare(self, settings: OwnStream) -> Stream:
@@ -137,7 +137,7 @@ class FanOutStream(Construct):
         return Names(self._environment).consumer_place(self._key, application)
 
     def _foreign(self) -> dict[str, tuple[Sequence[str], bool]]:
-        """Applications that run in other accounts: their principals, and whether they may get records."""
+        """Return principals, and whether GetRecords is allowed, for each application that runs in another account, by key."""
         return {
             name: (application.access.principals, application.gets_records)
             for name, application in self._readers.items()
@@ -145,9 +145,9 @@ class FanOutStream(Construct):
         }
 
     def _share(self) -> None:
-        """Put resource policies on the consumers, and on the stream itself if it is declared here.
+        """Add resource policies to the consumers, and to the stream itself if it is declared here.
 
-        PutResourcePolicy replaces the whole policy, so that of an adopted stream is left to its owner.
+        An adopted stream is left to its owner, because PutResourcePolicy would replace its whole policy.
         """
         on_stream = []
         for name, (principals, polling) in self._foreign().items():

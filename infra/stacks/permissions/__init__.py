@@ -1,8 +1,8 @@
-"""The permissions of the pipeline's two roles, and the boundary of the roles that the pipeline creates.
+"""The permissions of the pipeline's plan and apply roles, and the permissions boundary of the roles that the pipeline creates.
 
-They are limited to resources with the environment's name (or a name that its file gives), to keys with its tags, and
-to its own state. Actions are those that Terraform's AWS provider calls for the resources declared here, according to
-the Service Authorization Reference; the resource is `*` only where AWS knows no other for an action.
+Permissions are limited to resources with the environment's prefix (or with names from its settings), to keys with its tags, and to its
+own state. They allow the actions that Terraform's AWS provider calls for the declared resources, according to the Service Authorization
+Reference. The resource is `*` only for actions that do not support resource-level permissions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infra.stacks.permissions.running import run_jobs
 from kinesis_efo_infra.iam import Statement, policy_json
 
 PLANNING = ("read", "read-access")
-"""The policies of the role that plans."""
+"""Keys in `policies` of the plan role's policies."""
 
 __all__ = [
     "PLANNING",
@@ -37,10 +37,10 @@ __all__ = [
 
 
 def policies(environment: Environment) -> Mapping[str, list[Statement]]:
-    """The managed policies of the pipeline, by the last part of their names; several, as a policy's size is limited.
+    """Return the pipeline's managed policies, by the last part of their names. There are several, because IAM limits a policy's size.
 
     Raises:
-        SettingsError: One would be longer than IAM allows.
+        SettingsError: A policy exceeds IAM's size limit.
     """
     found = {
         "read": read_data(environment),

@@ -1,4 +1,4 @@
-"""What the role that applies may do besides planning: change the declared resources, and make roles with a boundary."""
+"""Permissions of the apply role in addition to the plan role's: change the declared resources, and create roles with a boundary."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _COMPLETE = (
     "kinesis:RegisterStreamConsumer",
     "kinesis:StartStreamEncryption",
 )
-"""What the provider does with a stream that it has just created, or that the file takes over."""
+"""Actions with which the provider configures a stream that it has just created, or that is imported."""
 _RUNS_JOBS = ("ec2", "emr-serverless", "elasticmapreduce")
 
 
 def change_data(environment: Environment) -> list[Statement]:
-    """Besides `read`: change streams, tables, manifests, alarms, dashboards, schedules and the state."""
+    """Allow changing streams, tables, manifests, alarms, dashboards, schedules and the state, in addition to `read`."""
     scope = Scope(environment)
     completing = (*_COMPLETE, *(("kinesis:UpdateStreamWarmThroughput",) if _warmed(environment) else ()))
     return [
@@ -34,11 +34,11 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.state_keys,
             conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
-        # A stream is created by its name, and all else goes by its tags as well, which it has from the first (CreateStream). Source:
+        # Creating a stream requires only its name; all other actions require its tags as well, which CreateStream sets. Source:
         # Service Authorization Reference, Amazon Kinesis Data Streams.
         Statement("CreateStreams", ("kinesis:CreateStream",), scope.streams),
         Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
-        # What the file takes over may have such tags already.
+        # Do not require that imported streams have no owner tags, as new streams have none.
         *([Statement("TakeOver", ("kinesis:AddTagsToStream", *completing), scope.imported)] if scope.imported else []),
         Statement(
             "WriteStreams",
@@ -95,7 +95,7 @@ def change_data(environment: Environment) -> list[Statement]:
             ("cloudwatch:DeleteAlarms", "cloudwatch:TagResource", "cloudwatch:UntagResource"),
             scope.alarms,
         ),
-        # An alarm could stop or terminate any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
+        # Other alarm actions could stop any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
         Statement(
             "PutNotifyingAlarms",
             ("cloudwatch:PutMetricAlarm",),
@@ -112,7 +112,7 @@ def _warmed(environment: Environment) -> bool:
 
 
 def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Statement]:
-    """Write the manifests that are in S3, and delete them with all their versions."""
+    """Allow writing manifests in S3, and deleting them with all their versions."""
     if not scope.manifest_objects:
         return []
     listed = (Condition("StringLike", "s3:prefix", (scope.manifest_prefix,)),)
@@ -128,15 +128,14 @@ def _write_manifest_objects(environment: Environment, scope: Scope) -> list[Stat
 
 
 def change_access(environment: Environment) -> list[Statement]:
-    """Besides `change_data`: change policies, and roles within their boundary."""
+    """Allow changing policies, and roles with a permissions boundary, in addition to `change_data`."""
     scope = Scope(environment)
     services = tuple(principal(each, partition(environment.region)) for each in _RUNS_JOBS)
     mine, new = tagged("aws:ResourceTag", environment), tagged("aws:RequestTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
     return [
-        # Another environment's name may begin like this one's, and names of IAM are the same in all regions: so a name is not
-        # enough, and what is changed must have the environment's tags. IAM tells those of roles and of policies (IAM user guide,
-        # "Controlling access to and for IAM users and roles using tags"; "Tagging customer managed policies").
+        # Require the environment's tags: another one's prefix may begin like its own, and IAM names are global. Sources: IAM user guide,
+        # "Controlling access to and for IAM users and roles using tags", "Tagging customer managed policies".
         Statement("CreatePolicies", ("iam:CreatePolicy",), scope.policies, conditions=new),
         Statement(
             "WritePolicies",
@@ -150,7 +149,7 @@ def change_access(environment: Environment) -> list[Statement]:
             scope.policies,
             conditions=mine,
         ),
-        # A role can do no more than its boundary, whatever policy is attached; without a boundary, it cannot be made.
+        # Require a boundary, which limits a role whatever policies are attached to it.
         Statement("CreateBoundedRoles", ("iam:CreateRole",), scope.roles, conditions=(*bounded, *new)),
         Statement("BoundRoles", ("iam:PutRolePermissionsBoundary",), scope.roles, conditions=(*bounded, *mine)),
         Statement(
@@ -171,7 +170,7 @@ def change_access(environment: Environment) -> list[Statement]:
             scope.roles + scope.policies,
             conditions=tags_new(environment),
         ),
-        # Not by tags: IAM's user guide calls that unreliable for PassRole.
+        # Do not use tags as a condition: according to the IAM user guide, this is unreliable for PassRole.
         Statement(
             "PassRolesToJobs",
             ("iam:PassRole",),
@@ -195,13 +194,13 @@ def change_access(environment: Environment) -> list[Statement]:
 
 
 def change_keys(environment: Environment) -> list[Statement]:
-    """Besides `change_access`: make keys, change those with the environment's tags, and use them through the services that do."""
+    """Allow creating keys, changing those with the environment's tags, and using them through AWS services, besides `change_access`."""
     scope = Scope(environment)
     mine = tagged("aws:ResourceTag", environment)
     return [
-        # A key has no name before it exists, so its tags say whose it is.
+        # Identify a new key by its tags, because its ARN is not known in advance.
         Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
-        # A new key has no alias yet, either; somebody else's mostly has one.
+        # Require a key without an alias, as a new one is: most existing keys of other owners have one.
         Statement(
             "TagNewKeys",
             ("kms:TagResource",),

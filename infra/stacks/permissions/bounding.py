@@ -1,4 +1,4 @@
-"""The boundary of the roles that the pipeline creates, and who may assume the pipeline's own roles."""
+"""The permissions boundary of the roles that the pipeline creates, and the trust policies of the pipeline's own roles."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kinesis_efo_infra.pipeline.deployment import GITHUB_ISSUER, github_reposito
 from kinesis_efo_infra.regions import dns_suffix, partition
 
 _NAMESPACE = "KinesisEfo"
-"""The namespace of the library's metrics."""
+"""CloudWatch namespace of the library's metrics."""
 _WRITES = ("s3:Delete*", "s3:Put*")
 
 
 def boundary(environment: Environment) -> list[Statement]:
-    """The most that a job's role may do, whatever policies it has: use the environment's data, and change no permissions."""
+    """Return the permissions boundary of jobs' roles, which allows using the environment's data, but not changing permissions."""
     names = Names(environment)
     region = environment.region
     scope = Scope(environment)
     s3 = f"s3.*.{dns_suffix(region)}"
     use_keys = ("kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKey")
-    # A stream of another account is read where that account's policy allows it.
+    # Include streams of other accounts; those accounts' resource policies must allow access as well.
     streams = tuple(dict.fromkeys((*scope.streams, *scope.given_streams)))
     consumers = tuple(f"{each}/consumer/*" for each in streams)
     groups = ("/aws/emr-serverless:*", f"/{names.path}/*")
@@ -40,7 +40,7 @@ def boundary(environment: Environment) -> list[Statement]:
         *([Statement("ManifestObject", ("s3:GetObject",), scope.manifest_objects)] if scope.manifest_objects else []),
         Statement("OwnKeys", use_keys, scope.keys, conditions=tagged("aws:ResourceTag", environment)),
         *([Statement("GivenKeys", use_keys, scope.given_keys)] if scope.given_keys else []),
-        # Whatever key encrypts a bucket: it serves only objects that the role may use.
+        # Allow any key through S3: S3 uses a key only for objects that the role may use.
         Statement(
             "KeysOfBuckets",
             ("kms:Decrypt", "kms:GenerateDataKey"),
@@ -48,7 +48,7 @@ def boundary(environment: Environment) -> list[Statement]:
             conditions=(Condition("StringLike", "kms:ViaService", (s3,)),),
         ),
         *_use_buckets(scope),
-        # What jobs run and where they find their streams is written by the pipeline.
+        # Deny changes to programs, archives and manifests: only the pipeline may write them.
         *([Statement("Programs", _WRITES, scope.run_objects, effect="Deny")] if scope.run_objects else []),
         Statement("NotTheState", ("s3:*",), (*scope.bucket, f"{scope.bucket[0]}/*"), effect="Deny"),
         *_use_catalog(environment),
@@ -70,7 +70,7 @@ def boundary(environment: Environment) -> list[Statement]:
 
 
 def boundary_without_pipeline(environment: Environment) -> list[Statement]:
-    """The most that a job's role may do where people deploy, who answer for its policies: anything but register consumers."""
+    """Return the boundary of jobs' roles if people deploy, who are responsible for the policies: all but registering consumers."""
     return [
         Statement("WhatItsPoliciesSay", (), ("*",), but_actions=iam.REGISTRATION),
         Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
@@ -101,7 +101,7 @@ def _use_catalog(environment: Environment) -> list[Statement]:
     if not databases:
         return []
     tables = tuple(part for each in databases for part in (f"database/{each}", f"table/{each}/*"))
-    # Glue asks for the catalog with everything that is in it, and Spark looks for the database `default` at its start.
+    # Glue requires permission for the catalog in addition to what it contains, and Spark looks up the database `default` on startup.
     looked_at = ("catalog", "database/default")
     return [
         Statement(
@@ -130,35 +130,35 @@ def _use_catalog(environment: Environment) -> list[Statement]:
 
 
 _WORKFLOWS = ("deploy-environment.yml", "deploy.yml")
-"""The workflows whose jobs apply: the present one, and the one of before, so that it does not matter which is merged first."""
+"""Workflows whose jobs apply: the current one and its predecessor, so that a role works with either during an upgrade."""
 
 
 def trust_to_plan(environment: Environment, provider_arn: str) -> Statement:
-    """Trust policy of the role that plans: pull requests plan, deployments do, and the nightly look for drift on the branch.
+    """Return the trust policy of the plan role, for pull requests, and for deployments and drift detection on the branch.
 
     Args:
         environment: The environment.
-        provider_arn: GitHub's OIDC provider in this account.
+        provider_arn: ARN of the account's OIDC provider for GitHub.
     """
     assert environment.pipeline is not None
     return _trust(environment, provider_arn, "Plan", ("pull_request", f"ref:refs/heads/{environment.pipeline.branch}"))
 
 
 def trust_to_apply(environment: Environment, provider_arn: str) -> Statement:
-    """Trust policy of the role that applies: only a job in this GitHub environment, and so only after its approval.
+    """Return the trust policy of the apply role, for jobs in the environment's GitHub environment, which may require an approval.
 
-    Whoever can write to the repository can name any environment in a workflow on any branch, and GitHub makes one without rules
-    if there is none. So the branch, and the workflow of that branch, must be right as well.
+    Anyone with write access to the repository can name any GitHub environment in a workflow on any branch, and GitHub creates a missing
+    one without protection rules. Therefore the policy also requires the branch, and a workflow from that branch.
 
     Args:
         environment: The environment.
-        provider_arn: GitHub's OIDC provider in this account.
+        provider_arn: ARN of the account's OIDC provider for GitHub.
     """
     assert environment.pipeline is not None
     name, ref = Names(environment).qualified, f"refs/heads/{environment.pipeline.branch}"
     repository, _ = github_repository(environment.pipeline.repository)
     own = tuple(f"{repository}/.github/workflows/{each}@{ref}" for each in _WORKFLOWS)
-    # Of a reusable workflow, the claim names its repository and version, and not who called it.
+    # For a reusable workflow, the claim contains the workflow's repository and version, not the calling workflow.
     workflows = tuple(environment.pipeline.workflows) or own
     claims = {"environment": (name,), "ref": (ref,), "job_workflow_ref": workflows}
     return _trust(environment, provider_arn, "Apply", (f"environment:{name}",), claims)
@@ -171,19 +171,19 @@ def _trust(
     subjects: tuple[str, ...],
     claims: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Statement:
-    """Only workflows of the repository may assume the role, and only in these places.
+    """Return a trust policy for workflows of the repository whose tokens have one of the subjects and the given claims.
 
-    Sources: docs.github.com, "OpenID Connect reference" (claims; both forms of `sub`, of which a repository that is created, renamed
-    or transferred after July 15, 2026 has the one with ids); IAM user guide, "Available keys for AWS OIDC federation", and
-    aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims (other claims are conditions,
-    in all commercial regions).
+    Sources: docs.github.com, "OpenID Connect reference" (claims; the two formats of `sub`: repositories that are created, renamed or
+    transferred after July 15, 2026 have the one with ids); IAM user guide, "Available keys for AWS OIDC federation"; and
+    aws.amazon.com/about-aws/whats-new/2026/01/aws-sts-supports-validation-identity-provider-claims (conditions on other claims, in
+    all commercial regions).
     """
     assert environment.pipeline is not None
     given = environment.pipeline.repository
     repository, number = github_repository(given)
-    # Only for the issuer that all of GitHub shares.
+    # STS supports conditions on other claims only for GitHub's default issuer, in commercial regions.
     known = partition(environment.region) == "aws" and environment.pipeline.issuer == GITHUB_ISSUER
-    # With the repository's id as a condition of its own, the form without ids is as good.
+    # If the repository's id is a condition, the subject without ids is just as safe.
     forms = (given, repository) if number and known else (given,)
     also = {**({"repository_id": (number,)} if number else {}), **(claims or {})} if known else {}
     wanted = {

@@ -1,4 +1,4 @@
-"""What the role that plans may do: read declared resources and the state; it reads no records or items."""
+"""Permissions of the plan role: read the declared resources and the state, but not the contents of streams and tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from kinesis_efo_infra.iam import Condition, Statement
 
 
 def read(environment: Environment) -> list[Statement]:
-    """Read the declared resources and the state, but no record of a stream and no item of a table."""
+    """Allow reading the declared resources and the state, but not records of streams or items of tables."""
     return [*read_data(environment), *read_access(environment)]
 
 
 def read_data(environment: Environment) -> list[Statement]:
-    """Of `read`: streams, tables, manifests, alarms, dashboards and the state."""
+    """Return the part of `read` for streams, tables, manifests, alarms, dashboards and the state."""
     scope = Scope(environment)
     mine = tagged("aws:ResourceTag", environment)
     state_region = environment.state_region or environment.region
@@ -75,15 +75,15 @@ def read_data(environment: Environment) -> list[Statement]:
         *_read_manifest_objects(environment, scope),
         Statement("ReadAlarms", ("cloudwatch:DescribeAlarms", "cloudwatch:ListTagsForResource"), scope.alarms),
         Statement("ReadDashboards", ("cloudwatch:GetDashboard",), scope.dashboards),
-        # AWS knows no resource for these.
+        # These actions support only the resource `*`.
         Statement("ReadWhatHasNoArn", ("kinesis:DescribeLimits", "kms:ListAliases", "ssm:DescribeParameters"), ("*",)),
-        # The role that applies has this policy as well.
+        # The apply role also has this policy, so this statement covers both roles.
         never_others(environment),
     ]
 
 
 def read_access(environment: Environment) -> list[Statement]:
-    """Of `read`: policies, roles, keys, and what jobs run on."""
+    """Return the part of `read` for policies, roles, keys, and the resources that run jobs."""
     scope = Scope(environment)
     return [
         Statement(
@@ -109,7 +109,7 @@ def read_access(environment: Environment) -> list[Statement]:
 
 
 def _read_manifest_objects(environment: Environment, scope: Scope) -> list[Statement]:
-    """Read the manifests that are in S3."""
+    """Allow reading manifests in S3."""
     if not scope.manifest_objects:
         return []
     listed = (Condition("StringLike", "s3:prefix", (scope.manifest_prefix,)),)
@@ -121,13 +121,13 @@ def _read_manifest_objects(environment: Environment, scope: Scope) -> list[State
 
 
 def _read_jobs(environment: Environment) -> list[Statement]:
-    """Read the bucket of artifacts and the application of EMR Serverless."""
+    """Allow reading the artifacts bucket, the EMR Serverless application, the schedule group, and the network of the workers."""
     names = Names(environment)
     if environment.emr is None:
         return []
     bucket = names.bucket_arn(names.artifacts_bucket)
     return [
-        # The provider reads every property of a bucket, declared or not.
+        # The provider reads all properties of a bucket, even undeclared ones.
         Statement(
             "ReadBucket",
             (
@@ -153,6 +153,6 @@ def _read_jobs(environment: Environment) -> list[Statement]:
 
 
 def _see_network() -> Statement:
-    """AWS knows no resource for these. Interfaces are looked at before a security group is deleted."""
+    """Allow describing networks; these actions support only the resource `*`. Deleting a security group also requires its interfaces."""
     described = ("NetworkInterfaces", "SecurityGroups", "Subnets")
     return Statement("SeeNetwork", tuple(f"ec2:Describe{each}" for each in described), ("*",))

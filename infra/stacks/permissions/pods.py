@@ -1,4 +1,4 @@
-"""What the pipeline's roles may do with EKS Pod Identity: associate the environment's roles with pods of the clusters it names."""
+"""Permissions of the pipeline's roles for EKS Pod Identity: associating the environment's roles with pods of clusters in its settings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kinesis_efo_infra.iam import Condition, Statement
 
 
 def see_associations(environment: Environment) -> list[Statement]:
-    """Read the associations. Source: Service Authorization Reference, Amazon Elastic Kubernetes Service."""
+    """Allow reading Pod Identity associations. Source: Service Authorization Reference, Amazon Elastic Kubernetes Service."""
     if not _clusters(environment):
         return []
     return [Statement("ReadAssociations", ("eks:DescribePodIdentityAssociation",), _associations(environment))]
 
 
 def change_associations(environment: Environment, roles: tuple[str, ...]) -> list[Statement]:
-    """Make associations of the environment's roles, change and delete those that have its tags.
+    """Allow creating Pod Identity associations for the environment's roles, and changing and deleting those with its tags.
 
     Args:
         environment: The environment.
-        roles: Its roles.
+        roles: ARN patterns of the environment's roles.
     """
     clusters = _clusters(environment)
     if not clusters:

@@ -1,4 +1,4 @@
-"""What the role that applies may also do where `emr` is declared: run jobs on EMR, and see whether they are healthy."""
+"""Additional permissions of the apply role in environments with `emr`: run jobs on EMR, and check whether they are healthy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SERVERLESS = "ops.emr-serverless.amazonaws.com"
 
 
 def run_jobs(environment: Environment) -> list[Statement]:
-    """Declare where jobs run, start and stop them, and see how far behind they are. Needs `emr`."""
+    """Allow declaring the resources that run jobs, starting and stopping jobs, and reading their lag. Requires `emr` settings."""
     names = Names(environment)
     assert environment.emr is not None
     scope = Scope(environment)
@@ -69,7 +69,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             (names.arn("emr-serverless", "/*"),),
             conditions=tags_new(environment),
         ),
-        # EMR Serverless creates its service-linked role as the caller that creates the account's first application.
+        # EMR Serverless creates its service-linked role with the permissions of the caller that creates the account's first application.
         Statement(
             "CreateServiceRole",
             ("iam:CreateServiceLinkedRole",),
@@ -91,7 +91,7 @@ def run_jobs(environment: Environment) -> list[Statement]:
             (names.arn("emr-serverless", "/applications/*"),),
             conditions=mine,
         ),
-        # The id of the declared application is not known before it exists; `kinesis-efo emr submit` tags the runs.
+        # Select runs by the tags that `kinesis-efo emr submit` sets: the id of the declared application is not known in advance.
         Statement(
             "FollowRuns",
             follow,
@@ -128,11 +128,11 @@ def run_jobs(environment: Environment) -> list[Statement]:
 
 
 def _place_workers(environment: Environment) -> list[Statement]:
-    """Place the workers of EMR Serverless in a VPC, and declare the security group by which they reach each other."""
+    """Allow running EMR Serverless workers in a VPC, and declaring the security group for connections between them."""
     names = Names(environment)
     group = (names.arn("ec2", "security-group/*"),)
     return [
-        # EMR Serverless makes interfaces for who creates the application (its guide, "User access policy examples").
+        # EMR Serverless creates network interfaces as the application's creator (its user guide, "User access policy examples").
         Statement(
             "CreateInterfaces",
             ("ec2:CreateNetworkInterface",),

@@ -1,6 +1,6 @@
-"""What goes with schedules of jobs: who may declare and set them, and what EventBridge Scheduler may do with its role.
+"""Permissions for schedules of jobs: those of the pipeline's roles, and those of the role that EventBridge Scheduler assumes.
 
-Sources: Service Authorization Reference, Amazon EventBridge Scheduler; its user guide, "Preventing confused deputy".
+Sources: Service Authorization Reference, Amazon EventBridge Scheduler; EventBridge Scheduler user guide, "Preventing confused deputy".
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _PASS_TO_JOBS = (Condition("StringEquals", "iam:PassedToService", ("emr-serverle
 
 
 def see_schedules(environment: Environment) -> list[Statement]:
-    """Of the role that plans: see the group. The schedules are not Terraform's."""
+    """Allow the plan role to read the schedule group. It does not read schedules, because Terraform does not manage them."""
     group = (Names(environment).schedule_group_arn,)
     return [Statement("ReadScheduleGroup", ("scheduler:GetScheduleGroup", "scheduler:ListTagsForResource"), group)]
 
 
 def set_schedules(environment: Environment) -> list[Statement]:
-    """Of the role that applies: declare the group, and set the schedules in it."""
+    """Allow the apply role to declare the schedule group, and to create, change and delete schedules in it."""
     names = Names(environment)
     actions = ("CreateScheduleGroup", "DeleteScheduleGroup", "TagResource", "UntagResource")
     role = names.iam_arn(f"role/{names.schedules_role_name}")
@@ -47,7 +47,7 @@ def set_schedules(environment: Environment) -> list[Statement]:
 
 
 def trust_scheduler(environment: Environment) -> Statement:
-    """Trust policy of the schedules' role: only for schedules of the environment's group."""
+    """Return the trust policy of the schedules' role, for schedules in the environment's group only."""
     return Statement(
         "Scheduler",
         ("sts:AssumeRole",),
@@ -61,11 +61,11 @@ def trust_scheduler(environment: Environment) -> Statement:
 
 
 def start_jobs(environment: Environment, application_arn: str | None) -> list[Statement]:
-    """What the schedules' role may do: start runs of the scheduled jobs, with the roles of these jobs.
+    """Allow the schedules' role to start runs of the scheduled jobs, with the roles of these jobs.
 
     Args:
         environment: The environment.
-        application_arn: ARN of its application of EMR Serverless, if it has one.
+        application_arn: ARN of the environment's EMR Serverless application, if it has one.
     """
     names = Names(environment)
     jobs = schedules.scheduled(environment)
@@ -86,7 +86,7 @@ def start_jobs(environment: Environment, application_arn: str | None) -> list[St
 
 
 def start_within_boundary(environment: Environment) -> list[Statement]:
-    """Of the boundary of roles: what the schedules' role needs. No other role may do it, whatever its policies say."""
+    """Return the part of the permissions boundary that allows starting jobs. Its conditions limit it to the schedules' role."""
     names = Names(environment)
     role = names.iam_arn(f"role/{names.schedules_role_name}")
     is_it = (Condition("ArnLike", "aws:PrincipalArn", (role,)),)

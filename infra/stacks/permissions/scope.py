@@ -1,4 +1,4 @@
-"""The resources of an environment, as ARN patterns and as conditions on tags."""
+"""The resources of an environment, as ARN patterns and tag conditions for IAM statements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kinesis_efo_infra.regions import partition
 
 
 class Scope:
-    """ARNs of an environment's resources; one pattern for all whose names begin with the environment's.
+    """ARNs of an environment's resources, by type: a pattern for the environment's prefix, and ARNs that this pattern does not match.
 
     Args:
         environment: The environment.
@@ -35,11 +35,11 @@ class Scope:
         self.imported = tuple(
             names.stream_arn(key) for key, each in streams if isinstance(each, OwnStream) and each.import_existing
         )
-        # Streams of other accounts come with their consumers: nothing is declared on them.
+        # Leave out streams of other accounts: their owners register the consumers, so that nothing is declared on them.
         self.adopted = tuple(
             names.stream_arn(key) for key in environment.streams if key not in own and names.is_ours(key)
         )
-        # What others own: it has their tags, if any.
+        # Adopted streams in any account, which do not have this environment's tags.
         self.given_streams = tuple(names.stream_arn(key) for key in environment.streams if key not in own)
         self.consumers = tuple(f"{each}/consumer/*" for each in self.streams + self.adopted)
         self.tables = _covered(
@@ -65,18 +65,18 @@ class Scope:
         state_region = environment.state_region or environment.region
         self.state_keys = (self.keys[0].replace(f":{environment.region}:", f":{state_region}:"),)
         given = [environment.key, *(each for stream in environment.streams.values() for each in stream.all_keys)]
-        # Keys that others declared carry no tags of this environment.
+        # Keys that are declared elsewhere do not have this environment's tags.
         self.given_keys = tuple(sorted({arn for arn in given if arn.startswith("arn:")}))
         self.job_buckets = tuple(names.bucket_arn(each) for each in names.job_buckets)
         artifacts = [names.bucket_arn(names.artifacts_bucket)] if environment.emr else []
         self.run_objects = (
             *(f"{each}/{prefix}*" for each in artifacts for prefix in (ENVIRONMENTS, PROGRAMS)),
-            # A job reaches no other bucket anyway.
+            # Manifests in other buckets need no protection: jobs have no access to these buckets.
             *(each for each in self.manifest_objects if each.partition("/")[0] in self.job_buckets),
         )
         aliases = [path, f"{path}/*"]
         if not environment.streams and not environment.applications:
-            # An app of somebody's own: aliases as the constructs give them.
+            # The stack is that of a user's own app: add the aliases that the constructs use by default.
             kinds = (
                 f"application/{environment.environment}/*",
                 f"manifest/{path}/*",
@@ -94,18 +94,18 @@ class Scope:
 
     @property
     def manifest_prefix(self) -> str:
-        """Keys of manifests that are in S3, as a pattern."""
+        """Pattern for the S3 keys of manifests."""
         return f"{Names(self._environment).path}/*"
 
     @property
     def attachable(self) -> tuple[str, ...]:
-        """Policies that may be attached to the environment's roles."""
+        """ARNs of the policies that may be attached to the environment's roles."""
         given = {arn for key in self._with_roles() for arn in self._access(key).policies}
         return (*self.policies, *sorted(given))
 
     @property
     def boundaries(self) -> tuple[str, ...]:
-        """Permissions boundaries, one of which each role must have."""
+        """ARNs of the permissions boundaries, one of which each role must have."""
         given = {self._access(key).permissions_boundary for key in self._with_roles()}
         return (Names(self._environment).boundary_arn, *sorted(each for each in given if each))
 
@@ -122,21 +122,21 @@ class Scope:
         return Names(self._environment).arn(service, resource)
 
     def _iam_like(self, service: str, resource: str) -> str:
-        """ARN of a resource that is in no region, as those of IAM."""
+        """Return the ARN of a resource without a region, such as those of IAM."""
         region = self._environment.region
         return f"arn:{partition(region)}:{service}::{self._environment.account_id}:{resource}"
 
 
 def _covered(patterns: list[str], arns: Iterable[str]) -> tuple[str, ...]:
-    """The patterns, and the ARNs that none of them covers."""
+    """Return the patterns, followed by the ARNs that none of them matches."""
     prefixes = tuple(pattern.rstrip("*") for pattern in patterns)
     return (*patterns, *sorted({arn for arn in arns if not arn.startswith(prefixes)}))
 
 
 def never_others(environment: Environment) -> Statement:
-    """Deny whatever has the tags of another environment: names may begin alike, and those of IAM are the same in all regions.
+    """Deny access to resources with another environment's tags: prefixes may be ambiguous, and IAM names are global.
 
-    Streams and keys that the file adopts may be another environment's.
+    Adopted streams and keys in the settings are excepted, because they may belong to another environment.
     """
     scope = Scope(environment)
     given = (*scope.given_streams, *(f"{each}/consumer/*" for each in scope.given_streams), *scope.given_keys)
@@ -154,7 +154,7 @@ def never_others(environment: Environment) -> Statement:
 
 
 def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
-    """Condition: a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
+    """Return the condition that a resource has (`aws:ResourceTag`) or gets (`aws:RequestTag`) the environment's tags."""
     return (
         Condition("StringEquals", f"{kind}/environment", (Names(environment).qualified,)),
         Condition("StringEquals", f"{kind}/managed-by", (MANAGED_BY,)),
@@ -162,17 +162,17 @@ def tagged(kind: str, environment: Environment) -> tuple[Condition, ...]:
 
 
 def tags_new(environment: Environment) -> tuple[Condition, ...]:
-    """Condition: something that is being created gets the environment's tags.
+    """Return the condition that a new resource gets the environment's tags.
 
-    To create with tags, AWS asks for the permission to tag as well, and knows no tags of what is yet to exist. A resource that
-    has an owner's tags is not new: who may tag it as the environment's could take it over.
+    Creating a resource with tags also requires the permission to tag it. This permission is limited to resources without owner tags:
+    otherwise, the apply role could add the environment's tags to another owner's resource, and then change it.
     """
     owners = tuple(Condition("Null", f"aws:ResourceTag/{tag}", ("true",)) for tag in OWNER_TAGS)
     return (*tagged("aws:RequestTag", environment), *owners)
 
 
 def use_environment_key(environment: Environment, scope: Scope, sid: str, actions: tuple[str, ...]) -> list[Statement]:
-    """Use the environment's key for objects in S3: the declared one, which has tags, or the given one."""
+    """Allow using the environment's key for S3 objects: the declared key, selected by its tags, or the key named in the settings."""
     via = iam.through(environment.region, "s3")
     if environment.key == "own":
         return [Statement(sid, actions, scope.keys, conditions=(*via, *tagged("aws:ResourceTag", environment)))]

@@ -95,6 +95,7 @@ class Gh:
 
     def download(self, run: int, artifact: str, to: Path) -> None:
         """Download and unpack an artifact of a workflow run.
+
         Raises:
             PipelineError: The artifact does not exist, or cannot be downloaded.
         """

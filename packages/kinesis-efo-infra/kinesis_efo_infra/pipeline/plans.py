@@ -71,6 +71,7 @@ def checkov_beside(directory: Path, environment: str, accepted: Accepted = NOTHI
 @dataclass(frozen=True, slots=True)
 class Made:
     """A plan that was just made, and what is needed to apply it.
+
     Attributes:
         terraform: The `Terraform` that created it and can apply it.
         path: Terraform's plan file.

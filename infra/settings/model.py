@@ -128,7 +128,7 @@ class Application(Settings):
         writes: Keys of streams in this file that the application may put records into.
         lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
         continuous: False for jobs that only run now and then, so that missing metric data raises no alarm.
-        polling: Default: GetRecords is allowed for queries that read apart while they catch up with other queries of their program.
+        polling: Default: GetRecords is allowed for queries that are behind other queries of their program and catch up on their own.
             True: `readMode=polling` is also allowed, and alarms cover it. False: GetRecords is not allowed, and a program's queries
             wait for the slowest. `only`: subscribing is not allowed, and no consumers are declared.
         batch: Whether to declare a second policy, for batch reads (`spark.read`) without consumers or leases.

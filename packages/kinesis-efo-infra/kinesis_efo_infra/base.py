@@ -90,7 +90,7 @@ def keep(
 
     Args:
         protected: Whether Terraform refuses to destroy the resource.
-        ignoring: Attributes that something else changes; Terraform leaves them alone.
+        ignoring: Attributes that something else changes; Terraform ignores these changes.
         requiring: Preconditions; Terraform rejects a plan that does not meet them.
     """
     if not (protected or ignoring or requiring):
@@ -184,7 +184,7 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Create an `aws_iam_policy_document` data source, which evaluates references and which checkov understands.
+    """Create an `aws_iam_policy_document` data source, whose statements may contain references, and which checkov can check.
 
     Args:
         scope: The parent construct.

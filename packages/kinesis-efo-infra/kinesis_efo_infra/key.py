@@ -58,7 +58,7 @@ class CustomerKey(Shareable):
                     account.region, "kinesis", principals=foreign_readers, dns_suffix=account.dns_suffix
                 )
             )
-        # Do not use a policy document data source: in a key policy, the resource * is the key itself, but linters take it for all keys.
+        # Do not use a policy document data source: in a key policy, the resource * is the key itself, but linters interpret it as all keys.
         self._key = KmsKey(
             self,
             "key",

@@ -30,7 +30,7 @@ class Place:
             object.__setattr__(self, "before", self.now)
 
     def join(self, other: Place | str) -> Place:
-        """Return the place of a resource that belongs to both: the names of the two, joined with `_`."""
+        """Return a place whose names, current and former, are those of this place and `other`, joined with `_`."""
         if isinstance(other, str):
             other = Place(other)
         return Place(f"{self.now}_{other.now}", f"{self.before}_{other.before}")

@@ -205,8 +205,8 @@ class Stream(Shareable):
             grantee: A policy that collects grants; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals and roles
                 of other accounts are added to resource policies, but not to the policy of a key that is given by its ARN.
             consumer: The consumer to read through.
-            polling: Also allow GetRecords: for `readMode=polling`, for batch reads, and for queries that read apart while they catch
-                up with other queries of their program. Without it, a program's queries wait for the slowest.
+            polling: Also allow GetRecords: for `readMode=polling`, for batch reads, and for queries that are behind other queries of
+                their program and catch up on their own. Without it, a program's queries wait for the slowest.
 
         Raises:
             ArgumentError: The grantee is invalid, or needs a resource policy although the stream or consumer is declared elsewhere.

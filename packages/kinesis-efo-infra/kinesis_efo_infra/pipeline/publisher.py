@@ -5,9 +5,9 @@ from __future__ import annotations
 from kinesis_efo_infra import __version__
 
 REPOSITORY = "OWNER/kinesis-efo"
-"""The repository of the reusable workflows. No owner has been named yet: this is the one place to name it."""
+"""GitHub repository of the reusable workflows. `OWNER` is a placeholder, to be replaced here before the first release."""
 TAG = f"v{__version__}"
-"""The tag of this version: package and workflows are released together."""
+"""Git tag of this version. Package and workflows are released together, with the same version."""
 
 
 def workflow(name: str) -> str:
@@ -16,5 +16,5 @@ def workflow(name: str) -> str:
 
 
 def trusted(repository: str = REPOSITORY, tag: str = TAG) -> str:
-    """Return the claim `job_workflow_ref` in GitHub's tokens for the job of the published workflow that applies."""
+    """Return the value of the claim `job_workflow_ref` in GitHub's tokens for the published workflow's job that applies a plan."""
     return f"{repository}/.github/workflows/deploy-environment.yml@refs/tags/{tag}"

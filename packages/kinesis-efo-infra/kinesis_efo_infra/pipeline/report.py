@@ -67,7 +67,7 @@ def comment(
     Args:
         plans: The plans of the stacks that changed.
         others: The stacks without a plan.
-        all_planned: Whether planning was tried for all stacks, so that a stack without a plan is already deployed.
+        all_planned: Whether all stacks were to be planned; if so, the configuration of a stack without a plan is already deployed.
         extra: Resource types that the team adds to the allowlist.
         deploying: Whether the plans are about to be deployed; otherwise, they are those of a pull request.
         place: Directory of the project in the repository; empty for the root.

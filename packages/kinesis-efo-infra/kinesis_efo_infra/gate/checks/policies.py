@@ -103,7 +103,7 @@ class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the actions of every statement, if the policy is literal or evaluated."""
+        """Check the actions of every statement, if the policy's JSON is known: literal in a stack, or evaluated in a plan."""
         return _result(
             any(
                 _registers(each.get("Effect"), each.get("Action"), each.get("NotAction"))
@@ -153,7 +153,7 @@ class EverybodyInPolicy(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the principals of every statement, if the policy is literal or evaluated."""
+        """Check the principals of every statement, if the policy's JSON is known: literal in a stack, or evaluated in a plan."""
         return _result(
             any(not _denies(each.get("Effect")) and self._is_open(each) for each in _statements(conf, "policy"))
         )

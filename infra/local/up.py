@@ -123,7 +123,7 @@ def apply_in(aws: LocalAws, environment: Environment, directory: Path) -> None:
 
 
 def localized(environment: Environment) -> Environment:
-    """Return an environment without jobs that declares its adopted and imported resources, which do not exist in the emulator.
+    """Return an environment for the emulator: without jobs, and declaring its adopted and imported resources, which do not exist there.
 
     Raises:
         UpError: Two streams, of different accounts, have the same name. The emulator has only one account.

@@ -1,4 +1,4 @@
-"""Stops an EMR Serverless application and its jobs before a plan is applied that changes settings which need a stopped application."""
+"""Stops an EMR Serverless application and its jobs if a plan changes what EMR can change only while the application is stopped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Pause:
             self.clock.sleep(_LOOK_SECONDS)
 
     def _jobs(self, environment: Environment, application: str) -> Iterator[tuple[str, bool, list[str]]]:
-        """Yield name, whether there is a schedule, and run ids, for each of the environment's jobs on an EMR Serverless application."""
+        """Yield name, whether it has a schedule, and run ids of each of the environment's jobs on an EMR Serverless application."""
         for job in environment.jobs:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):

@@ -19,7 +19,7 @@ from infra.stacks.permissions.running import run_jobs
 from kinesis_efo_infra.iam import Statement, policy_json
 
 PLANNING = ("read", "read-access")
-"""Keys in `policies` of the plan role's policies."""
+"""Names of the plan role's policies, as in the result of `policies`."""
 
 __all__ = [
     "PLANNING",

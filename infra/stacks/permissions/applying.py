@@ -34,8 +34,8 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.state_keys,
             conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
-        # Creating a stream requires only its name; all other actions require its tags as well, which CreateStream sets. Source:
-        # Service Authorization Reference, Amazon Kinesis Data Streams.
+        # Limit CreateStream by the stream's name, and other actions by its tags as well, which CreateStream sets. Source: Service
+        # Authorization Reference, Amazon Kinesis Data Streams.
         Statement("CreateStreams", ("kinesis:CreateStream",), scope.streams),
         Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
         # Do not require that imported streams have no owner tags, as new streams have none.
@@ -134,8 +134,8 @@ def change_access(environment: Environment) -> list[Statement]:
     mine, new = tagged("aws:ResourceTag", environment), tagged("aws:RequestTag", environment)
     bounded = (Condition("StringEquals", "iam:PermissionsBoundary", scope.boundaries),)
     return [
-        # Require the environment's tags: another one's prefix may begin like its own, and IAM names are global. Sources: IAM user guide,
-        # "Controlling access to and for IAM users and roles using tags", "Tagging customer managed policies".
+        # Require the environment's tags: another environment's prefix may begin with this one's, and IAM names are global. Sources: IAM
+        # user guide, "Controlling access to and for IAM users and roles using tags", "Tagging customer managed policies".
         Statement("CreatePolicies", ("iam:CreatePolicy",), scope.policies, conditions=new),
         Statement(
             "WritePolicies",

@@ -151,7 +151,7 @@ class ConsumerAlarms(Part):
         super().__init__(scope, id, tags)
         dimensions = {"StreamName": stream_name, "ConsumerName": consumer_name}
         lag = Metric(LAG, dimensions, "Maximum", 60)
-        # An open subscription receives events even if the stream is idle, so missing data means that nothing reads it.
+        # An open subscription receives events even if the stream is idle, so missing data means that no subscription is open.
         silence = "breaching" if continuous else "notBreaching"
         rules = {
             "lag": (

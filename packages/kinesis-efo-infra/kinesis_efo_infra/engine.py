@@ -1,6 +1,6 @@
 """Chooses the synthesis engine, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
 
-`KINESIS_EFO_CDK` names the engine; by default, it is one that is already imported, else `cdktf` if installed, else `cdktn`. Code imports
+`KINESIS_EFO_CDK` names the engine; default: the one that is already imported, else `cdktf` if installed, else `cdktn`. Code imports
 either engine as `cdktf`, and is type-checked against `cdktf`: the fork has the same classes.
 """
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 
 
 class InfraError(Exception):
-    """Base of all exceptions of the infrastructure code."""
+    """Base class of all exceptions of the infrastructure code."""
 
 
 class ArgumentError(InfraError, ValueError):
-    """An argument of a construct is wrong; the message says which construct, what it must be, the value, and what to do."""
+    """An argument of a construct is wrong; the message contains the construct, the rule, the value, and what to do."""
 
 
 class MissingError(InfraError, ImportError):
-    """Something that synthesis needs is not installed; the message says what to run."""
+    """Something that synthesis needs is not installed; the message contains the command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs. Reject repeated keys, because AWS may use another of their values."""
+    """Return a JSON object from its pairs. Reject repeated keys, because AWS might use a different one of the values."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")
@@ -309,7 +309,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield faults of resources that attach a policy to, or give an instance or pod, a role that neither stack nor settings name."""
+    """Yield faults of policy attachments, instance profiles and pod associations for roles that are in neither stack nor settings."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):

@@ -196,7 +196,7 @@ def read_by(consumer: str, referenced: Mapping[str, str]) -> str:
 
 def _mode(values: Mapping[str, Any]) -> str:
     details = values.get("stream_mode_details") or {}
-    # CDKTF writes a single block as a mapping, a plan writes a list.
+    # CDKTF writes a single block as a mapping; a plan always contains a list.
     first = details[0] if isinstance(details, list) else details
     return str(first.get("stream_mode") or "PROVISIONED") if first else "PROVISIONED"
 

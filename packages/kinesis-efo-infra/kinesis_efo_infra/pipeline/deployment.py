@@ -13,7 +13,7 @@ WORKFLOW = "deploy.yml"
 """The default file name of the workflow that deploys."""
 
 _CONSUMERS = 20
-_CONSUMERS_ADVANTAGE = 50  # docs: enhanced-consumers.html, "On-demand Advantage"
+_CONSUMERS_ADVANTAGE = 50  # Kinesis developer guide, enhanced-consumers.html, "On-demand Advantage"
 
 
 @dataclass(frozen=True, slots=True)

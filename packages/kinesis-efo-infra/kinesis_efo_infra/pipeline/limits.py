@@ -72,7 +72,7 @@ def of_another_account(plan: Plan, accounts: Collection[str]) -> list[str]:
     """
     known = plan.get("prior_state", {}).get("values", {}).get("root_module", {}).get("resources", [])
     held = [each["values"] for each in known if each.get("mode") == "managed"]
-    # Resources that were not found are no longer in the state, but appear as drift.
+    # Resources that a refresh did not find are no longer in the state, but appear as drift.
     held += [each["change"].get("before") or {} for each in plan.get("resource_drift", [])]
     found = {account for each in held for account in str(each.get("arn")).split(":")[4:5] if account}
     if not found or found & set(accounts):
@@ -252,7 +252,7 @@ def _after(change: Mapping[str, Any]) -> Plan:
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # Count every change except of tags: the provider always sends all attributes, and EMR rejects such an update of a started application.
+    # Count all changes but those of tags: the provider sends all attributes, and EMR rejects such an update of a started application.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 

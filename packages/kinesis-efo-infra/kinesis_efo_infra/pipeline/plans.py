@@ -292,7 +292,7 @@ class Planner:
             "run",
         )
         _only_granted(stack, granted.in_stack(document, deployment.named))
-        # Write the checked document, not the file, which could contain a key twice.
+        # Write the document that was checked, instead of copying the file, which could contain a key twice.
         (scratch / CONFIGURATION).write_text(json.dumps(document), encoding="utf-8")
         return document
 

@@ -18,7 +18,7 @@ def named_by(environment: Environment) -> Named:
     accesses = [application.access for application in environment.applications.values()]
     others = {each for access in accesses if isinstance(access, OtherAccount) for each in access.principals}
     given = {access.permissions_boundary for access in accesses if isinstance(access, RoleAccess)}
-    # If there is no pipeline, whose bootstrap stack declares a boundary, the environment's stack declares one.
+    # With a pipeline, the bootstrap stack declares the boundary; without one, the environment's stack does.
     own = f"aws_iam_policy.{BOUNDARY.now}"
     declared = set() if environment.pipeline else {own, f"data.aws_iam_policy_document.{BOUNDARY.now}"}
     arn = names.iam_arn(f"policy/{names.roles_boundary_name}")

@@ -301,7 +301,7 @@ def _metrics(
 
 
 def _errors(table: str) -> list[CloudwatchMetricAlarmMetricQuery]:
-    """Return the sum of DynamoDB's system errors over all operations that jobs call: the metric has one series per operation."""
+    """Return queries for the sum of DynamoDB's system errors over all operations that jobs call, each of which has its own metric."""
     metrics = [
         each
         for operation in ("DeleteItem", "PutItem", "Scan", "UpdateItem")

@@ -38,7 +38,7 @@ def change_data(environment: Environment) -> list[Statement]:
         # Authorization Reference, Amazon Kinesis Data Streams.
         Statement("CreateStreams", ("kinesis:CreateStream",), scope.streams),
         Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
-        # Do not require that imported streams have no owner tags, as new streams have none.
+        # Omit the condition `tags_new` for imported streams, which may already have owner tags.
         *([Statement("TakeOver", ("kinesis:AddTagsToStream", *completing), scope.imported)] if scope.imported else []),
         Statement(
             "WriteStreams",
@@ -200,7 +200,7 @@ def change_keys(environment: Environment) -> list[Statement]:
     return [
         # Identify a new key by its tags, because its ARN is not known in advance.
         Statement("CreateKeys", ("kms:CreateKey",), ("*",), conditions=tagged("aws:RequestTag", environment)),
-        # Require a key without an alias, as a new one is: most existing keys of other owners have one.
+        # Require that the key has no alias yet, because most existing keys of other owners have one.
         Statement(
             "TagNewKeys",
             ("kms:TagResource",),

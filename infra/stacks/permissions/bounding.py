@@ -70,7 +70,7 @@ def boundary(environment: Environment) -> list[Statement]:
 
 
 def boundary_without_pipeline(environment: Environment) -> list[Statement]:
-    """Return the boundary of jobs' roles if people deploy, who are responsible for the policies: all but registering consumers."""
+    """Return the permissions boundary of jobs' roles without a pipeline, which allows everything except registering consumers."""
     return [
         Statement("WhatItsPoliciesSay", (), ("*",), but_actions=iam.REGISTRATION),
         Statement("NeverRegisterConsumers", iam.REGISTRATION, ("*",), effect="Deny"),
@@ -148,7 +148,7 @@ def trust_to_apply(environment: Environment, provider_arn: str) -> Statement:
     """Return the trust policy of the apply role, for jobs in the environment's GitHub environment, which may require an approval.
 
     Anyone with write access to the repository can name any GitHub environment in a workflow on any branch, and GitHub creates a missing
-    one without protection rules. Therefore the policy also requires the branch, and a workflow from that branch.
+    one without protection rules. Therefore the policy also requires the branch, and a workflow that may apply.
 
     Args:
         environment: The environment.

@@ -19,7 +19,7 @@ BYTES: Final = "SubscribeToShardEvent.Bytes"
 RATE_EXCEEDED: Final = "SubscribeToShard.RateExceeded"
 AT_RISK: Final = 0.5
 """A lag above this fraction of the stream's retention period is treated as a risk of losing records."""
-TAKEOVERS: Final = 5  # most refused subscriptions in five minutes without an alarm
+TAKEOVERS: Final = 5  # the alarm goes off above this many refused subscriptions in five minutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""IAM statements and policies, with literal values or CDKTF tokens (placeholders for values that only AWS knows).
+"""IAM statements and policies, with literal values or CDKTF tokens (placeholders for values that are unknown until Terraform runs).
 
 They allow the API actions that the library calls.
 """

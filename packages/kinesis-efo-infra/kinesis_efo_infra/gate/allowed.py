@@ -73,7 +73,7 @@ _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
 """Attributes that the provider itself marks as sensitive, for the resource types that the constructs declare."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
-"""Keys that newer Terraform versions write to plans, and that are rejected."""
+"""Keys that only newer Terraform versions write to plans. Plans with these keys are rejected."""
 
 
 def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:

@@ -35,7 +35,7 @@ class Excuse(BaseModel):
         resource: Terraform address of the resource.
         environment: Name of the environment in which the check may fail; default: any.
         reason: Why the failure is acceptable, for reviewers.
-        until: The last day on which the excuse is valid, a year from now at most.
+        until: The last day on which the excuse is valid, at most a year from today.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -190,7 +190,7 @@ def fetch_plan(api: Api, deployment: Deployment, commit: str, plans: Path) -> st
         plans: Directory for bundles.
 
     Returns:
-        The commit that the plan was made for; `commit` if there is no plan, as when none is needed.
+        The commit that the plan was made for; `commit` if there is no plan, such as when none is needed.
     """
     stack, branch = deployment.stack, deployment.branch
     candidates: list[_Planned] = []

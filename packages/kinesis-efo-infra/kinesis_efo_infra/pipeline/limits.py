@@ -216,7 +216,7 @@ def _forgotten(plan: Plan) -> Iterator[str]:
 
 
 def _widened(plan: Plan) -> Iterator[str]:
-    """Yield notes about policies that newly allow GetRecords, as after an upgrade: earlier versions granted it only on request."""
+    """Yield notes about policies that newly allow GetRecords, such as after an upgrade: earlier versions granted it only on request."""
     for kind in _POLICIES:
         for policy, *versions in _updates(plan, kind):
             before, after = (granted.allows(each.get("policy"), "kinesis:GetRecords") for each in versions)

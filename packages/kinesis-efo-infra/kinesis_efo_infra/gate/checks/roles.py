@@ -11,7 +11,7 @@ from checkov.terraform.checks.resource.base_resource_check import BaseResourceCh
 # The path of the pipeline's own roles, which only an administrator creates.
 _PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
 _OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
-# AWS managed policies that may be attached. All are unrelated to Kinesis, because their contents are not in a plan and AWS may change them.
+# AWS managed policies that may be attached. All are unrelated to Kinesis: plans do not contain these policies, and AWS may change them.
 _KNOWN = (
     "AWSXRayDaemonWriteAccess",
     "AmazonEC2ContainerRegistryReadOnly",

@@ -109,13 +109,8 @@ async def _polled(access: Access, manifest: Manifest) -> list[Finding]:
         findings += await asyncio.gather(
             checkup.stream(access, ref), checkup.shards(access, ref), dry_runs.polling(access, ref)
         )
-        findings += await _key(access, ref)
+        findings += filter(None, [await dry_runs.key(access, ref)])
     return findings
-
-
-async def _key(access: Access, ref: StreamRef) -> list[Finding]:
-    found = await dry_runs.key(access, ref)
-    return [found] if found is not None else []
 
 
 async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | None, anyway: bool) -> list[Finding]:
@@ -139,5 +134,5 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             # Skip the dry run for the measured stream: it may count against Kinesis' call limit, and the real subscription proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
-        findings += await _key(access, ref)
+        findings += filter(None, [await dry_runs.key(access, ref)])
     return findings

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 from botocore.exceptions import ClientError
 
 from kinesis_efo.aws import domains_of_aws
-from kinesis_efo.aws_errors import Cause, cause_of, code_of, describe
+from kinesis_efo.aws_errors import CALL_ERRORS, Cause, cause_of, code_of, describe
 from kinesis_efo.leases.owner import readable
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_tools.operate.access import Clients
-from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, existing, finding
+from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, existing, finding
 
 _SUCCEEDS: Final = "DryRunOperationException"
 _THROTTLED: Final = "ThrottlingException"
@@ -51,12 +51,12 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
                 "know dry runs, and subscribe in earnest",
                 "to try anyway, use --subscribe-anyway",
             )
-        listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+        shard = await _first_shard(kinesis, ref)
         try:
             with _closed_on_failure(kinesis, "SubscribeToShard"):
                 answer = await kinesis.subscribe_to_shard(
                     ConsumerARN=ref.consumer_arn,
-                    ShardId=listed["Shards"][0]["ShardId"],
+                    ShardId=shard,
                     StartingPosition={"Type": "LATEST"},
                     DryRun=True,
                 )
@@ -78,8 +78,7 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
     async def look() -> str:
         kinesis = await clients.client("kinesis")
         with existing(f"{ref.stream_arn} does not exist", "deploy it"):
-            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
-            shard = listed["Shards"][0]["ShardId"]
+            shard = await _first_shard(kinesis, ref)
             answer = await kinesis.get_shard_iterator(
                 StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
             )
@@ -105,13 +104,11 @@ async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
     async def look() -> str:
         kinesis = await clients.client("kinesis")
         try:
-            listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+            shard = await _first_shard(kinesis, ref)
         except ClientError as error:
             raise CheckUnknown("not tried: its shards cannot be listed", f"see shards of {ref.name}") from error
         try:
-            await kinesis.get_shard_iterator(
-                StreamARN=ref.stream_arn, ShardId=listed["Shards"][0]["ShardId"], ShardIteratorType="LATEST"
-            )
+            await kinesis.get_shard_iterator(StreamARN=ref.stream_arn, ShardId=shard, ShardIteratorType="LATEST")
         except ClientError as error:
             if cause_of(error) is not Cause.DENIED:
                 raise
@@ -129,8 +126,8 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
     kinesis = await clients.client("kinesis")
     try:
         answer = await kinesis.describe_stream_summary(StreamARN=ref.stream_arn)
-    except ClientError:
-        return None  # the check of the stream reports this error
+    except CALL_ERRORS as error:
+        return Finding(f"key of {ref.name}", Status.UNKNOWN, f"not tried: {describe(error)}", f"see stream {ref.name}")
     summary = answer["StreamDescriptionSummary"]
     if summary.get("EncryptionType") != "KMS":
         return None
@@ -153,6 +150,13 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 
     return await finding(f"key of {ref.name}", look(), action=f"kms:Decrypt on {key_id}", needed=False)
+
+
+async def _first_shard(kinesis: Any, ref: StreamRef) -> str:
+    listed = await kinesis.list_shards(StreamARN=ref.stream_arn, MaxResults=1)
+    if not listed["Shards"]:
+        raise CheckUnknown("not tried: the stream has no shards", f"see shards of {ref.name}")
+    return str(listed["Shards"][0]["ShardId"])
 
 
 def _key_outcome(error: ClientError, key_id: str) -> str:

@@ -330,6 +330,23 @@ def test_missing_permission_to_poll_concerns_several_queries(cli: Cli, here: Her
 
 
 @pytest.mark.parametrize("polling", [False, True])
+def test_stream_without_shards_fails_one_check(cli: Cli, here: Here, polling: bool) -> None:
+    class NoShards(NoFaults):
+        """Lists no shards, as for a stream that is being deleted."""
+
+        async def before(self, request: Any) -> None:
+            if request.operation == "ListShards":
+                request.params["ExclusiveStartShardId"] = "shardId-999999999999"
+
+    cli.switch.faults = NoShards()
+    lines = findings(here, *(["--polling"] if polling else []))
+    assert lines["shards of orders"]["detail"] == "the stream has no shards"
+    assert [name for name, line in lines.items() if line["status"] == "failed"] == ["shards of orders"]
+    for name in ["polling orders"] if polling else ["subscribing to orders", "catching up on orders"]:
+        assert (lines[name]["status"], lines[name]["fix"]) == ("unknown", "see shards of orders")
+
+
+@pytest.mark.parametrize("polling", [False, True])
 def test_throttled_dry_run_is_unknown(cli: Cli, here: Here, polling: bool) -> None:
     operation, line = ("GetRecords", "polling orders") if polling else ("SubscribeToShard", "subscribing to orders")
     cli.switch.faults = Failing("kinesis", **{operation: "ThrottlingException"})

@@ -6,7 +6,7 @@ from typing import Any
 
 import botocore.session
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo_tools.operate import dry_runs
@@ -66,3 +66,14 @@ def test_other_endpoints_get_no_dry_run_unless_forced(endpoint: str) -> None:
     assert kinesis.subscribed == []
     assert tried(kinesis, "host:1:a", anyway=True).status is Status.PASSED
     assert tried(kinesis).status is Status.PASSED
+
+
+def test_key_of_an_unreachable_stream_is_unknown() -> None:
+    class Unreachable(Kinesis):
+        async def describe_stream_summary(self, **_: Any) -> Any:
+            raise EndpointConnectionError(endpoint_url=self.meta.endpoint_url)
+
+    found = asyncio.run(dry_runs.key(Unreachable("https://kinesis.eu-west-1.amazonaws.com"), REF))
+    assert found is not None
+    assert (found.subject, found.status, found.fix) == ("key of orders", Status.UNKNOWN, "see stream orders")
+    assert "Could not connect to the endpoint" in found.detail

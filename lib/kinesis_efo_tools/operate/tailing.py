@@ -28,7 +28,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings, RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
-from kinesis_efo.records.events import Event
+from kinesis_efo.records.events import Event, EventHead
 from kinesis_efo_tools.operate.access import CONFIG
 from kinesis_efo_tools.operate.backlog import CALL_SECONDS
 from kinesis_efo_tools.operate.record_format import TailRecord
@@ -244,12 +244,15 @@ async def before_last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str
 
 async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, start: Position, count: int) -> deque[int]:
     """Return the sequence numbers of the last `count` records after `start`, or of all if there are fewer."""
-    found: deque[int] = deque(maxlen=count)
+    found, quiet = deque[int](maxlen=count), Quiet()
     iterator = await iterator_at(kinesis, stream_arn, shard_id, start)
     while True:
         page = await kinesis.get_records(StreamARN=stream_arn, ShardIterator=iterator)
         found.extend(int(record["SequenceNumber"]) for record in page["Records"])
-        iterator = page.get("NextShardIterator")
-        if iterator is None or page["MillisBehindLatest"] == 0:
+        iterator, behind = page.get("NextShardIterator"), page["MillisBehindLatest"]
+        quiet.observe(EventHead(0, behind, len(page["Records"]), still=True), clock.monotonic())
+        # With too few records, the caller starts further back in any case: do not wait for more empty responses.
+        too_few = len(found) < count - 1 and start != TRIM_HORIZON
+        if iterator is None or (not behind and (page["Records"] or too_few or quiet.is_at_tip())):
             return found
         await clock.sleep(CALL_SECONDS)

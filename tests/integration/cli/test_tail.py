@@ -6,9 +6,13 @@ import pty
 import signal
 import time
 from datetime import datetime
+from random import Random
+from typing import Any
 
 import pytest
 
+from kinesis_efo_local import NoFaults
+from kinesis_efo_local.wrong_answers import WrongAnswers
 from tests.integration.cli.conftest import Cli, Here, Result, process
 from tests.support.world import wait_until
 
@@ -89,6 +93,18 @@ def test_last_records_are_found_far_back(cli: Cli, here: Here) -> None:
     here.put([("k", str(number).encode()) for number in range(5)])
     found = cli.run("tail", "--stream", here.streams["orders"], "--last", "2", "--until", "now")
     assert found.out == "3\n4\n"
+
+
+def test_last_records_are_found_despite_empty_answers(cli: Cli, here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SmallPages(NoFaults):
+        async def before(self, request: Any) -> None:
+            if request.operation == "GetRecords":
+                request.params["Limit"] = 2
+
+    here.put([("k", str(number).encode()) for number in range(5)])
+    cli.switch.faults = SmallPages()
+    monkeypatch.setattr(here.aws.kinesis, "wrong", WrongAnswers({"quiet"}, 1.0, 2, Random(1)))
+    assert cli.run("tail", "--stream", here.streams["orders"], "--last", "1", "--limit", "1").out == "4\n"
 
 
 def test_tail_ends_at_a_time_across_a_reshard(cli: Cli, here: Here) -> None:

@@ -137,7 +137,7 @@ class Stream:
         ):
             listed = TRIM_HORIZON
         ask = partial(starting_positions, self._lister, self.ref.stream_arn, listed)
-        return dict.fromkeys(await self._retried("ListShards", ask), start)
+        return {shard.shard_id: start for shard in await self._retried("ListShards", ask)}
 
     def shard(self, shard_id: str) -> Shard | None:
         """Return a shard from the last list; None if it is too new or was trimmed."""

@@ -169,17 +169,18 @@ def _no_shard(stream_arn: str) -> ResponseParserError:
     return ResponseParserError(f"no shard of {stream_arn} is listed: it is being created or deleted")
 
 
-async def starting_positions(lister: Topology, stream_arn: str, start: Position) -> dict[str, Position]:
-    """Return the start position of each shard for a new query, by shard id. A time before retention becomes the trim horizon.
+async def starting_positions(lister: Topology, stream_arn: str, start: Position) -> dict[Shard, Position]:
+    """Return the shards that a new query reads first, each with its start position. A time before retention becomes the trim horizon.
 
     `start` must be a `TRIM_HORIZON` or `AT_TIMESTAMP` position; raises `ValueError` for other kinds.
     """
     if start.kind is PositionKind.AT_TIMESTAMP:
         if (opened := await lister.shards_open_at(stream_arn, start.value)) is not None:
-            return {shard.shard_id: start for shard in opened}
+            return dict.fromkeys(opened, start)
     elif start.kind is not PositionKind.TRIM_HORIZON:
         raise ValueError(f"a whole stream cannot be read from {start}")
-    return dict.fromkeys(Lineage(await lister.shards(stream_arn)).roots(), TRIM_HORIZON)
+    lineage = Lineage(await lister.shards(stream_arn))
+    return {lineage[root]: TRIM_HORIZON for root in lineage.roots()}
 
 
 async def identified(lister: Topology, stream_arn: str, patience: Patience | None = None) -> StreamIdentity:

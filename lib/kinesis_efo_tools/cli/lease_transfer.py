@@ -103,9 +103,9 @@ async def _opened(application: Leases, start: Position) -> list[ShardKey]:
         return []
     topology = Topology(await application.access.client("kinesis"), application.access.clock)
     return [
-        ShardKey(name, shard_id)
+        ShardKey(name, shard.shard_id)
         for name, ref in application.manifest.streams.items()
-        for shard_id, at in (
+        for shard, at in (
             await explained(starting_positions(topology, ref.stream_arn, start), ref, application.manifest.source)
         ).items()
         if at == start

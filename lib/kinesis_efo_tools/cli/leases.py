@@ -209,11 +209,9 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
     for name, ref in application.manifest.streams.items():
-        starts = await explained(starting_positions(topology, ref.stream_arn, position), ref, source)
-        shards = {each.shard_id: each for each in await explained(topology.shards(ref.stream_arn), ref, source)}
         # Keep a position before the trim horizon as it is, so that a query reports the trimmed records as lost.
-        for shard_id in starts:
-            wanted[application.keys.encode(ShardKey(name, shard_id))] = LeaseInfo.of(shards[shard_id], position)
+        for shard in await explained(starting_positions(topology, ref.stream_arn, position), ref, source):
+            wanted[application.keys.encode(ShardKey(name, shard.shard_id))] = LeaseInfo.of(shard, position)
     return wanted
 
 

@@ -15,6 +15,7 @@ from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.lag import Lag
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, Position
+from kinesis_efo_local import NoFaults
 from tests.integration.cli.conftest import AN_HOUR_FAST, Cli, Here, process
 from tests.support.fetching import Row, reading
 from tests.support.world import World, create_lease_table, renewing, wait_until
@@ -102,6 +103,25 @@ def test_reset_of_a_stream_follows_its_lineage(here: Here) -> None:
     assert here.leases()[f"orders:{left}"]["parentShardId"] == {"SS": [parent]}
     assert here.run("leases reset", "--to", "AFTER:123", "--shard", left, "--yes").code == 0
     assert _checkpoints(here) == {f"orders:{left}": "123", f"orders:{right}": "AT_TIMESTAMP"}
+
+
+def test_reset_needs_only_one_list_of_shards(cli: Cli) -> None:
+    class Outdated(NoFaults):
+        """Later answers come from a server that does not list the first shard yet."""
+
+        answers = 0
+
+        async def before(self, request: Any) -> None:
+            if request.operation == "ListShards":
+                self.answers += 1
+                if self.answers > 1:
+                    request.params["ExclusiveStartShardId"] = first
+
+    here = cli.world({"orders": 2})
+    first, second = (shard["ShardId"] for shard in here.shards())
+    cli.switch.faults = Outdated()
+    assert here.run("leases reset", "--to", "TRIM_HORIZON", "--yes").code == 0
+    assert _checkpoints(here).keys() == {f"orders:{first}", f"orders:{second}"}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ class Empty(Client):
 
 def started(client: Empty, start: Position) -> Position:
     lister = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
-    return run(starting_positions(lister, "arn:orders", start))["shardId-1"]
+    ((shard, position),) = run(starting_positions(lister, "arn:orders", start)).items()
+    assert shard.shard_id == "shardId-1"
+    return position
 
 
 @pytest.mark.parametrize("start", [TRIM_HORIZON, Position.at_timestamp(1_002_000)])

@@ -47,13 +47,12 @@ class Process(NamedTuple):
 
     def lives(self, proc: Path = _PROC) -> bool:
         """Whether the process is still running."""
+        stat = read_stat(self.pid, proc)  # before `kill`, which fails if the process ends in between
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
+            with contextlib.suppress(PermissionError):  # the process belongs to another user
+                os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):  # OverflowError: the id is too large for this system
             return False
-        except (OSError, OverflowError):
-            pass  # the process belongs to another user, or the id is too large for this system
-        stat = read_stat(self.pid, proc)
         return stat is None or (not stat.dead and self.started in (stat.started, UNKNOWN))
 
 

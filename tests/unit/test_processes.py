@@ -3,10 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kinesis_efo import processes
 from kinesis_efo.processes import UNKNOWN, Process, read_stat
 from tests.support.world import wait_until
 
@@ -21,6 +24,26 @@ def test_a_process_lives_until_it_has_ended() -> None:
         wait_until(lambda: not there.lives())
         assert Path(f"/proc/{process.pid}").exists()
     assert not there.lives()
+
+
+def test_process_that_ends_during_the_check_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        there = Process.of(process.pid)
+
+        def before_it_ends(call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*arguments: Any) -> Any:
+                result = call(*arguments)
+                assert process.stdin is not None
+                process.stdin.close()
+                process.wait()
+                return result
+
+            return called
+
+        monkeypatch.setattr(os, "kill", before_it_ends(os.kill))
+        monkeypatch.setattr(processes, "read_stat", before_it_ends(read_stat))
+        assert not there.lives()
 
 
 def test_a_reused_pid_is_another_process() -> None:

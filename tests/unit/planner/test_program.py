@@ -115,6 +115,16 @@ def test_removed_file_of_a_run_is_written_again(tmp_path: Path, caplog: pytest.L
     joined.close()
 
 
+def test_files_of_pids_that_cannot_exist_are_removed(tmp_path: Path) -> None:
+    file = found(tmp_path).begin(ENTRY)
+    here = path(tmp_path)
+    left = here.with_name(here.name.replace(f".{JVM.pid}.", f".{2**64}."))
+    left.touch()
+    found(tmp_path)
+    assert (here.exists(), left.exists()) == (True, False)
+    file.close()
+
+
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe{", b'{"x":' + b"[" * 100_000, b"{" + bytes(100), b'"x"', b'{"secret": "\xff"}']
 )

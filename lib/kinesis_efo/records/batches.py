@@ -176,7 +176,7 @@ class BatchBuilder:
                 bodies.append(body)
                 subs.append(0)
                 continue
-            if not inside and run.hash_range:
+            if not inside and deaggregate_record(body, None):  # a dropped aggregate, not one without records
                 self._foreign[run.key] += 1
             number, time = record.sequence_number, record.approximate_arrival_timestamp
             rows += [KinesisRecord(b"", number, time, user_record.partition_key) for user_record in inside]

@@ -254,6 +254,14 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
     assert noted == [(KEY, 2)]
 
 
+def test_aggregate_without_records_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    message = b"\x0a\x01k"  # the table of partition keys, with one key
+    empty = MAGIC + message + md5(message).digest()
+    caplog.set_level(logging.INFO, module.__name__)
+    assert rows([event(record(1, empty))], hash_range=(0, 9)) == []
+    assert caplog.messages == []
+
+
 # Shows 50.
 def test_broken_aggregates_are_delivered_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     broken = [MAGIC + bytes(30), aggregate("a")[:-1] + b"!", MAGIC]

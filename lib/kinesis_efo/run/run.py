@@ -176,10 +176,10 @@ class Run(LeaseListener):
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
-        for task in self._tasks:
-            task.cancel()
         if self.assignments is not None:
             await within(self.clock, _GOODBYE_SECONDS, self.assignments.stop())
+        for task in self._tasks:
+            task.cancel()
         await within(self.clock, _CLOSING_SECONDS, self.fetcher.stop())
         await self._checkpoints.stop()
         await self.leases.stop()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo import __version__
+from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.decisions.progress import Progress
@@ -17,7 +19,7 @@ from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Order, RowKey
+from kinesis_efo.fetcher.work import Order, RowKey, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.renewal import Timing
@@ -27,7 +29,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.query import Query
-from kinesis_efo.run.run import Run
+from kinesis_efo.run.run import Elsewhere, Run
 from kinesis_efo.run.table import Table
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
@@ -44,7 +46,13 @@ PATIENCE = 60.0
 class Centre:
     """A run, its query, and what they stand on."""
 
-    def __init__(self, stream: ModelStream, ends: Bounds | None = None, store: MemoryLeaseStore | None = None) -> None:
+    def __init__(
+        self,
+        stream: ModelStream,
+        ends: Bounds | None = None,
+        store: MemoryLeaseStore | None = None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         clock = LoopClock()
         self.stream = stream
         self.store = store or MemoryLeaseStore()
@@ -59,7 +67,9 @@ class Centre:
             FetcherSettings(fail_on_data_loss=True, patience=PATIENCE),
             clock,
         )
-        self.run = Run(self.streams, fetcher, self.leases, self.network, keys, 25.0, PATIENCE, clock)
+        self.run = Run(
+            self.streams, fetcher, self.leases, self.network, keys, 25.0, PATIENCE, clock, elsewhere=elsewhere
+        )
         self.query = Query(self.run, ends)
 
     async def __aenter__(self) -> Centre:
@@ -306,3 +316,18 @@ def test_new_query_warns_once_unless_another_continues(
         assert await warned(centre, caplog, *others) == expected
 
     main()
+
+
+async def _is_gone(_: FetcherAddress) -> bool:
+    return True
+
+
+@scenario(elsewhere=Elsewhere(10.0, gone=_is_gone))
+async def test_stop_does_not_wait_for_dead_fetchers(centre: Centre) -> None:
+    assert centre.run.assignments is not None
+    request = WorkRequest("f", 0, "host", FetcherAddress("host", 1), 1 << 20, 0, 0, 0.0, version=__version__)
+    assert (await centre.run.assignments.work(request)).standing == "working"
+    await asyncio.sleep(1.2)
+    before = LoopClock().monotonic()
+    await centre.run.stop()
+    assert LoopClock().monotonic() - before < 1.0

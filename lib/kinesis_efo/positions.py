@@ -322,6 +322,10 @@ class Offset(Mapping[ShardKey, Position]):
             self._has_ends = SHARD_END in self._positions.values()
         return self._has_ends
 
+    def proof(self, key: ShardKey, position: Position) -> float | None:
+        """Return the stored low watermark of a shard if the offset is at `position`."""
+        return self.until.get(key) if self.get(key) == position else None
+
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:
         """Return the positions that differ from an earlier offset; all positions if `before` is None."""
         known = {} if before is None else before._positions
@@ -409,21 +413,9 @@ class Offset(Mapping[ShardKey, Position]):
                 f"the offset has version {document.version}, this library reads version 1: "
                 "the checkpoint was written by a newer kinesis-efo, which can continue from it"
             )
-        positions = {
-            ShardKey(stream, shard): Position.parse(position)
-            for stream, shards in document.streams.items()
-            for shard, position in shards.items()
-        }
-        lasts = {
-            ShardKey(stream, shard): _number_beside(positions, ShardKey(stream, shard), text)
-            for stream, shards in document.lasts.items()
-            for shard, text in shards.items()
-        }
-        until = {
-            ShardKey(stream, shard): millis / 1000
-            for stream, shards in document.until.items()
-            for shard, millis in shards.items()
-        }
+        positions = {key: Position.parse(text) for key, text in _flat(document.streams)}
+        lasts = {key: _number_beside(positions, key, text) for key, text in _flat(document.lasts)}
+        until = {key: millis / 1000 for key, millis in _flat(document.until)}
         horizons = {stream: millis / 1000 for stream, millis in document.horizons.items()}
         mark = Mark.parse(document.mark) if document.mark else None
         return cls(positions, lasts, mark, horizons, document.created, until)
@@ -468,6 +460,10 @@ class Offset(Mapping[ShardKey, Position]):
 def sources_of(data: Mapping[str, object]) -> dict[str, str]:
     """Return the ARNs of the streams that an offset was read from, by logical name; empty if the offset lacks ARNs."""
     return msgspec.convert(data.get("sources", {}), dict[str, str])
+
+
+def _flat(nested: Mapping[str, Mapping[str, T]]) -> Iterator[tuple[ShardKey, T]]:
+    return ((ShardKey(stream, shard), each) for stream, shards in nested.items() for shard, each in shards.items())
 
 
 def _needed(horizons: Mapping[str, float], positions: Mapping[ShardKey, Position]) -> Mapping[str, float]:

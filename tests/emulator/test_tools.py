@@ -256,13 +256,16 @@ async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
 
 
 @virtual
-async def test_doctor_uses_a_row_behind_the_checkpoint() -> None:
+@pytest.mark.parametrize("has_row", [False, True])
+async def test_doctor_uses_low_watermarks_of_rows_and_offsets(has_row: bool) -> None:
     stage = await staged(1)
     row, end = (Position.after(stage.records[FIRST][at].number) for at in (0, -1))
     await stage.clock.sleep(48 * 3600)
-    lease = replace(Lease.new(f"orders:{FIRST}", LeaseInfo(row)), read_until=stage.clock.time() - 60)
-    offset = Offset({ShardKey("orders", FIRST): end})
-    found = await _goes_on(stream_of(stage), "orders", SourceEnd(offset, offset, {}), {FIRST: lease}, stage.clock)
+    until, key = stage.clock.time() - 60, ShardKey("orders", FIRST)
+    lease = replace(Lease.new(f"orders:{FIRST}", LeaseInfo(row)), read_until=until)
+    offset = Offset({key: end}, until={} if has_row else {key: until})
+    rows = {FIRST: lease} if has_row else {}
+    found = await _goes_on(stream_of(stage), "orders", SourceEnd(offset, offset, {}), rows, stage.clock)
     assert found.startswith("goes on with 1 shard")
 
 

@@ -154,6 +154,18 @@ def test_offset_keeps_when_its_streams_were_created() -> None:
 ORDERS, CLICKS = ShardKey("orders", "shardId-000000000000"), ShardKey("orders", "shardId-000000000001")
 
 
+def test_offset_keeps_a_low_watermark_until_the_position_moves() -> None:
+    begin = Offset({ORDERS: TRIM_HORIZON, CLICKS: Position.after(5)})
+    proven = begin.moved_to(begin, {}, until={ORDERS: 7.5, CLICKS: 8.0})
+    assert proven.moved_to(proven, {}) is proven is not begin
+    moved = proven.moved_to({**proven, CLICKS: Position.after(6)}, {})
+    sent = OffsetsOfLink(1).decode(OffsetsOfLink(0).encode(Begin(resumed=moved)), AnyCall).resumed
+    for again in (moved, Offset.from_json(moved.to_json()), sent):
+        assert [again.proof(key, again[key]) for key in (ORDERS, CLICKS)] == [7.5, None]
+        assert again.proof(ORDERS, Position.after(1)) is None
+        assert not again.without({"orders"}).until
+
+
 @given(numbers, st.integers(0, 10**60))
 def test_an_offset_keeps_last_records(last: int, distance: int) -> None:
     offset = Offset({ORDERS: Position.after(last + distance), CLICKS: SHARD_END}, {ORDERS: last, CLICKS: last})

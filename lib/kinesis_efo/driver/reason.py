@@ -105,7 +105,10 @@ def explanation(error: BaseException) -> str | None:
     text = str(error).strip()
     if own := own_message(error):
         return own
-    if isinstance(error, Py4JNetworkError | ConnectionError) and _raised_in_py4j(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, Py4JNetworkError | ConnectionError) and any(
+        "py4j" in Path(each.filename).parts for each in frames
+    ):
         return (
             "Spark's JVM has ended, and with it all queries. If nobody ended it, the system killed it because it needs more memory than its "
             "container or host has (`dmesg`, the container's OOMKilled, YARN's log say so), or it crashed (hs_err_pid*.log): give the "
@@ -139,10 +142,6 @@ def explanation(error: BaseException) -> str | None:
             "smaller. Nothing was lost: start the query again"
         )
     return None
-
-
-def _raised_in_py4j(error: BaseException) -> bool:
-    return any("py4j" in Path(frame.filename).parts for frame in traceback.extract_tb(error.__traceback__))
 
 
 def reason(error: BaseException) -> str:

@@ -189,7 +189,7 @@ class Assignments:
         if not self.stopping:
             logger.warning("fetcher %s is gone; it read %d shards", member, len(member.shards))
 
-    def dropped(self, name: str) -> None:
+    async def dropped(self, name: str) -> None:
         """Remove a fetcher whose connection broke while it waited for work: its process has ended or is unreachable."""
         if not self.stopping and self.members.get(name) is not None:
             self.remove(name)

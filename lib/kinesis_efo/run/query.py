@@ -112,15 +112,6 @@ class Query:
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 
-    def is_at(self, key: ShardKey, position: Position) -> bool:
-        """Whether the query has finished everything up to this position of a shard, or whether its position is unknown."""
-        return self.progress.finished is None or self.progress.finished.get(key, TRIM_HORIZON) == position
-
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
-        """Return the low watermark of a position from the query's offset, in epoch seconds; None if the offset lacks it."""
-        offset = self.progress.finished
-        return None if offset is None or offset.get(key) != position else offset.until.get(key)
-
     def has_planned(self, key: ShardKey) -> bool:
         """Whether a planned but unfinished micro-batch of the query begins at a shard's trim horizon."""
         finished, reach = self.progress.finished or Offset({}), self.progress.reach or Offset({})
@@ -264,7 +255,7 @@ class Query:
         """Return the facts that show whether records after a position were lost: those of the run, and this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
-        known = with_proof(known, position, self.read_until(key, position))
+        known = with_proof(known, position, (self.progress.finished or Offset({})).proof(key, position))
         return replace(known, accepted=self._accepted.get(key), horizon=horizon)
 
     async def _check(self, checking: Awaitable[T]) -> T:

@@ -268,22 +268,22 @@ class Run(LeaseListener):
                 self._checkpoints.update(key, position, records.get(key))
 
     def _proof(self, key: ShardKey, position: Position) -> float | None:
-        """Return the low watermark (epoch seconds) in the offsets of all queries at a position; None if an offset lacks it."""
-        proofs = [each.read_until(key, position) for each in self.queries if each.is_at(key, position)]
-        return None if not proofs or None in proofs else min(each for each in proofs if each is not None)
+        """Return the low watermark (epoch seconds) that the offsets of all queries at a position store; None if one lacks it."""
+        offsets = [each.progress.finished or Offset({}) for each in self.queries]
+        proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
+        return min(proofs, default=0.0) or None
 
     def read_until(self, key: ShardKey, position: Position) -> float | None:
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
             # Records that arrived before `since` may have been trimmed unread. The lease row must not hide this loss from other queries.
-            begun, stored = self._horizon(key), self._checkpoints.read_until(key, position)
-            idle = (
-                idle
-                if max(stored or 0.0, self._proof(key, position) or 0.0) >= since
-                or (begun is not None and since <= begun + START_SECONDS)
-                else None
+            begun, stored = (
+                self._horizon(key),
+                (self._checkpoints.read_until(key, position), self._proof(key, position)),
             )
+            covered = max(each or 0.0 for each in stored) >= since
+            idle = idle if covered or (begun is not None and since <= begun + START_SECONDS) else None
         found = max((each for each in (row, idle) if each is not None), default=None)
         # Subtract the time for which an event may have waited in the socket while the buffer was full.
         return None if found is None else found - KINESIS_LIMITS.full

@@ -122,12 +122,8 @@ class PlannerService(FetcherService):
             try:
                 return self.run(call, assignments.work(request))
             except CallerGone:
-                self.run(None, _dropped(assignments, request.name))
+                self.run(None, assignments.dropped(request.name))
                 raise
         if name == REPORT:
             return self.run(call, assignments.report(decoded(body, Report)))
         return super().act(call, name, body)
-
-
-async def _dropped(assignments: Assignments, name: str) -> None:
-    assignments.dropped(name)

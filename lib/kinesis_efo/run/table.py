@@ -392,16 +392,19 @@ class Table:
             shared = self._restart(RowKey(None, key), at, changed)
             if found.rules[0] != "open":
                 logger.debug("shard %s: the subscription restarts at %s (%s)", key, at, found.rules[0])
-            if found.rules[0] == "back" and len(demands) > 1:
-                self._count_move(key, now)
+            self._moves[key] += found.rules[0] == "back" and len(demands) > 1
         assert shared is not None
-        if "full" in found.rules and now - self._warned_at >= _AGAIN_SECONDS:
+        is_full = "full" in found.rules
+        if (is_full or self._moves[key] >= _MANY_MOVES) and now - self._warned_at >= _AGAIN_SECONDS:
             self._warned_at = now
             logger.warning(
                 "shard %s: %d bytes are buffered for a slow query of this program, so that there is no space for another query: the slow "
-                "query catches up with GetRecords, also in other shards",
+                "query catches up with GetRecords, also in other shards"
+                if is_full
+                else "shard %s: the subscription has moved %d times between queries of this program that are far apart, because they may not "
+                "catch up with GetRecords; Kinesis delivers, and charges for, the same records each time",
                 key,
-                shared.index.held,
+                shared.index.held if is_full else self._moves.pop(key),
             )
         if shared.index.covers(found.retain_from):
             self._retain(shared, found.retained, found.retain_from, changed)
@@ -412,17 +415,6 @@ class Table:
                 row = self._restart(RowKey(name, key), start, changed)
             if row.index.covers(demands[name].lowest):
                 self._retain(row, {}, demands[name].lowest, changed)
-
-    def _count_move(self, key: ShardKey, now: float) -> None:
-        self._moves[key] += 1
-        if self._moves[key] >= _MANY_MOVES and now - self._warned_at >= _AGAIN_SECONDS:
-            self._warned_at = now
-            logger.warning(
-                "shard %s: the subscription has moved %d times between queries of this program that are far apart, because they may not "
-                "catch up with GetRecords; Kinesis delivers, and charges for, the same records each time",
-                key,
-                self._moves.pop(key),
-            )
 
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:

@@ -142,8 +142,7 @@ async def _check_losses(
         known = Facts(horizon=begin.horizons.get(stream.ref.name))
         if (row := rows.get(shard)) is not None:
             known = msgspec.structs.replace(known, read_until=row.read_until_at(position), read_since=row.read_since)
-        key = ShardKey(stream.ref.name, shard)
-        return with_proof(known, position, begin.until.get(key) if begin.get(key) == position else None)
+        return with_proof(known, position, begin.proof(ShardKey(stream.ref.name, shard), position))
 
     losses = LossErrors()
     with losses.collect():

@@ -40,6 +40,8 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     read_since: float | None = None
     # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
     planned: bool = False
+    # The low watermark that the offsets of the position's queries store; None if an offset lacks it
+    proven: float | None = None
 
     def accepts_loss(self, position: Position) -> bool:
         """Whether the loss of records after a position is accepted."""
@@ -98,7 +100,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     """
     if position.is_end:
         return inf
-    times = [time_of(shard_id, position, latest)]
+    times = [time_of(shard_id, position, latest), known.proven]
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
@@ -130,13 +132,6 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
     if start is not None and since <= start and horizon - start <= least:
         return None
     return Gap(since, horizon, tolerated=start is not None and horizon - start <= TOLERATED_SECONDS)
-
-
-def with_proof(known: Facts, position: Position, proof: float | None) -> Facts:
-    """Return `known` with `proof`, the low watermark that an offset stores for its position; None if the offset lacks it."""
-    if proof is None or (position != TRIM_HORIZON and proof < (known.read_until or 0.0)):
-        return known
-    return msgspec.structs.replace(known, read_until=proof, read_since=None)
 
 
 def at_horizon(known: Facts) -> Facts:

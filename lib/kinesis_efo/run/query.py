@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from kinesis_efo.clock import within
-from kinesis_efo.decisions.losses import Facts, time_of, with_proof
+from kinesis_efo.decisions.losses import Facts, low_watermark, time_of
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
@@ -255,8 +255,13 @@ class Query:
         """Return the facts that show whether records after a position were lost: those of the run, and this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
-        known = with_proof(known, position, (self.progress.finished or Offset({})).proof(key, position))
-        return replace(known, accepted=self._accepted.get(key), horizon=horizon)
+        proven = (self.progress.finished or Offset({})).proof(key, position)
+        return replace(known, accepted=self._accepted.get(key), horizon=horizon, proven=proven)
+
+    def low_watermark(self, key: ShardKey, position: Position) -> float | None:
+        """Return the low watermark of the query's position in a shard, in epoch seconds; None if unknown."""
+        shard = self._run.streams.stream(key.stream).shard(key.shard)
+        return low_watermark(key.shard, shard, position, self._facts(key, position), inf)
 
     async def _check(self, checking: Awaitable[T]) -> T:
         try:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import within
 from kinesis_efo.decisions.ending import Ending
-from kinesis_efo.decisions.losses import time_of
+from kinesis_efo.decisions.losses import START_SECONDS, gap, time_of
 from kinesis_efo.decisions.planning import NO_LIMIT, PollReply, may_wait
+from kinesis_efo.errors import StreamError
 from kinesis_efo.options import Deaggregation, SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
@@ -235,7 +237,7 @@ class QueryPlanner:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
             # Include the start of added streams. They are not read in this micro-batch, but when the query is started again.
-            end = self._proven(position, {**ending.single_batch_end(position), **added}, tips.lasts, added)
+            end = await self._proven(position, {**ending.single_batch_end(position), **added}, tips.lasts, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
         if ending.wanted:
@@ -274,7 +276,7 @@ class QueryPlanner:
         now, after = self._run.clock.monotonic(), end or position
         if ending.reached(after) or now - self._proven_at >= self._prove_interval:
             self._proven_at = now
-            proven = self._proven(position, after, after.lasts)
+            proven = await self._proven(position, after, after.lasts, None)
             if end is None and proven is not position:
                 return self._step(proven, behind=behind)
             end = end and proven
@@ -350,22 +352,25 @@ class QueryPlanner:
         total, data = size or (None, None)
         return Step(end, again, total, data, list(behind), plan, ending)
 
-    def _proven(
-        self,
-        position: Offset,
-        after: Mapping[ShardKey, Position],
-        lasts: Mapping[ShardKey, int],
-        added: Offset | None = None,
+    async def _proven(
+        self, position: Offset, after: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], added: Offset | None
     ) -> Offset:
         """Return the end offset of a micro-batch, with the low watermarks of idle shards that have not been stored for long.
 
         Without them, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
         """
-        until = {}
+        until, run = {}, self._run.run
+        horizons: dict[str, float | None] = {}
+        with suppress(StreamError):  # without the retention, store none: the next call tries again
+            for name in {key.stream for key in after}:
+                horizons[name] = await within(self._run.clock, 1.0, run.streams.stream(name).horizon())
         for key, at in after.items():
-            time = None if at.is_end else self._run.run.read_until(key, at)
-            known = max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0)
-            if time is not None and time - known >= self._prove_interval:
+            known, horizon = self.query.low_watermark(key, at) or 0.0, horizons.get(key.stream)
+            if horizon is None or (at == TRIM_HORIZON and gap(known, horizon, self.query.horizon(key), START_SECONDS)):
+                continue  # unread records may have been trimmed
+            time = None if at.is_end else run.read_until(key, at, known)
+            stored = max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0)
+            if time is not None and time - stored >= self._prove_interval:
                 until[key] = time
         return position.moved_to(after, lasts, self._mark, added, until)
 

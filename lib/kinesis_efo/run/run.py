@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import Clock, within
-from kinesis_efo.decisions.losses import START_SECONDS, Facts, with_proof
+from kinesis_efo.decisions.losses import START_SECONDS, Facts
 from kinesis_efo.decisions.progress import lease_positions
 from kinesis_efo.errors import AccessRefusedError, FetcherError, KinesisEfoError, LeaseLostError
 from kinesis_efo.fetcher.background import all_of, in_background
@@ -273,17 +273,15 @@ class Run(LeaseListener):
         proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
         return min(proofs, default=0.0) or None
 
-    def read_until(self, key: ShardKey, position: Position) -> float | None:
+    def read_until(self, key: ShardKey, position: Position, known: float = 0.0) -> float | None:
+        """Return the low watermark of a position that has been read, in epoch seconds; None if unknown. `known` is an earlier one."""
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
             # Records that arrived before `since` may have been trimmed unread. The lease row must not hide this loss from other queries.
-            begun, stored = (
-                self._horizon(key),
-                (self._checkpoints.read_until(key, position), self._proof(key, position)),
-            )
-            covered = max(each or 0.0 for each in stored) >= since
-            idle = idle if covered or (begun is not None and since <= begun + START_SECONDS) else None
+            begun, stored = self._horizon(key), self._checkpoints.read_until(key, position) or 0.0
+            covered = max(stored, known) >= since or (begun is not None and since <= begun + START_SECONDS)
+            idle = idle if covered else None
         found = max((each for each in (row, idle) if each is not None), default=None)
         # Subtract the time for which an event may have waited in the socket while the buffer was full.
         return None if found is None else found - KINESIS_LIMITS.full
@@ -387,14 +385,14 @@ class Run(LeaseListener):
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
         begins = position == TRIM_HORIZON
-        known = Facts(
+        return Facts(
             self._checkpoints.read_until(shard, position),
             self._horizon(shard) if begins else None,
             self._accepted(shard),
             self._checkpoints.read_since(shard) if begins else None,
             begins and any(query.has_planned(shard) for query in self.queries),
+            self._proof(shard, position),
         )
-        return with_proof(known, position, self._proof(shard, position))
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Handle a buffer's error: fail the run (shared buffer) or a query (separate buffer), or stop using GetRecords if it is denied."""

@@ -9,7 +9,7 @@ import msgspec
 from aiobotocore.config import AioConfig
 
 from kinesis_efo.clock import Clock
-from kinesis_efo.decisions.losses import Facts, with_proof, written_at
+from kinesis_efo.decisions.losses import Facts, written_at
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.kinesis.faults import LossErrors
 from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTransport
@@ -139,10 +139,9 @@ async def _check_losses(
     """Check for lost records like a query's start. Raises CheckFailed, whose fix is an 'acceptDataLoss' value for all losses."""
 
     def known(shard: str, position: Position) -> Facts:
-        known = Facts(horizon=begin.horizons.get(stream.ref.name))
-        if (row := rows.get(shard)) is not None:
-            known = msgspec.structs.replace(known, read_until=row.read_until_at(position), read_since=row.read_since)
-        return with_proof(known, position, begin.proof(ShardKey(stream.ref.name, shard), position))
+        row, proven = rows.get(shard) or Lease(shard), begin.proof(ShardKey(stream.ref.name, shard), position)
+        horizon = begin.horizons.get(stream.ref.name)
+        return Facts(row.read_until_at(position), horizon, read_since=row.read_since, proven=proven)
 
     losses = LossErrors()
     with losses.collect():

@@ -264,6 +264,23 @@ def test_offset_proves_an_idle_polled_shard_empty(hours: int, empties: bool) -> 
             mine.fails(DataLossError)
 
 
+def test_offset_of_one_query_hides_no_loss_of_another() -> None:
+    with world(shards=2) as w:
+        late = w.query(readMode="polling")
+        w.later(1)
+        late.stop()
+        w.put(8)
+        w.later(26 * 3600)
+        other = w.query(readMode="polling")
+        w.later(90)
+        other.stop()
+        other.start()
+        w.later(5)
+        w.warns("are gone")
+        late.start()
+        late.fails(DataLossError)
+
+
 @pytest.mark.parametrize("is_job", [False, True])
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_job_beside_another_query_proves_an_idle_shard_empty(mode: str, is_job: bool) -> None:

@@ -359,18 +359,21 @@ class QueryPlanner:
 
         Without them, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
         """
-        until, run = {}, self._run.run
-        horizons: dict[str, float | None] = {}
+        until, horizons, run, now = {}, dict[str, float | None](), self._run.run, self._run.clock.time()
+        stored = {
+            key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()
+        }
+        old = [key for key, at in after.items() if not at.is_end and now - stored[key] >= self._prove_interval]
         with suppress(StreamError):  # without the retention, store none: the next call tries again
-            for name in {key.stream for key in after}:
+            for name in {key.stream for key in old}:
                 horizons[name] = await within(self._run.clock, 1.0, run.streams.stream(name).horizon())
-        for key, at in after.items():
-            known, horizon = self.query.low_watermark(key, at) or 0.0, horizons.get(key.stream)
+        for key in old:
+            at, horizon = after[key], horizons.get(key.stream)
+            known = self.query.low_watermark(key, at) or 0.0
             if horizon is None or (at == TRIM_HORIZON and gap(known, horizon, self.query.horizon(key), START_SECONDS)):
                 continue  # unread records may have been trimmed
-            time = None if at.is_end else run.read_until(key, at, known)
-            stored = max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0)
-            if time is not None and time - stored >= self._prove_interval:
+            time = run.read_until(key, at, known)
+            if time is not None and time - stored[key] >= self._prove_interval:
                 until[key] = time
         return position.moved_to(after, lasts, self._mark, added, until)
 

@@ -19,10 +19,10 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed clock error in seconds: without a server time, a shard's low watermark is computed from this machine's clock."""
+"""Assumed clock error in seconds, subtracted from low watermarks: without a server time, they come from this machine's clock."""
 
 SILENT_SECONDS: Final = 60.0
-"""Maximum seconds that other shards wait for a shard that receives no events."""
+"""Maximum seconds for which a shard that receives no events holds up the other shards."""
 
 _ROUNDS: Final = 8
 _WARN_SECONDS: Final = 10.0
@@ -80,8 +80,8 @@ class Alignment:
     ) -> dict[ShardKey, Portion]:
         """Plan a micro-batch after which no shard is too far ahead. Return how far to read each shard of `buffers`.
 
-        Each buffer must have unread events and cover the shard's position. `plan` divides the limits of the micro-batch among the shards,
-        for records that arrived up to a horizon (epoch milliseconds).
+        Each buffer must have unread events and cover the shard's position. `plan` is called with a horizon (epoch milliseconds). It
+        divides the limits of the micro-batch among the shards, and leaves out records that arrived after the horizon.
         """
         if not buffers:
             return {}
@@ -98,7 +98,7 @@ class Alignment:
         kept, reached = planned(horizon)
         if all(buffer.newest <= horizon for buffer in buffers.values()):
             return kept
-        # Start with an even share for each shard. Then give slow shards the capacity that `horizon` denies to fast shards.
+        # Start with even shares. Then give slow shards the capacity that fast shards cannot use because of `horizon`.
         _, reached = planned(inf)
         for _ in range(_ROUNDS):
             if reached <= horizon:
@@ -117,9 +117,9 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """Return the arrival time (epoch milliseconds) up to which every shard may be read once these portions are read.
+        """Return up to which arrival time (epoch milliseconds) shards may be read, given the slowest shard after these portions.
 
-        `others`: up to which arrival time the slowest of the other shards was read, epoch milliseconds."""
+        `others`: up to which arrival time the slowest shard outside `buffers` was read, epoch milliseconds."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 

@@ -80,13 +80,13 @@ class Ending:
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> bool:
-        """End shards without further records up to their targets: unless new records arrive, their position may never reach the target.
+        """End shards that seem to have no more records before their targets: without new records, their positions may not advance.
 
         Returns whether any shard has ended.
 
         Args:
             position: The query's positions.
-            quiet: When each shard seems to have reached its tip, monotonic seconds.
+            quiet: Since when each shard has apparently been at its tip, monotonic seconds.
 
         Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds although a known record or the shard's end is unread.
         """

@@ -42,7 +42,7 @@ class EventIndex:
     waiting_since: float | None = field(default=None, init=False)
     # The latest arrival time of all records that were ever added, epoch milliseconds; `-inf` if unknown
     newest: float = field(default=-inf, init=False)
-    # Lists with one slot per event, for bisection. The sums of bytes and records have one more slot, and are not reset by dropping events.
+    # Lists with one slot per event, for bisection. The running totals of bytes and records have one more slot, and include dropped events.
     _ends: list[int] = field(default_factory=list, init=False)
     _since: list[float] = field(default_factory=list, init=False)
     _behind: list[int] = field(default_factory=list, init=False)
@@ -113,7 +113,7 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # An event without records may have a lower position. Ignore that position, so that an offset never moves back.
+        # An event without records may have a lower position than the previous event. Ignore it, so that an offset never moves back.
         if self.end.kind is AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
@@ -239,11 +239,11 @@ class EventIndex:
         return None if cut else self.last_before(stop, after)
 
     def last_record_up_to(self, position: Position) -> LastRecord | None:  # noqa: ARG002
-        """Return the last record up to `position`, before which all events were dropped; None if unknown. Subclasses override this."""
+        """Return the last record up to `position`, if it is known. This base class returns None; subclasses override the method."""
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record after `after` before event number `stop`; None if unknown or without records."""
+        """Return the sequence number of the last record in the events after `after` and before index `stop`; None if unknown or empty."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 

@@ -165,9 +165,9 @@ class Lineage:
         )
 
     def lost(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return shards that were trimmed before they were read to their end. An empty offset (a new query) has no losses.
+        """Return shards that were trimmed before they were read to their end; none for an empty offset (a new query).
 
-        These are shards of the offset, and unread descendants of them, that are no longer listed.
+        Considers the shards of the offset and their unread descendants. Those that are no longer listed were trimmed.
         """
         cut_off = set(self.vanished(positions))
         if positions:
@@ -211,7 +211,7 @@ class Lineage:
 
 
 def reached_from(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return all that `following` reaches from `starts`, in any number of steps. Visits each once, since there may be very many paths."""
+    """Return all items reachable from `starts` by one or more calls of `following`. Visits each item once, as there may be many paths."""
     found: set[str] = set()
     ahead = list(starts)
     while ahead:
@@ -238,7 +238,7 @@ class ReadBound:
 
     everywhere: Position  # The position for all shards that are not in `named`
     named: Mapping[str, Position]  # Positions of individual shards
-    # The shards that were open at about the time of `everywhere`; None if unknown. If empty, read only named shards and descendants.
+    # The shards that were open at about the time of `everywhere`; None if unknown. If empty, read only named shards and their descendants.
     open_then: Collection[str] | None = None
 
 
@@ -271,8 +271,8 @@ class Beginning(NamedTuple):
 def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
 
-    A shard that is neither read nor an ancestor of the offset enters the offset as read to its end. Otherwise, if it was merged with a
-    shard of the offset, the child would wait for it forever.
+    A shard that is neither read nor an ancestor of a shard in the offset enters the offset as read to its end. Otherwise, if this shard
+    and a shard of the offset are merged, their child would wait forever for it to be read.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -295,7 +295,7 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # An open shard has records after the start. A closed one may have some only if `open_then` is empty; else it closed before.
+            # Shards closed before the start have no records after it. If `open_then` is empty, it is unknown which shards these are.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

@@ -16,10 +16,10 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""If the trim horizon moves by up to this many seconds before a query that starts there reads its first records, a loss is a warning."""
+"""A query that starts at the trim horizon only warns of a loss if the horizon moved by up to this many seconds before its first commit."""
 
 START_SECONDS: Final = 60.0
-"""Assumed maximum seconds between choosing the trim horizon as the start and the first read. The horizon moves on during this time."""
+"""Assumed maximum seconds from choosing the trim horizon as the start to the first read. In this time, the horizon moves on."""
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0
@@ -36,7 +36,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     horizon: float | None = None
     # Losses of records directly after this or any earlier position are accepted (`acceptDataLoss`); None if no loss is accepted
     accepted: Position | None = None
-    # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time; earlier ones may have been trimmed. None: all
+    # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time (None: all records); earlier ones may be lost
     read_since: float | None = None
     # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
     planned: bool = False
@@ -70,7 +70,7 @@ class Gap(NamedTuple):
 
 
 class ReadUntil:
-    """Infers a low watermark from responses: the lowest value of three or more, received over at least 2 s. One alone may be wrong."""
+    """Infers a low watermark from responses: the lowest value of three or more, received over at least 2 s. A single value may be wrong."""
 
     def __init__(self, known: float | None) -> None:
         self.proven = known
@@ -104,7 +104,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Use the horizon at the query's start only for listed shards: an unlisted one may be newer, and would seem to have losses.
+            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer; it would seem to have losses.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -135,7 +135,7 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return `known` for a read that begins at `TRIM_HORIZON`. Unless `read_until` is later, `read_since` becomes the trim horizon."""
+    """Return `known` for a read from the trim horizon: `read_since` becomes the horizon, unless `read_until` is later than the horizon."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)

@@ -42,7 +42,7 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 def is_behind(millis: int | None) -> bool:
-    """Whether a lag in milliseconds puts a shard behind its tip. False if unknown."""
+    """Whether a shard with this lag (milliseconds) counts as behind its tip. False if the lag is unknown."""
     return (millis or 0) > BEHIND_MILLIS
 
 
@@ -85,7 +85,7 @@ def plan(
         since = buffers[key].news_since(positions[key])
         if since is None or horizon is None:
             return inf if since is None else since
-        # If only the shard's end is unread, plan the shard first, even beyond the limits: it delays all other shards.
+        # If only the shard's end is unread, plan the shard first, even beyond the limits: until then, the other shards have to wait for it.
         arrived = buffers[key].arrival_after(positions[key])
         return -inf if arrived is None else arrived
 

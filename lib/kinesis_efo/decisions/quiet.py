@@ -21,13 +21,13 @@ QUIET_SECONDS: Final = 2.0
 """Minimum seconds from the first to the last of the empty responses (or events) that show that a shard was read to its tip."""
 
 SETTLED_SECONDS: Final = 1.0
-"""All records that arrived before a given time can be read this many seconds after it."""
+"""Seconds to wait after a given time before reading up to it. All records that arrived before that time can then be read."""
 
 FUTURE_SECONDS: Final = 5.0
-"""Maximum seconds that the end of a read may be in the future: a user's clock may be ahead of Kinesis'. The read waits for that time."""
+"""A read may end up to this many seconds in the future, since a user's clock may be ahead of Kinesis'. It waits for that time."""
 
 _LATELY_SECONDS: Final = 12.0
-"""A response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""
+"""The last response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""
 
 _REMEMBERED: Final = 64
 _STEP_SECONDS: Final = QUIET_SECONDS / 16

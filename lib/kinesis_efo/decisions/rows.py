@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position, lowest, rank
 # Minimum seconds before a subscription moves to another position again: Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# Seconds to wait before moving an idle shared buffer from a query that it serves back to a query that is behind but may still catch up.
+# An idle shared buffer stays at a query that it serves for this many seconds, before it moves back to a query that is behind.
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
@@ -128,7 +128,7 @@ def _restart(
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        # Serve waiting tasks first, then planned micro-batches: these come to an end, and the other queries can wait until then.
+        # Serve waiting tasks first, then planned micro-batches. Queries without either can wait, because these reads end soon.
         urgent = [each for each in unserved if each.requested is not None]
         receives = any(each.plans and shared.events.ends_before(each.reach) for each in queries.values())
         if unserved and (urgent or not receives or shared.age >= IDLE_SECONDS):
@@ -161,7 +161,7 @@ def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Positi
         return demand.lowest
     if not shared.has(demand.reach):
         return None
-    # The shared buffer has only the last events of the planned micro-batches. If the separate buffer has the others, start at its end.
+    # The shared buffer has only the last events of the planned micro-batches. Do not retain those that the separate buffer has, too.
     first = shared.events.start if own is None or not own.has(demand.lowest) else lowest((demand.reach, own.events.end))
     return max(shared.events.start, first, key=rank)
 

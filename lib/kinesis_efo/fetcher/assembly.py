@@ -30,8 +30,8 @@ _MOST_SUBSCRIPTIONS: Final = 20_000
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop for a fetcher: uvloop's, which needs a fifth less CPU, if installed and not turned off; otherwise asyncio's."""
-    # Users can turn uvloop off: it may be installed only because another program needs it.
+    """Return an event loop for a fetcher: uvloop's, which needs a fifth less CPU, or asyncio's if uvloop is missing or turned off."""
+    # uvloop may be installed only because another program needs it, so users can turn it off for fetchers.
     if os.environ.get("KINESIS_EFO_UVLOOP", "").lower() == "off":
         return asyncio.new_event_loop()
     try:
@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # `OpenedLater` opens its client at its first call. Its exit stack is entered now, so it closes after all that `stack` enters later.
+    # `OpenedLater` opens its client at the first call. Its exit stack is entered now, so that whatever is entered later closes first.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -102,10 +102,10 @@ async def _open_transport(
 async def _open_separate(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """Open the GetRecords transport for queries that are catching up; see `Stream.separate`."""
+    """Open the GetRecords transport that queries use while they are catching up."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    # Read the time from these responses, too. With an outdated clock, as after this machine was suspended, trimmed records go unnoticed.
+    # These responses also set the clock. Trimmed records are not detected if it is wrong, for example after this machine was suspended.
     clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 

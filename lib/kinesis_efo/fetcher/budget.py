@@ -32,7 +32,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def wait(self) -> Coroutine[None, None, bool]:
-        """Return a coroutine that sleeps until the first `notify` after this call, even if it is awaited only after that `notify`."""
+        """Return a coroutine that sleeps until the first `notify` after this call. A `notify` before it is awaited counts, too."""
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
@@ -50,8 +50,8 @@ class Budget:
     A shard that does not get space joins a queue. It requests space for one event at a time, so a busy shard goes to the end of the queue
     after each event. Up to a quarter of the limit is reserved for quiet shards: a shard that uses at most `share` bytes does not queue.
 
-    The bytes in use may exceed `limit` in two cases, which would otherwise be deadlocks: for an event that is larger than all unreserved
-    space (one at a time), and for one event per shard that a reader is waiting for while the budget is full.
+    The bytes in use may exceed `limit` in two cases, to avoid deadlocks. An event that is larger than all unreserved space is admitted, one
+    at a time. If the budget is full and a reader is waiting for a shard's next event, this event is admitted, one per shard.
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.open_account(ShardKey("s", "busy")), budget.open_account(ShardKey("s", "quiet"))
@@ -95,7 +95,7 @@ class Budget:
         while self._queue:
             account, request = next(iter(self._queue.items()))
             if request.size > self._queue_limit and self._too_large is None:
-                self._too_large = account  # it would never fit into the unreserved space, so grant it now
+                self._too_large = account  # the request would never fit into the unreserved space
             elif not self._fits(request.size):
                 break
             self._grant(account)
@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Try to reserve `size` bytes without queueing. Return whether it succeeded. While shards are queued, `share` is the limit."""
+        """Try to reserve `size` bytes without queueing, up to `share` in total while shards are queued. Return whether it succeeded."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
@@ -267,7 +267,7 @@ class ShardRoom:
         self._waits = None
 
     async def occupy(self, size: int) -> None:
-        """Use the reservation for an event of `size` bytes (with `EVENT_OVERHEAD`). Waits for missing bytes, and releases unused ones."""
+        """Use the reservation for an event of `size` bytes, including `EVENT_OVERHEAD`. Waits for missing bytes, releases unused bytes."""
         payload = size - EVENT_OVERHEAD
         if size > self._reserved and not self.try_reserve(payload):
             await self.reserve(payload)

@@ -46,7 +46,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position after the event
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record; its `sub` is 0 if the payload was dropped. If it equals `through`, `_AT_END` replaces it: reports are 10% smaller
+    # The last record, or `_AT_END` if it equals `through`: this makes reports 10% smaller. Its `sub` is 0 if the payload was dropped
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream; empty if not recorded
     age: int = 0  # Milliseconds since the last record arrived in the stream
@@ -146,7 +146,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # the event was fetched again after its commit, so no later commit would drop it
+            self._evict(len(self))  # fetched again after all queries committed it: no later commit would drop it
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -203,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events up to `position`, which the buffer covers and all queries have committed. `retained`: each query's position."""
+        """Drop the events before `position`, which no query needs. The buffer must cover `position`. `retained`: each query's position."""
         self._retained, self.committed = retained, position
         self._evict(len(self._ends) if position == self.end else self.index_after(position))
 
@@ -232,7 +232,7 @@ class ShardBuffer(EventIndex):
         """Return the last record up to a committed position; None if it is unknown or there are no records."""
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # the buffer begins after the position, because another query is further ahead
+            last = None  # another query is further ahead, so records after `position` were dropped, too
         between = position.kind is start.kind is AFTER and position.value <= start.value
         if position == start or (last is not None and between):
             return last  # there are no records between a dropped event's last record and the event's end
@@ -285,7 +285,7 @@ class ShardBuffer(EventIndex):
         return self.gone <= self._extra - self.compacted < len(self)
 
     def _drop_what_exceeds(self, read: Position) -> None:
-        # Once the events that exceed the budget have been read, drop them: otherwise, they could block the next task.
+        # Drop the events that exceed the budget once they have been read. Otherwise, the budget could stay full and block the next task.
         if self._exceeded and all(cursor.given_up for cursor in self._cursors):
             self._exceeded = False
             self.drop_unread(self.index_after(read))

@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""Minimum seconds between reports of empty GetRecords responses. They show how far the shard was read, without advancing the position."""
+"""Minimum seconds between reports of empty GetRecords responses, which show how far the shard was read although its position stays."""
 _LAGS: Final = 3
-"""How many events, `_STEP_SECONDS` or more apart, are needed to infer from their lags how far the shard was read. One lag may be wrong."""
+"""How many lags (`MillisBehindLatest`), a second or more apart, are needed to infer how far the shard was read: one lag may be wrong."""
 
 _END = Event(b"", EventHead(continuation=None, millis_behind=0, records=0))
 
@@ -140,7 +140,7 @@ class ShardFeed:
 
     @property
     def unseen(self) -> float | None:
-        """An upper bound for the age, in seconds, of records that were not received yet; None before several events have confirmed it."""
+        """An upper bound for the age (seconds) of records that have not been received yet; None until `_LAGS` lags have been received."""
         times = self._read_until
         return self._clock.monotonic() - min(times) if len(times) == times.maxlen else None
 

@@ -57,7 +57,7 @@ class FetcherSettings:
 class Coordinator(Protocol):
     """Decides which shards a fetcher may read. Called in the fetcher's event loop.
 
-    `failure` stores the error that ends reading. It is the run's or, if the run is in another process, this fetcher's.
+    `failure` stores the error that ends reading. A fetcher in the run's process shares it with the run; a remote fetcher has its own.
     """
 
     failure: Failure
@@ -66,7 +66,7 @@ class Coordinator(Protocol):
         """Whether the fetcher may read a shard now. Checks the lease's expiry at each call, because the process may have been suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until the fetcher may open a subscription to a shard, in case the shard has moved to another fetcher or run."""
+        """Wait until the fetcher may open a subscription to a shard. Another fetcher or run may have acquired the shard meanwhile."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
@@ -231,7 +231,7 @@ class Fetcher:
         """Return the seconds without progress after which a range fails."""
         settings, stream, last = self.settings, self._streams.stream(wanted.key.stream), wanted.last
         if last is not None and not self._loss_is_fatal(wanted) and await stream.is_past(wanted.key.shard, last):
-            # The record was trimmed, so give up soon: while ranges wait in vain, further records are trimmed.
+            # The record was trimmed, so give up soon: while a range waits for it in vain, further records may be trimmed.
             return min(settings.timeout, _PAST_SECONDS)
         return settings.timeout
 
@@ -435,7 +435,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Do not wait any longer if the shared buffer stays far before this range: it then holds events for queries that are behind.
+        # Stop waiting if the shared buffer's end stays far before this range: the subscription then serves queries that are behind.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -79,9 +79,9 @@ class Shortfall:
         )
 
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
-        """Check for how many seconds all new events have been empty.
+        """Check whether all new events have been empty for `timeout` seconds.
 
-        Below `timeout` seconds, returns False. Otherwise, raises `RetriesExhaustedError` or, if the last record of the range is known,
+        If not, returns False. Otherwise, raises `RetriesExhaustedError` or, if the last record of the range is known,
         `DataLossError`; if that record's loss is accepted, returns True to end the range without the record.
         """
         seconds = quiet.seconds_empty(self._progress_at)

@@ -23,7 +23,7 @@ LIST_SHARDS_SECONDS: Final = 60.0
 """Seconds between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
-"""Seconds between two listings after a merge, while one parent has announced the child and the other parent is not listed yet."""
+"""Seconds between two listings while a merge is incomplete: one parent has announced the child, and the other parent is not listed yet."""
 
 
 class Streams:
@@ -75,7 +75,7 @@ class Streams:
         }
 
     async def watch(self, clock: Clock, listed: Callable[[str], None]) -> None:
-        """List the shards of the streams in use periodically, until cancelled. After each success, call `listed` with the stream's name."""
+        """Periodically list the shards of all streams in use, until cancelled. After each success, call `listed` with the stream's name."""
         while True:
             if self._is_outdated:
                 await clock.sleep(LIST_AGAIN_SECONDS)
@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return the ends (`SHARD_END`; None if open) of the shards in `reached`, of those that can start next, and of all descendants."""
+        """Return `SHARD_END` (None if open) for each shard in `reached`, each shard that can start next, and all their descendants."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()

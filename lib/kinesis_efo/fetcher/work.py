@@ -111,7 +111,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         children: The shard's children, if the shard has ended.
         quiet: Seconds for which the buffer has apparently been at the shard's tip; 0 if the shard may have more records.
         lowest: For a buffer that starts at a time or at the trim horizon: a sequence number after which it has all records, if known.
-        before_end: The shard's `endingPosition`, and the sequence number of the last record up to this position; None if unknown.
+        before_end: The shard's `endingPosition`, with the sequence number of the last record up to it; None if that record is unknown.
     """
 
     key: ShardKey
@@ -143,7 +143,7 @@ class Report(msgspec.Struct, frozen=True):
 
 class ReportReply(msgspec.Struct, frozen=True):
     known: bool  # Whether the run considers the fetcher alive
-    again: bool = False  # Whether a report is missing, so that the fetcher has to send a complete one
+    again: bool = False  # Whether the run has missed a report, so that the next one must be complete
     revision: int = 0  # The newest `Work.revision` for the fetcher
     pause: float = 0.0  # Seconds to wait before the next report
 

@@ -14,7 +14,7 @@ from kinesis_efo.options import Bounds
 
 
 def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin: str = "") -> None:
-    """Raise ManifestError if an option names a stream not in `streams`. `origin` is where these come from, such as " (from m.json)"."""
+    """Raise ManifestError if an option names a stream not in `streams`. `origin` is the source of `streams`, as in " (from m.json)"."""
     if unknown := sorted(bounds.names.difference(streams)):
         raise ManifestError(
             f"kinesis-efo option {option!r} names {', '.join(map(repr, unknown))}, but the query reads "
@@ -23,7 +23,7 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError if an end names an unlisted shard, is the `SHARD_END` of an open shard, or lies in the future.
+    """Raise ConfigurationError if an end position is of an unlisted shard, is `SHARD_END` for an open shard, or is in the future.
 
     `where` names the stream, and `name` the option or argument, in messages. `now` is an upper bound of Kinesis' time, epoch seconds.
     """
@@ -44,7 +44,7 @@ def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterabl
 
 
 def in_future(where: str, name: str, position: str, when: float, now: float) -> ConfigurationError:
-    """Create the error for an end whose time `when` is after `now` (epoch seconds): a read with an end does not wait for new records."""
+    """Create the error for an end time `when` that is after `now` (epoch seconds): a read with an end does not wait for new records."""
     return ConfigurationError(
         f"{where}: {name} must not be in the future: {position} is {instant(when)}, and Kinesis' time is {instant(now)}. A read with an "
         "end does not wait for records; use spark.readStream without an end to wait"

@@ -1,6 +1,6 @@
 """Finds a shard's tip, or the position just before its first record that arrived at or after a given time.
 
-Used for queries and batch reads with an end. A single response never proves that the tip was reached (see `Quiet`).
+Used for queries and batch reads that have an end. A single response never proves that the tip was reached (see `Quiet`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LookResult(NamedTuple):
     """The result of searching the events of one subscription; see `last_before`."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
-    complete: bool  # Whether the tip or the given time was reached; False and no `position` if given up
+    complete: bool  # Whether the tip or the given time was reached; if given up, False without a `position`
     record: int | None = None  # The sequence number of the last record found, if available
 
 
@@ -85,7 +85,7 @@ async def last_before(
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
         timed: If True, a record without an arrival time raises `FrameError`; if False, it counts as earlier than `epoch_ms`.
-        gives_up: Called for each event. If it returns True, the search is given up, unless records were found and the lag is zero.
+        gives_up: Called for each event; True gives the search up. Ignored if a record was found and the event's lag is zero.
         patience: After this many seconds of empty responses that do not prove that the tip was reached, `TimeoutError` is raised.
 
     Raises `FrameError` if the subscription ends before its first record.
@@ -109,7 +109,7 @@ async def last_before(
                         return LookResult(last, complete=True, record=record)
                     record, last = group.through, Position.after(group.through)
                 if not arrivals:
-                    # Without arrival times, read the number of the last record from the payload.
+                    # Without arrival times, read the sequence number of the last record from the payload.
                     known = last_record(event.payload)
                     record = None if known is None else known.number
             if not head.still:

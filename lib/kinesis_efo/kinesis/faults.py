@@ -47,7 +47,7 @@ _MOST_POSITIONS: Final = 50
 """Maximum number of positions in a message about many losses; `_MOST_CAUSES` limits the causes."""
 
 _LONGEST_TRY: Final = 240.0
-"""An attempt that fails more than this many seconds after it was due had to wait for a lease or buffer space, so the timeout restarts."""
+"""The retry timeout restarts if an attempt fails this many seconds or more after it was due: it had to wait for a lease or space."""
 
 
 class Verdict(Enum):
@@ -119,7 +119,7 @@ def _verdict(error: Exception) -> Verdict:
     if cause is Cause.IN_USE:
         if isinstance(error, EventStreamError):
             return Verdict.TAKEN_OVER
-        # Kinesis has one error code for a consumer that is in use and one that is not ACTIVE yet; only the message differs.
+        # Kinesis uses one error code for two cases: the consumer is in use, or it is not ACTIVE yet. Only the message differs.
         return Verdict.TOO_SOON if "another active subscription" in message_of(error).lower() else Verdict.NOT_ACTIVE
     if cause is Cause.UNKNOWN:
         # An unknown service error may be transient, so retry it. Any other unknown error is a bug, so let it fail the query.

@@ -104,7 +104,7 @@ class ReadContext:
         return self.recoveries[shard_id]
 
     def warn(self, kind: str, shard_id: str, text: str) -> None:
-        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message has the number of those left out.
+        """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message contains the number of unlogged failures.
 
         `text` is the message, which begins with the shard's name.
         """

@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""Seconds between two reads of the retention, which may be shortened, while a position is older than the minimum retention."""
+"""Seconds between two reads of the stream's retention while a position is older than the minimum retention: it may be shortened."""
 
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""Seconds after a warning in which the shard's further losses are not logged: at the trim horizon, each event may follow a loss."""
+"""For this many seconds after a warning, further losses of the shard are not logged: at the trim horizon, each event may follow a loss."""
 
 _TOGETHER_SECONDS: Final = 1.0
 """Maximum seconds for which losses are collected into one log line."""
@@ -56,7 +56,7 @@ class _Loss(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A check, at time `at`, that found no loss after the low watermark `since`. The `retention` (seconds) used may have been outdated."""
+    """A check at time `at` that found no loss after the low watermark `since`. Repeated later: its `retention` may have been outdated."""
 
     since: float
     at: float
@@ -168,7 +168,7 @@ class Retention:
             position: How far the shard has been read.
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: With `begins`, records count as lost only if the trim horizon has moved more than this many seconds since the start.
+            least: With `begins`, records count as lost only if the trim horizon has moved by more seconds since it was chosen as the start.
             reader: The query that reads the shard separately; None if queries share a subscription; empty before reading begins.
 
         Raises:
@@ -204,7 +204,7 @@ class Retention:
                 self._checks[shard_id, reader] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # A start time may lie in parents that are no longer listed. Then the message also reports the loss of records of older shards.
+        # If the position is a start time and the parents are no longer listed, records of the parents may be lost, too: report that.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
@@ -212,7 +212,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Read the retention again, `_CONFIRM_SECONDS` after `last` or, if `is_last`, now. If shortened, report what `last` missed."""
+        """Report losses that `last` missed if the retention was shortened: reads it after `_CONFIRM_SECONDS`, or at once if `is_last`."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

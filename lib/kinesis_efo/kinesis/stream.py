@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A search for the tip begins this many milliseconds before now, to find a recent last record: its number makes the range's end exact."""
+"""A search for the tip begins this many milliseconds before now, to find a recent record: its sequence number is then the exact end."""
 
 _TIP_MILLIS: Final = 5_000
 """A search for the tip ends at the first record that arrived this many milliseconds (a margin for clock errors) after the search began.
@@ -102,7 +102,7 @@ class Stream:
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
-            # Include parents that are not listed yet, but announced: they were added just before, as parents are learned before children.
+            # Also add the children of announced parents that are not listed yet. Parents are announced, and thus added, before children.
             if parent in self.lineage or self.lineage.too_new((parent,)):
                 self.lineage.merge(children, parent)
 
@@ -128,7 +128,7 @@ class Stream:
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, each with its start. The query reads their children later.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention is kept, so that the query reports the trimmed records as lost.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention stays as it is: the query then reports the loss.
         Raises the errors of `refresh`.
         """
         listed = start
@@ -221,7 +221,7 @@ class Stream:
             return
         if predates(position, shard):
             raise replaced(self.ref, former_position(shard_id, position), self._source)
-        # Past a closed shard's end, a reader does not call Kinesis, which would reject another shard's number. So check the number here.
+        # A reader past a closed shard's end does not call Kinesis, which would reject a sequence number of another shard. So check it here.
         if shard.last is not None and position.reaches(Position.after(shard.last)) and names_another(position, shard):
             raise InvalidRequestError(
                 f"stream {self.ref.name!r}, shard {shard_id}: the position {position} belongs to another shard",
@@ -231,8 +231,8 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: whether a micro-batch from this position was already planned. If not, it does not count as a loss if the trim horizon has
-        moved by up to `START_SECONDS` since it was chosen as the start. Raises the same errors as `check_loss`.
+        `planned`: whether a micro-batch from this position was already planned. If not, the trim horizon may
+        move by up to `START_SECONDS` after it was chosen as the start, without a loss. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -348,7 +348,7 @@ class Stream:
             except InvalidRequestError:
                 if start == position:
                     raise
-                continue  # by Kinesis' clock, `start` is in the future: this machine's clock is fast
+                continue  # this machine's clock is fast: for Kinesis, `start` is in the future
             if end is not None and end.position != start:
                 return end
         return End(position)

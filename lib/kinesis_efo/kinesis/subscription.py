@@ -223,7 +223,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
-            # Report a failure: if a proxy responds in place of Kinesis, subscribing again without a limit would be a silent stall.
+            # Count this as a failure: the response may come from a proxy, and subscribing again without a limit would be a silent stall.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )

@@ -206,7 +206,7 @@ async def read_distribution(asking: Awaitable[Distribution], ref: StreamRef) -> 
 class Presence:
     """Reads the shards and the consumer of one stream, with results at most `FRESH_SECONDS` old. Concurrent requests share one call.
 
-    An error may concern a thousand shards at once, but Kinesis allows an account only a few ListShards and Describe calls per second.
+    An error may affect a thousand shards at once, but Kinesis allows an account only a few ListShards and Describe calls per second.
     """
 
     def __init__(self, stream: StreamRef, lister: Topology, clock: Clock) -> None:

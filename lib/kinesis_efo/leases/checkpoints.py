@@ -1,7 +1,7 @@
 """Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
 These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. A lease row contains the epoch of the
-run that wrote it, and a run does not overwrite rows of a later run. It replaces rows of other streams, such as a deleted one of that name.
+run that wrote it, and a run does not overwrite rows of a later run. It replaces rows of other streams, such as a deleted namesake.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Checkpoints:
         read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
         failure: Failure,  # Receives the error that ends the run
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns the name of a shard's fetcher
-        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # See `ShardRow.change`
+        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # The trim horizon at a query's start
     ) -> None:
         self._table = table
         self._keys = keys
@@ -70,7 +70,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        # Streams that queries have begun to read. Only then are rows with the same keys that belong to another stream deleted
+        # Streams that queries have begun to read. Rows of an earlier stream with the same keys are only deleted for these streams
         self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
@@ -191,7 +191,7 @@ class Checkpoints:
                     await self._clean(now)
                 wrote = await self._write_due(now)
                 await self._clock.sleep(max(0.0, now + wrote / self._rate - self._clock.monotonic()))
-                if wrote < self._rate:  # otherwise, more rows may be due now
+                if wrote < self._rate:  # if not, the rate was reached, and more rows may be due
                     await within(self._clock, _STEP_SECONDS, self._wake.wait())
         except LeaseError as error:
             self._failure.set(error)

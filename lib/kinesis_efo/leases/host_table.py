@@ -1,7 +1,7 @@
 """Implements the interface of `store.py` with a file on one host, for queries without the option `leaseTable`.
 
 All processes of this user on this host share the file, so that two runs do not end each other's subscriptions. The leases do not protect
-against runs on other hosts. Even then, no records are lost, because a query continues from its checkpoint, not from the lease rows.
+against runs on other hosts. Such runs do not lose records: a query continues from its checkpoint, not from the lease rows.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint may be behind its recorded mark. For sinks that skip micro-batches, Spark rejects `asyncProgressTrackingEnabled`."""
+"""Why a checkpoint may be behind its recorded mark; part of messages. Spark rejects that option for sinks that skip micro-batches."""
 
 
 class RunNotes:
@@ -56,7 +56,7 @@ class RunNotes:
     def record_mark(self, mark: Mark) -> None:
         """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
         before = self._planned.get(mark.checkpoint)
-        if before is None or before[0].moved < mark.moved:  # a query with a copy of the checkpoint may be behind
+        if before is None or before[0].moved < mark.moved:  # an older copy of the checkpoint may be in use
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:

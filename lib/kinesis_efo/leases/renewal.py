@@ -152,7 +152,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Write the changed row; None after an error or at `give_up_at`. A row with an owner is created again if it was deleted by hand."""
+        """Write the changed row; None after an error or once `give_up_at` has passed. Re-creates an owned row that was deleted by hand."""
         while True:
             after = self._add_attributes(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
@@ -169,7 +169,7 @@ class Renewal:
                 return None
 
     async def _send(self, write: Awaitable[Outcome], give_up_at: float) -> Outcome | None:
-        """Send one write; None after an error or at `give_up_at`."""
+        """Send one write. Return its outcome; None after an error or once `give_up_at` has passed."""
         sent_at = self._clock.monotonic()
         try:
             outcome = await within(self._clock, give_up_at - sent_at, write)

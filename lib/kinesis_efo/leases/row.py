@@ -185,7 +185,7 @@ class Lease:
         return self.checkpoint if self.continuation is None else Position.after(self.continuation)
 
     def read_until_at(self, position: Position) -> float | None:
-        """Return `read_until` or, for `TRIM_HORIZON`, `empty_until` if it is certainly a low watermark of `position`; else None."""
+        """Return `read_until` if it is certainly a low watermark of `position`; otherwise None."""
         at = self.position
         if at is None or position == TRIM_HORIZON != at:
             return None

@@ -67,7 +67,7 @@ class ShardRow:
     def leave(self) -> None:
         """Record that no query reads the shard anymore."""
         self.wanted = False
-        # Keep the contents of the new row if the shard ended before its row was created: without a row, the shard would look unread.
+        # If the shard ended before its row was created, keep `info` to create the row: without a row, the shard would seem to be unread.
         if self.row is not None or self.pending is None or not self.pending.position.is_end:
             self.info = None
 

@@ -19,7 +19,7 @@ _FOR_NOW: Final = (Cause.PASSING, Cause.IN_USE, Cause.CREDENTIALS_UNREACHABLE)
 
 
 def client_config(lease_timeout: float) -> AioConfig:
-    """Return the configuration of a DynamoDB client. Its timeouts are short, as a response after `lease_timeout` seconds is useless."""
+    """Return the configuration of a DynamoDB client. Its timeouts are short: a response after `lease_timeout` seconds is useless."""
     return AioConfig(
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,

@@ -117,7 +117,7 @@ class Alignment:
     def _horizon(
         self, portions: Mapping[ShardKey, Portion], buffers: Mapping[ShardKey, EventIndex], others: float
     ) -> float:
-        """Return up to which arrival time (epoch milliseconds) shards may be read, given the slowest shard after these portions.
+        """Return the latest arrival time (epoch milliseconds) up to which any shard may be read, once these portions have been read.
 
         `others`: up to which arrival time the slowest shard outside `buffers` was read, epoch milliseconds."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())

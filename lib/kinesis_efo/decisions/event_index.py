@@ -113,7 +113,7 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # An event without records may have a lower position than the previous event. Ignore it, so that an offset never moves back.
+        # An event without records may have a lower position than the last event. Ignore that position, so that an offset never moves back.
         if self.end.kind is AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
@@ -206,7 +206,7 @@ class EventIndex:
     def portion(
         self, after: Position, max_bytes: int, max_records: int, horizon: float | None = None, *, some: bool = False
     ) -> Portion:
-        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records in any case.
+        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records anyway.
 
         With `horizon`, omit records that arrived later; see `_portion_before`.
         """
@@ -243,7 +243,7 @@ class EventIndex:
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record in the events after `after` and before index `stop`; None if unknown or empty."""
+        """Return the sequence number of the last record in the events after `after` and before index `stop`; None if unknown or missing."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 

@@ -62,7 +62,7 @@ class Lineage:
     @property
     def shards(self) -> list[Shard]:
         """All shards, parents before their children."""
-        # Listed children have higher first sequence numbers than their parents. Announced children have no number yet, but higher ids.
+        # Listed children have higher first sequence numbers than their parents. Announced children only have higher ids.
         return sorted(
             self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
         )

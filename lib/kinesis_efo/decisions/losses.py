@@ -16,7 +16,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""A query that starts at the trim horizon only warns of a loss if the horizon moved by up to this many seconds before its first commit."""
+"""If a query starts at the trim horizon, which moves by up to this many seconds before its first commit, a loss is only a warning."""
 
 START_SECONDS: Final = 60.0
 """Assumed maximum seconds from choosing the trim horizon as the start to the first read. In this time, the horizon moves on."""
@@ -38,9 +38,9 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     accepted: Position | None = None
     # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time (None: all records); earlier ones may be lost
     read_since: float | None = None
-    # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each read of it must return the same records
+    # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each attempt to read it must return the same records
     planned: bool = False
-    # The low watermark that the offsets of the position's queries store; None if an offset lacks it
+    # The low watermark that the offsets of the queries at this position contain; None if one of the offsets lacks it
     proven: float | None = None
 
     def accepts_loss(self, position: Position) -> bool:

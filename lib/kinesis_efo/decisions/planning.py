@@ -13,7 +13,7 @@ from kinesis_efo.positions import Position, ShardKey
 
 NO_LIMIT: Final = 1 << 62
 BEHIND_MILLIS: Final = 1000
-"""A shard with a greater lag counts as behind its tip. It then matters more to fill the micro-batch than to reduce latency."""
+"""A shard with a greater lag counts as behind its tip. Filling the micro-batch then matters more than reducing latency."""
 
 
 class ShardProgress(msgspec.Struct, frozen=True, array_like=True):
@@ -37,7 +37,7 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
 
     shards: list[ShardProgress]  # How far each shard can advance
     starting: list[ShardKey] = []  # Children that start at the trim horizon, after the end of their parents
-    finished: list[ShardKey] = []  # Ended shards that leave the offset, because it has all their children
+    finished: list[ShardKey] = []  # Ended shards that leave the offset, which has all their children
     undecided: bool = False  # More shards could start, but it is still unknown whether records before them were lost
 
 

@@ -24,7 +24,7 @@ SETTLED_SECONDS: Final = 1.0
 """Seconds to wait after a given time before reading up to it. All records that arrived before that time can then be read."""
 
 FUTURE_SECONDS: Final = 5.0
-"""A read may end up to this many seconds in the future, since a user's clock may be ahead of Kinesis'. It waits for that time."""
+"""The end of a read may be at most this many seconds in the future: a user's clock may be ahead of Kinesis'. The read waits for it."""
 
 _LATELY_SECONDS: Final = 12.0
 """The last response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""

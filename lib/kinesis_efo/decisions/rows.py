@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position, lowest, rank
 # Minimum seconds before a subscription moves to another position again: Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
 SEPARATE_SECONDS: Final = 1.0
-# An idle shared buffer stays at a query that it serves for this many seconds, before it moves back to a query that is behind.
+# An idle shared buffer that serves a query waits this many seconds before it moves back for another query that is behind.
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0

@@ -35,7 +35,7 @@ def in_background(work: Coroutine[Any, Any, None], what: str, failure: Failure) 
 
 
 async def all_of(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines concurrently and return their results. If one fails, cancel the others, unlike `gather`, and raise its error."""
+    """Run coroutines concurrently and return their results. If one fails, raise its error and, unlike `gather`, cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

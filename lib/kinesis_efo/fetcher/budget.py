@@ -32,7 +32,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def wait(self) -> Coroutine[None, None, bool]:
-        """Return a coroutine that sleeps until the first `notify` after this call. A `notify` before it is awaited counts, too."""
+        """Return a coroutine that sleeps until the first `notify` after this call. A `notify` before the `await` counts, too."""
         return self._event.wait()
 
     async def within(self, seconds: float) -> bool:
@@ -51,7 +51,7 @@ class Budget:
     after each event. Up to a quarter of the limit is reserved for quiet shards: a shard that uses at most `share` bytes does not queue.
 
     The bytes in use may exceed `limit` in two cases, to avoid deadlocks. An event that is larger than all unreserved space is admitted, one
-    at a time. If the budget is full and a reader is waiting for a shard's next event, this event is admitted, one per shard.
+    at a time. If the budget is full and a reader is waiting for a shard's next event, that event is admitted (one for each shard).
 
     >>> budget = Budget(limit=4000)
     >>> busy, quiet = budget.open_account(ShardKey("s", "busy")), budget.open_account(ShardKey("s", "quiet"))

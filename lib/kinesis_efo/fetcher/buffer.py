@@ -215,7 +215,7 @@ class ShardBuffer(EventIndex):
             self._arrived()
 
     def exceed(self) -> None:
-        """Reserve space for the waiting event even if the budget is full."""
+        """Reserve space for the event that is waiting for it, even if the budget is full."""
         self._account.exceed()
 
     def last_up_to(self, through: Position, after: Position) -> int | None:

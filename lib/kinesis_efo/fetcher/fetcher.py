@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""While queries are catching up, the fetcher's memory divided by this number is reserved for their separate buffers."""
+"""A divisor: while queries are catching up, this part (1/4) of the fetcher's memory is reserved for their separate buffers."""
 _STALE_SECONDS: Final = 7.0
 """If an empty buffer waits this many seconds for space, drop the events of another buffer that has been unused for at least as long."""
 _PAST_SECONDS: Final = 10.0

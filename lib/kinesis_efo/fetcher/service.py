@@ -22,7 +22,7 @@ WORD_SECONDS: Final = 5.0
 """Seconds between the heartbeats (empty parts) that a call sends while it has no data."""
 
 Chunks = list[tuple[int, list[bytes]]]
-"""Groups of payloads, each with the index of its range in the ticket."""
+"""Groups of payloads, each with the index of its range in the `GetTicket`."""
 
 
 class RangeSource(Protocol):
@@ -129,7 +129,7 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges[index:])  # again, in case these shards could not be read at the first call
+                fetcher.expect(ranges[index:])  # repeat the call: these shards may not have been readable before
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

@@ -14,7 +14,7 @@ from kinesis_efo.positions import Position, ShardRange
 logger = logging.getLogger(__name__)
 
 WARN_SECONDS: Final = 30.0
-"""Seconds without progress of a range until the first warning, and between warnings."""
+"""While a range makes no progress, a warning is logged each time this many seconds have passed."""
 
 
 class Shortfall:

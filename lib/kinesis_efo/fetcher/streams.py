@@ -20,7 +20,7 @@ from kinesis_efo.records.events import ChildShard
 logger = logging.getLogger(__name__)
 
 LIST_SHARDS_SECONDS: Final = 60.0
-"""Seconds between two listings of a stream's shards. A parent's last event usually announces its children earlier."""
+"""Seconds between two listings of a stream's shards. New shards are usually announced earlier, by their parent's last event."""
 
 LIST_AGAIN_SECONDS: Final = 2.0
 """Seconds between two listings while a merge is incomplete: one parent has announced the child, and the other parent is not listed yet."""

@@ -53,7 +53,7 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Low watermark and accepted losses
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Its low watermark and accepted losses
         # Records after `position` were trimmed and the loss is accepted. `known.read_until` is then wrong for readers that do not accept it
         self.lost = False
         self._given = known.read_until
@@ -145,7 +145,7 @@ class ShardDelivery:
 
     @property
     def seconds_ahead(self) -> float:
-        """How many seconds the position's time is in the future; 0 or less if it has passed, or if the position is not a time."""
+        """By how many seconds the position's time is in the future; 0 or less if it has passed, or if the position is not a time."""
         timed = self.position.kind is PositionKind.AT_TIMESTAMP
         return self.position.value / 1000 - self._context.clock.time() if timed else 0.0
 

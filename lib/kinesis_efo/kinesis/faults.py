@@ -44,10 +44,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
-"""Maximum number of positions in a message about many losses; `_MOST_CAUSES` limits the causes."""
+"""Maximum number of positions in a message about losses. If there are more, it names a command that prints them."""
 
 _LONGEST_TRY: Final = 240.0
-"""The retry timeout restarts if an attempt fails this many seconds or more after it was due: it had to wait for a lease or space."""
+"""If an attempt fails more than this many seconds after it was due, it waited for a lease or space, so the retry timeout restarts."""
 
 
 class Verdict(Enum):
@@ -62,7 +62,7 @@ class Verdict(Enum):
     TOO_SOON = auto()
     """The consumer subscribed to the shard less than 5 s ago: wait and retry, for up to 5 minutes."""
     NOT_ACTIVE = auto()
-    """The consumer is not ACTIVE, perhaps not yet: retry with growing delays, for up to 5 minutes."""
+    """The consumer is not ACTIVE, for example still CREATING: retry with growing delays, for up to 5 minutes."""
     TAKEN_OVER = auto()
     """Another program subscribed to the shard with the same consumer: retry after a delay, but fail if it happens often."""
     MISSING = auto()

@@ -36,7 +36,7 @@ CALL_SECONDS: Final = 0.2
 """Minimum number of seconds between two calls for a shard: Kinesis allows five calls per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""Bytes per second that may be read from a shard. A larger response delays the next call."""
+"""Bytes per second that may be read from a shard. The next call is delayed until the last response is within this rate."""
 
 MOST_RECORDS: Final = 10_000
 """The largest `Limit` (records per call) that Kinesis allows."""
@@ -150,7 +150,7 @@ class PollingTransport:
 
 
 class PolledEvents:
-    """The events of one shard from a shard iterator on; implements `EventStream`.
+    """The events of one shard, starting at a shard iterator; implements `EventStream`.
 
     Iteration ends at the shard's end, or when the shard iterator has expired. The reader then subscribes again, as after the end of a
     SubscribeToShard call. `interval` returns the seconds between two calls at the shard's tip.

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""Seconds between two reads of the stream's retention while a position is older than the minimum retention: it may be shortened."""
+"""While a position is older than the minimum retention, the stream's retention is read this often (seconds): it may be shortened."""
 
 _MOST_IDLE: Final = 100_000
 
@@ -193,7 +193,7 @@ class Retention:
         start = start_horizon(shard or await self._shard(shard_id), known) if begins else None
         found = gap(since, await self.horizon(), start, least)
         if found is not None and not self._covers(shard_id, found):
-            # Read the retention again: it may have been raised since it was last read.
+            # Read the retention again: it may have been increased since it was last read.
             found = gap(since, await self.horizon(self._clock.monotonic()), start, least)
         if is_whole(await self._shard(shard_id), position):
             return None
@@ -212,7 +212,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Report losses that `last` missed if the retention was shortened: reads it after `_CONFIRM_SECONDS`, or at once if `is_last`."""
+        """Read the retention again after `_CONFIRM_SECONDS` or, if `is_last`, at once. If it was shortened, report what `last` missed."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

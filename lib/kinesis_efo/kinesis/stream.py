@@ -44,7 +44,7 @@ _TIP_MILLIS: Final = 5_000
 Otherwise, it would never end if records arrive faster than it reads them."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""After this many seconds of responses that do not prove the tip, a search starts over, until `retryTimeout` has passed."""
+"""A search starts over after this many seconds of responses that do not prove that it is at the tip, until `retryTimeout` has passed."""
 
 
 class Stream:
@@ -186,7 +186,7 @@ class Stream:
         self._hash_ranges |= {child.shard_id: self.lineage[child.shard_id].hash_range for child in children}
 
     def children(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return a shard's children, whether ListShards or the shard's last event has named them."""
+        """Return a shard's children, as named by ListShards or by the shard's last event."""
         return announced(self.lineage[child] for child in self.lineage.children(shard_id))
 
     async def check_loss(
@@ -231,8 +231,8 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: whether a micro-batch from this position was already planned. If not, the trim horizon may
-        move by up to `START_SECONDS` after it was chosen as the start, without a loss. Raises the same errors as `check_loss`.
+        `planned`: whether a micro-batch from this position was already planned. If not, it does not count as a loss if the trim
+        horizon moves by up to `START_SECONDS` after it was chosen as the start. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -303,7 +303,7 @@ class Stream:
 
     @property
     def may_poll(self) -> bool:
-        """Whether GetRecords may be used."""
+        """Whether GetRecords may be used for this stream."""
         return self.ref.polled or self.separate is not None
 
     async def tip(self, shard_id: str, position: Position, *, separate: bool = False) -> End:

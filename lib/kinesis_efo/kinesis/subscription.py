@@ -27,11 +27,11 @@ from kinesis_efo.records.events import ChildShard, Event
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""While the start time is in the future, a sleep lasts at most this many seconds: each response makes Kinesis' clock more exact."""
+"""Maximum seconds per sleep while the start time is in the future. Between sleeps, later responses may have corrected Kinesis' clock."""
 
 
 class _Outcome(NamedTuple):
-    """How one subscription ended: the reason for the log, and the error if there was one."""
+    """How one subscription ended: the reason, for log messages, and the error if there was one."""
 
     why: str
     error: Exception | None = None

@@ -168,7 +168,7 @@ class BotoTransport:
 
 
 class BotoEventStream:
-    """The body of one SubscribeToShard response, over HTTP/1.1 (aiohttp) or HTTP/2, whose headers were already received.
+    """The body of one SubscribeToShard response over HTTP/1.1 (aiohttp) or HTTP/2. The headers have already been received.
 
     Once the length of a large frame has arrived, reading from the socket pauses until buffer space was reserved for the whole frame.
     """

@@ -1,7 +1,7 @@
 """Writes shard checkpoints to the lease table after they change, at a limited rate, and only while the run has the lease.
 
-These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. A lease row contains the epoch of the
-run that wrote it, and a run does not overwrite rows of a later run. It replaces rows of other streams, such as a deleted namesake.
+These checkpoints are for tools and for new queries; a restarted query continues from Spark's offsets. A run does not overwrite the
+rows of a later run (rows contain their run's epoch). It replaces rows of other streams, such as a deleted stream of the same name.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Checkpoints:
         clock: Clock,
         *,
         read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
-        failure: Failure,  # Receives the error that ends the run
+        failure: Failure,  # Stores the error that ends the run
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns the name of a shard's fetcher
         horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # The trim horizon at a query's start
     ) -> None:
@@ -134,8 +134,6 @@ class Checkpoints:
         """Return the arrival time (epoch seconds) from which `read_until(shard, TRIM_HORIZON)` covers records; None if it covers all."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
-
-    # -- start and stop
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="checkpoints")
@@ -255,8 +253,6 @@ class Checkpoints:
                 f"{readable(row.owner)} took lease {row.key} while this query was reading: a KCL application uses {self._table.label}, "
                 "too. Nothing was lost; stop it, or use a separate application for this query"
             )
-
-    # -- periodic work
 
     def _refresh(self) -> None:
         """Schedule writes of rows whose `readUntil` is outdated because their shards are idle."""

@@ -30,7 +30,7 @@ CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint may be behind its recorded mark; part of messages. Spark rejects that option for sinks that skip micro-batches."""
+"""Why a checkpoint may be behind its recorded mark; part of messages. Spark rejects the option for sinks that skip micro-batches."""
 
 
 class RunNotes:
@@ -50,7 +50,7 @@ class RunNotes:
         self._found[stream] = row.marks
 
     def reached(self, stream: str) -> tuple[CheckpointMark, ...]:
-        """Return each checkpoint's newest mark, either from a stream's lease row or recorded by this run."""
+        """Return each checkpoint's newest mark, which this run has recorded or found in the stream's lease row."""
         return self._with_recorded(self._found.get(stream, ()))
 
     def record_mark(self, mark: Mark) -> None:

@@ -50,7 +50,7 @@ class Renewal:
         self,
         store: LeaseStore,
         lease: Lease,
-        sent_at: float,  # Monotonic seconds just before the write that acquired the lease was sent
+        sent_at: float,  # When the write that acquired the lease was sent, monotonic seconds
         timing: Timing,
         clock: Clock,
         random: Random,

@@ -154,8 +154,6 @@ class RunLease:
             pause = self._timing.renewal if give_up_at is None else give_up_at - now
             await within(self._clock, pause, self._news.wait())
 
-    # -- start and stop
-
     async def start(self, listener: LeaseListener, endpoint: str, status: str | None = None) -> None:
         """Check the table and start acquiring leases. `endpoint` and `status` are written to the lease rows.
 

@@ -24,7 +24,7 @@ def client_config(lease_timeout: float) -> AioConfig:
         connect_timeout=lease_timeout / 6,
         read_timeout=lease_timeout / 6,
         retries={"mode": "standard", "total_max_attempts": 3},
-        max_pool_connections=34,  # enough for a run that stops, with up to 32 concurrent writes
+        max_pool_connections=34,  # a run that is stopping sends up to 32 concurrent writes
     )
 
 

@@ -243,7 +243,7 @@ class EventIndex:
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record in the events after `after` and before index `stop`; None if unknown or missing."""
+        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or no record."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 

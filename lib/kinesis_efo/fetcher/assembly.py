@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # `OpenedLater` opens its client at the first call. Its exit stack is entered now, so that whatever is entered later closes first.
+    # `OpenedLater` opens its client at the first call. The client's exit stack is entered now, so that later ones close first.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))

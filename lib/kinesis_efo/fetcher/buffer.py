@@ -203,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events before `position`, which no query needs. The buffer must cover `position`. `retained`: each query's position."""
+        """Drop the events before `position`, which the buffer must cover: no query needs them. `retained`: from where each needs events."""
         self._retained, self.committed = retained, position
         self._evict(len(self._ends) if position == self.end else self.index_after(position))
 

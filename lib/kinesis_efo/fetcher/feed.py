@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""Minimum seconds between reports of empty GetRecords responses, which show how far the shard was read without moving its position."""
+"""Minimum seconds between reports of empty GetRecords responses, which show how far the shard was read without advancing the position."""
 _LAGS: Final = 3
 """How many lags (`MillisBehindLatest`), a second or more apart, are needed to infer how far the shard was read: one lag may be wrong."""
 

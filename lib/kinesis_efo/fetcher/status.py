@@ -52,7 +52,7 @@ class ShardStatus(msgspec.Struct, frozen=True, array_like=True):
         subscription: The state of the shard's subscription; None if unknown.
         done: The position up to which the slowest query has processed the shard; None if unknown.
         query: The slowest query's number; None in a run with a single query.
-        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed or the version is old.
+        oldest: Milliseconds since the oldest unprocessed record arrived in the stream; None if all were processed, or in earlier versions.
     """
 
     stream: str

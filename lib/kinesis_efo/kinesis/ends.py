@@ -66,7 +66,7 @@ def is_far(head: EventHead) -> bool:
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether an event has no records and a zero lag. GetRecords may return it before the tip, so a search then starts over earlier."""
+    """Whether an event has no records and a zero lag. GetRecords may return such events before the tip: search again, from earlier."""
     return head.still and not head.millis_behind
 
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""While a position is older than the minimum retention, the stream's retention is read this often (seconds): it may be shortened."""
+"""Seconds between two reads of the stream's retention, in case it is shortened, while a position is older than the minimum retention."""
 
 _MOST_IDLE: Final = 100_000
 
@@ -168,7 +168,7 @@ class Retention:
             position: How far the shard has been read.
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: With `begins`, records count as lost only if the trim horizon has moved by more seconds since it was chosen as the start.
+            least: With `begins`, it is only a loss if the trim horizon has moved by more seconds than this since it was chosen as start.
             reader: The query that reads the shard separately; None if queries share a subscription; empty before reading begins.
 
         Raises:

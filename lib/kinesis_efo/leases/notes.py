@@ -30,7 +30,7 @@ CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint may be behind its recorded mark; part of messages. Spark rejects the option for sinks that skip micro-batches."""
+"""Why a checkpoint may be behind its recorded mark, for messages. Spark rejects async progress tracking for sinks that skip batches."""
 
 
 class RunNotes:

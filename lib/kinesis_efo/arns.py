@@ -34,7 +34,7 @@ class StreamIdentity(NamedTuple):
     created: int | None = None  # Epoch seconds; None if unknown
 
     def differs(self, other: StreamIdentity) -> bool:
-        """Whether `other` is certainly a different stream: its ARN differs or, if both are known, its creation time."""
+        """Whether `other` is a different stream: the ARNs differ, or both creation times are known and differ."""
         known = self.created is not None and other.created is not None
         return self.arn != other.arn or (known and self.created != other.created)
 

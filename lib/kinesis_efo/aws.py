@@ -81,7 +81,7 @@ async def pages_of(
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield the pages of a paginated AWS call. `following` returns the request for the page after the given one; None after the last page.
 
-    Raises `ConfigurationError` after 1,000 pages: AWS does not return that many, and a wrong server must not exhaust the memory.
+    Raises `ConfigurationError` after 1,000 pages: AWS does not return that many, and a faulty server must not exhaust the memory.
     """
     for _ in range(_MOST_PAGES):
         page = await call(**request)
@@ -103,9 +103,9 @@ _loader = cache(botocore.loaders.create_loader)
 
 
 def with_shared_loader(session: SessionT) -> SessionT:
-    """Make a session share the parsed descriptions of AWS services with all other sessions of this process. Returns the session.
+    """Make a session share the SDK's parsed service models with all other sessions of this process. Returns the session.
 
-    Without sharing, each session would parse them again, which costs 5 to 100 ms of CPU time per service.
+    Without sharing, each session would parse the models again, which costs 5 to 100 ms of CPU time per service.
     """
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     return session
@@ -144,9 +144,9 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error if another service's request would go to a Kinesis endpoint, whose response would be misleading."""
+    """Raise an error if a request to another AWS service would go to a Kinesis endpoint, whose response would be misleading."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
-    # Require a region after `kinesis`: the host name of an S3 bucket that is called `kinesis` also begins with it.
+    # Require a region after `kinesis`: the host name of an S3 bucket called `kinesis` begins with this word, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
     if service != "kinesis" and its and host.endswith(domains_of_aws()):
         raise ConfigurationError(
@@ -176,7 +176,7 @@ def _authorities(session: botocore.session.Session) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
-    """Describe why the SDK cannot use a CA bundle; None if it can."""
+    """Describe why the SDK cannot use a CA bundle; None if it can. Results are cached until the file's stamp changes."""
     try:
         if Path(path).is_dir():
             return "it is a directory, not a file"
@@ -189,11 +189,11 @@ def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
 
 
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
-"""Operations with large bodies. Their duration is limited by the HTTP session instead of by `_Limit`."""
+"""Operations with large request or response bodies. The HTTP session limits their duration, so `_Limit` does not."""
 
 
 class _Limit:
-    """Limits the duration of clients' calls, and names the proxy or the CA bundle in their errors.
+    """Limits the duration of clients' calls, and adds the proxy or the CA bundle in use to their error messages.
 
     The SDK's timeouts cover neither a proxy that does not respond to CONNECT nor a response that arrives byte by byte.
     """
@@ -247,7 +247,7 @@ class _Limit:
         return call
 
     def _of(self, client: Any, name: str) -> tuple[str, float | None]:
-        """Return the AWS operation that a client's method calls (empty if none), and its time limit in seconds (None if unlimited)."""
+        """Return the AWS operation behind a client's method (empty if none), and its time limit in seconds (None if unlimited)."""
         operation = client.meta.method_to_api_mapping.get(name, "")
         model = client.meta.service_model
         if not operation or operation in _OWN_LIMITS or model.operation_model(operation).has_streaming_input:
@@ -279,7 +279,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Make a session limit its calls, validate endpoints and responses, and send times with milliseconds in every botocore version.
+    """Configure a session to limit its calls, to validate endpoints and responses, and to send times with millisecond precision.
 
     `seconds` limits each call except GetRecords and PutRecords, including calls that fetch credentials. Returns the session.
     """
@@ -302,7 +302,7 @@ def refuse_old_sdk(version: str) -> None:
 
 
 class SyncClients:
-    """Creates botocore clients, which boto3 uses too, for individual calls such as loading the manifest.
+    """Creates synchronous botocore clients for individual calls, such as loading the manifest.
 
     Configuration and credentials are loaded when the first client is created: loading a manifest from a file does not need them.
     """
@@ -363,7 +363,7 @@ class SyncClients:
 class AsyncClients:
     """Creates aiobotocore clients. `seconds` limits each call except GetRecords and PutRecords, including retries and fetching credentials.
 
-    If `given` is set, its credentials and profile are used instead of those from the environment.
+    If the session `given` is set, its credentials and profile are used instead of those from the environment.
     """
 
     def __init__(
@@ -446,11 +446,11 @@ def _watched(session: SessionT, settings: AwsSettings, clock: Clock, seconds: fl
 
 
 def _needs_mfa_code(session: botocore.session.Session) -> bool:
-    """Whether fetching credentials prompts for an MFA code. If so, callers fetch them early: the time limit of a call is too short."""
+    """Whether fetching credentials prompts for an MFA code. If so, callers fetch them in advance, because calls have a time limit."""
     try:
         return "mfa_serial" in session.get_scoped_config()
     except BotoCoreError:
-        return False  # the SDK raises it again when it fetches the credentials
+        return False  # the SDK raises the same error when it fetches the credentials
 
 
 def _assuming(fetcher: Any, client: Callable[..., Any], credentials: Any, settings: AwsSettings) -> Any:

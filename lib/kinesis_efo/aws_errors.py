@@ -39,7 +39,7 @@ THROUGHPUT_EXCEEDED: Final = "ProvisionedThroughputExceededException"
 
 
 class SignInError(BotoCoreError):  # type: ignore[misc]  # botocore has no types
-    """A profile, file or program that should provide credentials is wrong. Waiting does not help."""
+    """Credentials cannot be fetched, because a profile, file or program that should provide them is wrong. Waiting does not help."""
 
     fmt = "{reason}"
 
@@ -191,7 +191,7 @@ def cause_of(error: Exception) -> Cause:
     'PASSING'
     """
     if skew_of(error) is not None:
-        return Cause.PASSING  # waiting may help: the credentials are valid, and the clock may be corrected
+        return Cause.PASSING  # valid credentials, but a wrong clock, which may be corrected
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)
@@ -242,7 +242,7 @@ def is_foreign(error: Exception) -> bool:
     """Whether an error response seems to come from a proxy or another server: it lacks the error code that AWS' responses contain."""
     if not isinstance(error, ClientError):
         return isinstance(error, ResponseParserError)
-    code, heads = code_of(error), error.operation_name.startswith("Head")  # the code of a HEAD response is its status
+    code, heads = code_of(error), error.operation_name.startswith("Head")  # for HEAD, the code is the HTTP status
     return not code or (code.isdigit() and not heads)
 
 

@@ -23,7 +23,7 @@ class Clock(Protocol):
     """A source of time."""
 
     def monotonic(self) -> float:
-        """Return seconds that never decrease. Only differences between them are meaningful."""
+        """Return a time in seconds that never decreases. Only differences between two such times are meaningful."""
         ...
 
     def time(self) -> float:
@@ -51,10 +51,8 @@ class SystemClock:
 async def within(
     clock: Clock, seconds: float, work: Awaitable[T], *, discard: Callable[[T], None] | None = None
 ) -> T | None:
-    """Await `work` for at most `seconds`. Return its result, or cancel it and return None.
-
-    `discard` receives a result that arrives just as the time runs out or the caller is cancelled.
-    """
+    """Await `work` for at most `seconds`. Return its result, or cancel it and return None. `discard` receives a result that arrives
+    just as the time runs out or the caller is cancelled."""
     task = asyncio.ensure_future(work)
     alarm = asyncio.ensure_future(clock.sleep(max(0.0, seconds)))
     taken = False

@@ -34,7 +34,7 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Set the file name of OSErrors in this context to `what` if they lack one. Errors of reads and writes do not contain a file name."""
+    """Set the file name of OSErrors in this context to `what` if they lack one, as the errors of reading and writing an open file do."""
     try:
         yield
     except OSError as error:
@@ -266,7 +266,8 @@ class FetcherUnreachableError(FetcherError):
 
 
 class NotFetchedHereError(FetcherUnreachableError):
-    """This fetcher does not buffer the rest of a range anymore, for example because its shard has moved. The planner can locate it."""
+    """This fetcher no longer buffers the rest of a range, for example because another fetcher now reads the shard. The caller must
+    request the shard's current fetcher from the planner."""
 
 
 class FetcherRefusedError(FetcherError):

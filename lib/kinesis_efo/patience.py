@@ -41,8 +41,8 @@ def jitter(settings: RetrySettings, failures: int, random: Callable[[], float]) 
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the same call may succeed later: after throttling, a service or network error, or while credentials cannot be reached or a
-    resource is being created or changed.
+    """Whether the same call may succeed later: True for throttling, service and network errors, credentials providers that cannot be
+    reached, and resources that are being created or changed.
 
     >>> passes(TimeoutError("no answer")), passes(ValueError("wrong"))
     (True, False)

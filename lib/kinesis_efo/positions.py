@@ -69,7 +69,7 @@ class Position(NamedTuple):
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """Return the position after user record `sub` of a KPL aggregate. If the record is not an aggregate, it counts as read."""
+        """Return the position after user record `sub` of the KPL aggregate with this sequence number. Any other record counts as read."""
         return cls(_INSIDE, sequence_number, sub)
 
     @classmethod
@@ -161,7 +161,7 @@ def lowest(positions: Iterable[Position]) -> Position:
 
 
 def rank(position: Position) -> tuple[int, int, bool]:
-    """Return a sort key, with which positions are in the order that `lowest` uses."""
+    """Return a sort key that orders positions as `lowest` does."""
     return _RANKS[position.kind], position.value, position.kind is AFTER
 
 
@@ -191,7 +191,7 @@ class ShardRange(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The random id of the checkpoint that an offset belongs to, and the number of its micro-batches that have moved a position so far.
+    """The random id of the checkpoint that an offset belongs to, and how many of the checkpoint's micro-batches have moved a position.
 
     A Spark data source receives neither the path of its checkpoint nor the id of its query. Therefore, the offsets themselves contain an id.
 
@@ -235,11 +235,13 @@ class OffsetDocument(msgspec.Struct):
 class Offset(Mapping[ShardKey, Position]):
     """The positions of a query in all its shards, as stored in Spark's offset log.
 
-    A position need not be the sequence number of a record. Therefore, `lasts` has the sequence number of the last record of each shard
-    with records in the micro-batch. `horizons` has the trim horizon at the query's start (epoch seconds) for each stream with a shard that
-    is still at `TRIM_HORIZON`. `created` has the streams' creation times, to detect a stream that was deleted and created again. `until`
-    has the low watermarks (epoch seconds) of idle shards that a query with an end has read to their tips.
-    Offsets of earlier versions lack these values, and earlier versions ignore them.
+    Offsets of earlier versions lack the attributes below, and earlier versions ignore them.
+
+    Attributes:
+        lasts: Sequence number of the micro-batch's last record in each shard; a position need not be the sequence number of a record.
+        horizons: Trim horizon at the query's start (epoch seconds) of each stream with a shard that is still at `TRIM_HORIZON`.
+        created: Creation time of each stream, to detect a stream that was deleted and created again.
+        until: Low watermarks (epoch seconds) of idle shards that a query with an end has read to their tips.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
     >>> Offset({key: TRIM_HORIZON}).to_json()
@@ -323,7 +325,7 @@ class Offset(Mapping[ShardKey, Position]):
         return self._has_ends
 
     def proof(self, key: ShardKey, position: Position) -> float | None:
-        """Return the stored low watermark of a shard if the offset is at `position`."""
+        """Return the stored low watermark of a shard if the shard is at `position` in this offset; otherwise None."""
         return self.until.get(key) if self.get(key) == position else None
 
     def changes_since(self, before: Offset | None) -> dict[ShardKey, Position]:

@@ -47,7 +47,7 @@ class Process(NamedTuple):
 
     def lives(self, proc: Path = _PROC) -> bool:
         """Whether the process is still running."""
-        stat = read_stat(self.pid, proc)  # before `kill`, which fails if the process ends in between
+        stat = read_stat(self.pid, proc)  # before `kill`, which fails if the process ends after this line
         try:
             with contextlib.suppress(PermissionError):  # the process belongs to another user
                 os.kill(self.pid, 0)

@@ -147,7 +147,7 @@ class _LimitedClient:
             if isinstance(error, HTTPError):
                 raise HTTPClientError(error=error) from None
             raise
-        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # in place of the open response
+        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # the SDK reads the bytes that were read above
         return answer
 
 

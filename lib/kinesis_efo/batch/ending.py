@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position, PositionKind
 from kinesis_efo.records.events import Event, last_arrival
 
 DISORDER_MS: Final = 2_000
-"""Reading begins this many milliseconds before a start time and ends this many after an end time, as records may arrive out of order."""
+"""Reading begins this many milliseconds before a start time and ends this many after an end time: arrival times may be out of order."""
 
 
 def first_position(part: BatchRange) -> Position:
@@ -49,7 +49,7 @@ class Completion:
     def _is_settled(self, server_time: float) -> bool:
         """Whether no more records of the range can arrive after a response at `server_time`."""
         until = self._part.until
-        # A sequence number as end needs no wait: it existed when the read was planned, and later records have higher numbers.
+        # Wait only for an end time. New records have higher sequence numbers than an end that existed when the read was planned.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -70,8 +70,8 @@ class Completion:
 def rows_of(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if a row lacks the arrival time that a time range needs, and `SubscriptionError` if there are rows although the
-    range is marked as `refused`, because another range may return the same rows.
+    Raises `FrameError` if a row lacks the arrival time that a time range needs. Raises `SubscriptionError` if there are rows and the range
+    has the flag `refused`: another range may return the same rows.
     """
     rows = _within(part, batch)
     if part.refused and rows.num_rows:

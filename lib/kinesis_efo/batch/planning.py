@@ -45,15 +45,13 @@ def tip_at(loaded: float) -> Position:
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was adjusted. `before` and `now` are the clock's offsets from the monotonic clock."""
-    # Ignore small differences, which only mean that the two clocks were not read at the same instant. Every action must use the same end.
+    # Ignore a small difference: the two clocks were just not read at the same instant, and every action must compute the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future.
-
-    `here`: whether `tip` was computed with the clock of this machine, whose skew is known.
-    """
+    """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future. `here`: whether `tip` was
+    computed with the clock of this machine, whose skew is known."""
     # Round the clock skew to whole seconds: each action on a DataFrame measures it again, but must read the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
@@ -66,9 +64,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
 
 async def kinesis_time(manifest: Manifest, options: BatchOptions, clock: Clock | None = None) -> int:
     """Return an upper bound of Kinesis' time in epoch milliseconds. It is too high by at most one second plus the duration of a call.
-
-    Raises `StreamError` if Kinesis does not respond.
-    """
+    Raises `StreamError` if Kinesis does not respond."""
     known = KinesisClock(clock or SystemClock())
     ref = next(iter(manifest.streams.values()))
     clients = AsyncClients(options.source.aws.of(manifest.application), manifest.region)
@@ -234,7 +230,7 @@ class BatchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the read. Replaces start times before the trim horizon with `TRIM_HORIZON`, also for individual shards."""
+        """Return the start of the read. Start times before the trim horizon, also those of single shards, become `TRIM_HORIZON`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]

@@ -53,7 +53,7 @@ _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
 """Deleting and recreating a stream takes longer than this. Tasks that begin sooner after planning do not check for a recreated stream."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
-"""A shard that is younger than this still has all its records, even if this machine's clock is off as far as AWS allows."""
+"""A shard younger than this is not checked for losses: no record can have expired, even with the largest clock skew that AWS allows."""
 
 
 class RangeEvent(NamedTuple):
@@ -171,8 +171,8 @@ async def read_range(
                 await begins(replace(part, horizon=None))  # raises an error if the stream was recreated
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
-    # Low watermark for the loss check; None for a start at a sequence number, which contains a time. For a start at the trim horizon, use
-    # the current time: `begins` checks for losses until then.
+    # Low watermark for the loss check. For a start at the trim horizon, use the current time: `begins` checks for losses until then. For a
+    # start at a sequence number, use None: the sequence number contains the time.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0

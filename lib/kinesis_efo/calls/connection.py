@@ -148,7 +148,7 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
-        """Make a call, and return the connection and the first frame of the reply. Use it within `translated`.
+        """Make a call, and return the connection and the first frame of the reply. Call it in a `translated` context.
 
         `seconds` limits the time between two bytes or, with `whole`, the time until the frame, which must not have a body, is complete.
         If an open connection turns out to be broken, the call is sent again, so the service may receive it twice.

@@ -56,7 +56,7 @@ class ToolCall:
 
 
 class Call:
-    """A call in progress. `is_tool`: whether the caller authenticated as a tool. `seconds`: the call's time limit; None for no limit."""
+    """A call in progress, with a time limit of `seconds` (None: no limit). `is_tool`: whether the caller authenticated as a tool."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -95,7 +95,7 @@ class Service:
     """Maximum number of unauthenticated TCP callers, tools included. Each has a thread; further callers wait in the backlog."""
 
     hurry_seconds = 2.0
-    """Applies instead of `stranger_seconds` while there are `most_strangers`, so that silent callers do not keep out callers of the run."""
+    """Replaces `stranger_seconds` while there are `most_strangers` callers, so that silent callers do not block callers of the run."""
     grace_seconds = 1.0
 
     def __init__(

@@ -19,9 +19,9 @@ _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = rf"{_DATE}[T ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}([.][0-9]{{1,6}})?"
 _NUMBER: Final = "-?[0-9]+([.][0-9]+)?"
 _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])"
-"""Matches a JSON number of more than 15 digits, which Spark would round."""
-# The strings accepted for each type. Spark's own conversions accept more strings, and change values: "1,50" becomes 150.00, and a date
-# becomes a timestamp at midnight.
+"""Pattern for JSON numbers of more than 15 digits, which Spark would round."""
+# Pattern of the strings accepted for each type. Spark's own conversions accept more strings and silently change values: "1,50" becomes
+# 150.00, and a date becomes a timestamp at midnight.
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),

@@ -188,7 +188,7 @@ def register(spark: SparkSession) -> None:
 def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> DataFrame:
     """Load the source, and register it only if Spark does not discover it.
 
-    Otherwise, Spark 4.3 would warn about a source that is both discovered and registered, and repeat this whenever it clones the session.
+    If the source is both discovered and registered, Spark 4.3 logs a warning, and logs it again whenever the session is cloned.
     With Spark Connect, `load` does not report a missing source, so the callers have already registered it.
     """
     try:
@@ -209,8 +209,8 @@ def _texts(
     if streams is not None:
         yield "streams", streams if isinstance(streams, str) else ",".join(streams)
     for name, value in options.items():
-        # Option names of version 0.1 contain dots; keyword arguments contain `_` instead.
         text = f"{value // timedelta(milliseconds=1)}ms" if isinstance(value, timedelta) else str(value)
+        # Accept `_` for the dots in option names of version 0.1: keyword arguments cannot contain dots.
         yield name.replace("_", "."), text.lower() if isinstance(value, bool) else text
 
 

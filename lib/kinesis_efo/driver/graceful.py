@@ -41,9 +41,9 @@ _KILLED_BY_SIGNAL: Final = re.compile(
     # The second message is the JDK's, if the signal arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
-"""Matches Hadoop's error when SIGINT or SIGTERM has ended a program that it had started, such as `chmod` for a local file."""
+"""Pattern for Hadoop's error after SIGINT or SIGTERM has ended a program that Hadoop had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal to arrive in this process: a signal to the process group may fail the query before that."""
+"""Seconds to wait for the signal to arrive in this process: if the signal went to the process group, the query may fail first."""
 
 
 @contextmanager

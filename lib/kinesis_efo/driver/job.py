@@ -30,7 +30,7 @@ _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExec
 _NEXT_QUERY_SECONDS: Final = 0.5
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Matches files of Spark, this library and Python, which shortened tracebacks omit. The program may be in the rest of `site-packages`."""
+"""Pattern for files whose frames shortened tracebacks omit: Spark's, this library's and Python's. Other packages may be the program's."""
 
 
 @contextmanager
@@ -135,7 +135,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def report(self, *messages: str, but: str = "") -> None:
-        """Print delayed messages now: `messages`, or all if none are given. Skips those that `but` contains, which the caller prints."""
+        """Print delayed messages now: `messages`, or all if none are given. Skips messages in the text `but`, which the caller prints."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:
@@ -201,7 +201,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
     except (Exception, SystemExit) as error:
         ended = error
     finally:
-        if os.getpid() == process:  # in a forked child, the locks of the events may be held, which would block forever
+        if os.getpid() == process:  # not in a forked child: `set` could wait forever for a lock of the parent
             left.set()
             stopping.set()
     succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)

@@ -57,7 +57,7 @@ class ProgressListener(StreamingQueryListener):
         """Does nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Does nothing. Called after each micro-batch, in Spark's listener thread; must return soon."""
+        """Called after each micro-batch, in Spark's listener thread. Does nothing; an override must return soon."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Does nothing. `awaitTermination` raises the exception of a failed query."""
@@ -128,7 +128,7 @@ class BatchProgress:
 
     @property
     def worst(self) -> tuple[ShardKey, int] | None:
-        """The shard with the greatest lag, and this lag in milliseconds."""
+        """The shard with the greatest lag, and this lag in milliseconds; None if no lag is known."""
         return max(self.millis_behind.items(), key=lambda item: item[1], default=None)
 
     def __str__(self) -> str:
@@ -225,7 +225,7 @@ class FinishedListener(ProgressListener):
         self._jvm = jvm
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Report a finished micro-batch to the runs. A run that misses this report infers the end when Spark requests the next one."""
+        """Report a finished micro-batch to the runs. If a report is lost, the run detects the end when the next micro-batch is planned."""
         sources = event.progress.sources
         marks = [mark for source in sources if (mark := mark_of(source.endOffset)) is not None]
         if not marks:

@@ -50,7 +50,7 @@ class Times(NamedTuple):
     look: float = 2.0  # Interval of the checks whether Spark was stopped
     first_pause: float = 1.0  # Pause before a failed job is restarted for the first time
     longest_pause: float = 30.0
-    no_core: float = 30.0  # How long tasks of micro-batches wait without any running before a warning is logged
+    no_core: float = 30.0  # Log a warning if micro-batches have had waiting but no running tasks for this long
 
 
 def supervisor_of(spark: SparkSession, fetchers: int, times: Times | None = None) -> Supervisor:
@@ -214,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if tasks of micro-batches have been waiting for some time and none is running, because fetchers occupy all cores."""
+        """Warn if, for some time, tasks of micro-batches have been waiting and none has been running: fetchers occupy all cores."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):

@@ -1,7 +1,7 @@
 """One HTTP/2 connection: many concurrent requests, each on its own stream.
 
 The `h2` library handles most frames. This package handles DATA frames, for which `h2` needs four times as much CPU time, and GOAWAY frames,
-after which `h2` would end streams that may continue. With DATA frames, it also handles flow control and checks the content-length.
+after which `h2` would end streams that may continue. Therefore, it also handles flow control and checks the content-length.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, clock: Clock, changed: Callable[[Connection], None], scratch: bytearray) -> None:
-        # Completes when the service's first SETTINGS arrive. Fails if the connection fails first: with `NotHttp2` if it is not HTTP/2
+        # Completes when the service's first SETTINGS arrive, or fails if the connection fails first (`NotHttp2` if it is not HTTP/2)
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.active = 0  # Number of reserved slots: requests in progress or about to be sent
         self._changed = changed

@@ -111,7 +111,7 @@ class EmfWriter:
                 self.write()
 
     def write(self) -> None:
-        """Write the lines of the current values. Of several consecutive failures, only the first is logged."""
+        """Write the current metric values as EMF lines. Of several consecutive failures, only the first is logged."""
         values = merge({}, samples_of(self._source))
         lines = "".join(f"{line}\n" for line in emf_lines(values, self._before, round(self._epoch() * 1000)))
         try:

@@ -129,7 +129,7 @@ def duration(least: float, most: float = float("inf"), guess: int = 99) -> Typed
 
 
 def refusal(error: ValueError, rule: str, text: str) -> str:
-    """Return the error message for an invalid value, from "must be" on. `rule` describes the allowed values.
+    """Return the error message for an invalid value, beginning with "must be". `rule` describes the allowed values.
 
     >>> refusal(NoUnit("2"), "a duration such as 200ms", "2")
     "must be a duration such as 200ms, and include its unit; got '2'"

@@ -334,7 +334,7 @@ class BatchOptions:
 
 
 def are_for_batch(options: Iterable[str]) -> bool:
-    """Whether some of the options only exist for batch reads. At `load()`, Spark does not pass whether a read is streaming or batch."""
+    """Whether some of the options only exist for batch reads. At `load()`, Spark does not indicate whether a read is streaming or batch."""
     revealing = {BATCH.lower(), "shardspertask", "batch.shardspertask", "batch.maxrate"}
     return not revealing.isdisjoint(map(str.lower, options))
 

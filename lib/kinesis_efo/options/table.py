@@ -143,7 +143,7 @@ class Foreign(NamedTuple):
     """Options of another system's source or sink, and this library's option for the same purpose."""
 
     system: str  # For example "Kafka source" or "Kafka sink"
-    names: list[str]  # A name that ends with `*` is a prefix, for names without a separate row
+    names: list[str]  # A name such as `kafka.*` matches all names with this prefix that are not in other rows
     here: str  # This library's option; `-` if there is none
     note: str
 

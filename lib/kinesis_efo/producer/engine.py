@@ -40,7 +40,7 @@ REFRESH_SECONDS = 1.0
 MOST_REFRESH_SECONDS = 60.0
 """Maximum seconds between two loads of the shard map. The pause doubles after each load that has not changed the map."""
 REPLACED_SECONDS = 10.0
-"""Re-creating a stream takes longer than this many seconds. If the shard map is older, aggregates require another ListShards call."""
+"""Re-creating a stream takes longer than this many seconds. An older shard map must be reloaded to check where aggregates were written."""
 RECHECK_SECONDS = 300.0
 """Seconds between two checks of whether Kinesis still distributes records regardless of keys, which PutRecords responses do not show."""
 _BATCH_BYTES = 1 << 20

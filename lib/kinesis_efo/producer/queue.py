@@ -237,7 +237,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # A changed shard map may mean that the stream was re-created, with other hash ranges. With AUTO, hash ranges do not matter.
+        # If the shard map has changed, the stream may have been re-created: the same shard ids may have other hash ranges.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -412,7 +412,8 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, allow twice what the shard accepted. Otherwise, double the limit: at 1, a bad record would block others.
+        # After throttling, allow twice what the shard accepted. Otherwise, double the limit: if it stayed at 1, a bad record at the front
+        # would block all others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -128,7 +128,7 @@ class Decoder:
 
 
 class _Cutter:
-    """Decodes events and selects the records of a range, each once: sequence numbers in (`floor`, `ceiling`]; None: no limit."""
+    """Decodes events, and selects the records with sequence numbers in (`floor`, `ceiling`], each once. A bound of None means no limit."""
 
     def __init__(self, key: ShardKey, after: Position, through: Position) -> None:
         self.done = False
@@ -161,7 +161,7 @@ class _Cutter:
 
 
 class _RangePayloads(NamedTuple):
-    """Payloads of one range whose rows are in the core's current batch. Their records come after sequence number `cutter.floor`."""
+    """Payloads of one range that the core has decoded into its current batch. Their records come after sequence number `cutter.floor`."""
 
     cutter: _Cutter
     hash_range: tuple[int, int] | None

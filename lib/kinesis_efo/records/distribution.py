@@ -26,7 +26,8 @@ def distribution_of(client: Any, summary: Mapping[str, Any]) -> Distribution:
     told = summary.get("RecordDistributionStrategy")
     if told is not None:
         return next((each for each in Distribution if each.value == told), Distribution.UNKNOWN)
-    # Without a strategy, keys determine the shards. But an on-demand stream may have one that an older botocore removes from responses.
+    # A response without a strategy means that keys determine the shards, unless an older botocore has removed the strategy of an
+    # on-demand stream from the response.
     return Distribution.UNKNOWN if on_demand(summary) and not _is_known_to(client) else Distribution.KEYED
 
 

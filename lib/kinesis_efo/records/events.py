@@ -41,7 +41,7 @@ class EventHead(NamedTuple):
     children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
     still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    # Whether an empty response (`still`) has the same iterator as the request, or the request was the subscription's first one
+    # For an empty response: whether its iterator equals the request's, or cannot be compared because this was the first request
     stuck: bool = False
 
     @property

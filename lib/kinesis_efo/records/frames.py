@@ -81,7 +81,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python is decoding the current frame, because the native core has declined it or an earlier frame of the chunk."""
+        """Whether Python must decode the next chunk: it has an incomplete frame, or an error, after the native core declined a frame."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:

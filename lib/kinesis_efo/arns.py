@@ -12,7 +12,7 @@ _WORD: Final = "[a-zA-Z0-9_-]+"
 _ACCOUNT: Final = "[0-9]{12}"
 
 STREAM_NAME: Final = re.compile(_NAME)
-"""Matches a Kinesis stream name (API reference, CreateStream)."""
+"""Pattern for Kinesis stream names (API reference, CreateStream)."""
 
 STREAM_ARN: Final = re.compile(
     rf"arn:(?P<partition>{_WORD}):kinesis:(?P<region>{_WORD}):(?P<account>{_ACCOUNT}):stream/(?P<name>{_NAME})"

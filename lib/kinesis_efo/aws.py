@@ -176,7 +176,7 @@ def _authorities(session: botocore.session.Session) -> tuple[str, str]:
 
 @lru_cache(maxsize=8)
 def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
-    """Describe why the SDK cannot use a CA bundle; None if it can. Results are cached until the file's stamp changes."""
+    """Describe why the SDK cannot use a CA bundle; None if it can. Results are cached until the file changes."""
     try:
         if Path(path).is_dir():
             return "it is a directory, not a file"

@@ -65,7 +65,7 @@ class SdkSession(Protocol):
 
 
 def setting_of(session: Any, name: str) -> str | None:
-    """Return the `region` or the `profile` of a session. A boto3 session has attributes instead of botocore's configuration variables."""
+    """Return the `region` or the `profile` of a session. A boto3 session has them as attributes, not as configuration variables."""
     if hasattr(session, "get_config_variable"):
         return cast("str | None", session.get_config_variable(name))
     return getattr(session, f"{name}_name", None)
@@ -160,7 +160,7 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
 
 
 def _ending_helpers(session: Any) -> Any:
-    """Make a session kill a `credential_process`, also one of a `source_profile`, if the call that waits for it is cancelled or times out.
+    """Make a session kill a `credential_process` (also a `source_profile`'s) if the call that waits for it is cancelled or times out.
 
     The SDK would leave the program running. Returns the session's chain of credential providers. The program's child processes are not
     killed: this would require a separate process group, which could not prompt on the terminal.
@@ -276,7 +276,7 @@ class _RefreshState:
         return f"the sign-in with {profile_of(self._session)}"
 
     def _named_by(self, error: Exception) -> str:
-        """Describe the setting that refers to the file or program in an error; empty if there is no such setting."""
+        """Describe the setting that contains the file or program to which an error refers; empty if there is no such setting."""
         file = getattr(error, "filename", None)
         profiles = self._session.full_config["profiles"].values() if file else ()
         variables = [(name, value) for name, value in os.environ.items() if name.startswith("AWS_")]

@@ -96,7 +96,7 @@ class Position(NamedTuple):
 
     @property
     def is_end(self) -> bool:
-        """Whether the shard is closed and read to its end."""
+        """Whether this is the position of a closed shard that has been read to its end."""
         return self.kind is _SHARD_END
 
     def reaches(self, other: Position) -> bool:

@@ -28,7 +28,7 @@ _BODY: Final = "kinesis_efo.body"
 _TIMES_READ: Final = 4
 """Time limit for a whole response that is not a stream, as a multiple of the read timeout."""
 _MOST_BODY: Final = 8 << 20
-"""Maximum bytes of a response that is neither a stream nor from GetRecords. Pages of DynamoDB and of lists have about 1 MB."""
+"""Maximum bytes of a response that is neither a stream nor from GetRecords. Pages of DynamoDB and list operations have about 1 MB."""
 _MOST_RECORDS: Final = 64 << 20
 """Maximum bytes of a GetRecords response, which has up to 10 MiB of records, encoded in base64."""
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 _SIZE = re.compile(r"(\d{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _NEXT_UNIT = 1023.95
-"""From this value on, sizes are shown in the next larger unit: rounded to one decimal, the value would be shown as 1024.0."""
+"""From this value on, sizes are shown in the next larger unit, because rounding to one decimal would show the value as 1024.0."""
 _THIS_CENTURY = range(978_307_200_000, 4_102_444_800_000)
 _NUMBER = re.compile(r"\d+(\.\d*)?", re.ASCII)
 _DATE = re.compile(r"20\d{6}", re.ASCII)
@@ -83,7 +83,7 @@ class NoZoneError(ValueError):
 
 
 def parse_number(text: str) -> int | None:
-    """Parse epoch milliseconds. Returns None if the text is not a number. Raises NotMillisecondsError outside this century, except for 0.
+    """Parse epoch milliseconds. Returns None for other text. Raises NotMillisecondsError for a time outside this century, except 0.
 
     >>> parse_number("1704067200000"), parse_number("2024-01-01")
     (1704067200000, None)

@@ -32,7 +32,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Whether all rows have been read after `event`. `server_time` is a lower bound of Kinesis' time at the response, epoch seconds."""
+        """Process an event. Return whether the range is complete. `server_time`: a lower bound of Kinesis' time, in epoch seconds."""
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.observe(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
@@ -63,7 +63,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # Empty responses mean completeness only for an open shard: for a closed shard, Kinesis reports the end explicitly.
+        # Conclude the end of the range from empty responses only for an open shard: Kinesis reports the end of a closed shard explicitly.
         return self._part.last is None and not self._part.end.is_end and self._quiet.is_at_tip()
 
 

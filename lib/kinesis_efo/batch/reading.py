@@ -151,7 +151,7 @@ async def read_range(
     fail_on_data_loss: bool,
     begins: Callable[[BatchRange], Awaitable[None]] | None = None,
 ) -> list[BatchRange]:
-    """Read one shard's range to its end. Return the ranges to read next, of child shards that are missing in the plan.
+    """Read one shard's range to its end. Return the ranges to read next: those of child shards that are missing in the plan.
 
     Args:
         stream: The shard's stream, whose client reads only this shard.

@@ -37,7 +37,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     nearby: str = ""  # The service's Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """Return the hosts to try, in order, for a caller in a network namespace; loopback only if it is the service's namespace."""
+        """Return the hosts that a caller in `namespace` tries, in order. Includes loopback only in the service's own network namespace."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:

@@ -150,7 +150,7 @@ class Connection:
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
         """Make a call, and return the connection and the first frame of the reply. Call it in a `translated` context.
 
-        `seconds` limits the time between two bytes or, with `whole`, the time until the frame, which must not have a body, is complete.
+        `seconds` limits the time between two bytes. With `whole`, it limits the time until the frame is complete; a body is an error.
         If an open connection turns out to be broken, the call is sent again, so the service may receive it twice.
         """
         head = msgspec.json.encode(request)

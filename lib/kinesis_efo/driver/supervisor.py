@@ -47,7 +47,7 @@ _making: Final = threading.Lock()
 class Times(NamedTuple):
     """Intervals and pauses of a supervisor, in seconds."""
 
-    look: float = 2.0  # Interval of the checks whether Spark was stopped
+    look: float = 2.0  # Interval between checks for whether Spark was stopped
     first_pause: float = 1.0  # Pause before a failed job is restarted for the first time
     longest_pause: float = 30.0
     no_core: float = 30.0  # Log a warning if micro-batches have had waiting but no running tasks for this long

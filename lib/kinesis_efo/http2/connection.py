@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         self._changed(self)
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream. `piece` is valid only during the call. The `padding` bytes also use up the window."""
+        """Process the next bytes of a stream. `piece` is valid only during the call. The window also has to cover the `padding` bytes."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:

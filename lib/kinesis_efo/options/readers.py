@@ -79,7 +79,7 @@ def _literal(*words: str) -> str:
 
 
 def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
-    """Return a parser that accepts these words, in any case, and returns `chosen(word)`. The type hint has `bool` if `true` is a word."""
+    """Return a parser that accepts `words`, in any case, and returns `chosen(word)`. Its type hint includes `bool` if `true` is a word."""
     read = one_of(*words)
     return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
 

@@ -94,7 +94,7 @@ class SourceOptions:
 
     @property
     def patience(self) -> float:
-        """Seconds for which a task waits for a lease or a fetcher: AWS calls may be retried, and a crashed run's lease has to expire."""
+        """Seconds for which a task waits for a lease or a fetcher: enough to retry AWS calls, and for a crashed run's lease to expire."""
         return self.retry.timeout + 3 * self.lease_timeout + 30
 
     @classmethod

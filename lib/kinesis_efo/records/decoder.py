@@ -233,7 +233,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore `large`, which `cut` has changed: it describes the last event, which may not be among these payloads.
+            # Restore the value of `large` that `cut` has overwritten. It is that of the last event, which may not be among these payloads.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

@@ -279,7 +279,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Configure a session to limit its calls, to validate endpoints and responses, and to send times with millisecond precision.
+    """Configure a session to limit its calls, validate endpoints and responses, and send milliseconds with every botocore version.
 
     `seconds` limits each call except GetRecords and PutRecords, including calls that fetch credentials. Returns the session.
     """

@@ -75,7 +75,7 @@ class NotMillisecondsError(ValueError):
 
 
 class NoZoneError(ValueError):
-    """Raised for a time without a time zone: it could be UTC, local time or Spark's session time. `in_utc` is the time with zone UTC."""
+    """Raised for a time without a time zone: it could be UTC, local time or Spark's session time. `in_utc` is the time read as UTC."""
 
     def __init__(self, moment: datetime) -> None:
         self.in_utc = f"{moment.isoformat()}Z"

@@ -96,9 +96,9 @@ def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
 def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRange]:
     """Return the ranges to read after `part`: those of descendants that ListShards did not return yet when the read was planned.
 
-    `shards` are the children of the part's shard or, if that shard was trimmed, all listed shards. A merge's child is returned for only one
-    parent, the one whose hash range contains the child's first hash key, or for each parent if `partly` is set. A parent
-    that ListShards omits is assumed to begin at the first hash key of its first child, and to descend from the shard with this hash key.
+    `shards` are the children of the part's shard or, if that shard was trimmed, all listed shards. A merge's child is returned only for the
+    parent whose hash range contains the child's first hash key or, if `partly` is set, for each parent. A parent that ListShards omits is
+    assumed to begin at the first hash key of its first child, and to descend from the shard with this hash key.
 
     >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(part, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]

@@ -94,10 +94,8 @@ class Response:
     # -- methods for the code that reads the response
 
     async def opened(self) -> None:
-        """Wait for the headers.
-
-        Raises `ConnectionError` if the service resets the stream or the connection is lost, and `TimeoutError` after `silence` seconds.
-        """
+        """Wait for the headers. Raises `ConnectionError` if the service resets the stream or the connection is lost, and
+        `TimeoutError` after `silence` seconds."""
         while not self.status:
             if self._ended:
                 raise ConnectionAbortedError("the request was cancelled before its response")

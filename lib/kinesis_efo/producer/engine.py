@@ -42,7 +42,7 @@ MOST_REFRESH_SECONDS = 60.0
 REPLACED_SECONDS = 10.0
 """Re-creating a stream takes longer than this many seconds. An older shard map must be reloaded to check where aggregates were written."""
 RECHECK_SECONDS = 300.0
-"""Seconds between two checks of whether Kinesis still distributes records regardless of keys, which PutRecords responses do not show."""
+"""While Kinesis distributes records regardless of keys, seconds between two checks for a change: PutRecords responses do not show it."""
 _BATCH_BYTES = 1 << 20
 """A batch of `make_records` ends once its records have at least this many bytes."""
 
@@ -578,7 +578,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """Schedule a check of whether Kinesis still distributes records regardless of keys, which PutRecords responses do not show."""
+        """While Kinesis distributes records regardless of keys, schedule a check for a change: PutRecords responses do not show it."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:

@@ -154,10 +154,8 @@ class _LaneOutcome:
 
 
 class RecordQueue:
-    """Queues the records that are waiting to be sent, and builds requests from them.
-
-    `max_record_bytes` is the stream's maximum record size, which also limits aggregates.
-    """
+    """Queues the records that are waiting to be sent, and builds requests from them. `max_record_bytes` is the stream's maximum record
+    size, which also limits aggregates."""
 
     def __init__(
         self, stream: str, settings: ProducerSettings, shards: ShardMap, max_record_bytes: int, random: Random
@@ -192,7 +190,7 @@ class RecordQueue:
         self._adopt_when_possible()
 
     def next_request(self, now: float, *, eager: bool) -> PutRecordsRequest | None:
-        """Build the next request; None if none is due. If `eager`, because a caller is waiting, requests need not be full."""
+        """Build the next request; None if none is due. If `eager` (a caller is waiting), requests need not be full."""
         if self._backoff.until > now or self._next_map is not None:
             return None
         ready = [lane for lane in self._lanes.values() if lane.backoff.until <= now and self._may_send(lane)]
@@ -237,7 +235,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # If the shard map has changed, the stream may have been re-created: the same shard ids may have other hash ranges.
+        # A changed shard map may belong to a re-created stream, whose shards have other hash ranges. With AUTO, hash ranges do not matter.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]

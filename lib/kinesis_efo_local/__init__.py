@@ -49,7 +49,7 @@ __all__ = [
     "declare_stream",
 ]
 
-# Imported on first use: pytest loads this package's plugin in every test run of an environment that has the package.
+# Import these modules on first use, to keep pytest fast: it loads this package's plugin wherever the package is installed.
 _HOMES: Final = {
     "AwsError": "errors",
     "Call": "state",

@@ -1,4 +1,4 @@
-"""The Kinesis operations on streams, shards, consumers and queues: one function each. An invalid request raises `AwsError`."""
+"""The Kinesis operations on streams, shards, consumers and queues: one function per operation. Invalid requests raise `AwsError`."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _describe(stream: Stream) -> Params:
 
 
 def _hours(seconds: float) -> float:
-    # An int, as in the real service, unless a test has set a retention period with a fraction of an hour.
+    # Return an int, as the real service does, unless a test has set a retention period that is not a whole number of hours.
     hours = seconds / HOUR
     return int(hours) if hours.is_integer() else hours
 
@@ -177,7 +177,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # Do not limit this to the stream's creation time: if the clock was set back since, shards may have closed before that time.
+        # Do not use the stream's creation time if it is later: shards may have closed before it, if the clock was set back since then.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed
@@ -280,7 +280,7 @@ def _token(params: Params, kind: str) -> Params:
 
 
 def create_queue(kinesis: Kinesis, params: Params) -> Params:
-    """Handle a CreateQueue request. Also checks its parameters: botocore's service model lacks the operation before version 1.44."""
+    """Handle a CreateQueue request. Checks its parameters here, because botocore before version 1.44 lacks the operation."""
     configured = params.get("StreamConfigurationList") or []
     if len(configured) != 1 or not params.get("QueueName"):
         raise invalid("QueueName, and one StreamConfiguration, must be provided.")

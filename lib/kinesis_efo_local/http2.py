@@ -70,7 +70,7 @@ class Http2(asyncio.Protocol):
         self._frame_rest = len(PREFACE)
 
     def upgrade(self, settings: str, request: Incoming) -> None:
-        """Take over an HTTP/1.1 connection, before `connection_made`; its request becomes the first stream.
+        """Continue an HTTP/1.1 connection as HTTP/2: its request becomes the first stream. Must be called before `connection_made`.
 
         `settings` is the client's `HTTP2-Settings` header; raises ValueError if it is invalid.
         """

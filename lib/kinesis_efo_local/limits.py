@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Bucket:
-    """A token bucket that gains `rate` tokens per second and holds the tokens of one second.
+    """A token bucket that gains `rate` tokens per second and holds at most `rate` tokens.
 
     A full bucket accepts a cost above its capacity and goes into debt, so that a 10 MiB record can be written to a 1 MiB/s shard.
     """

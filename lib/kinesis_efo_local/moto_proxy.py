@@ -62,7 +62,7 @@ class MotoProxy:
     """Forwards requests to moto.
 
     Args:
-        account_id: The account of requests whose credentials moto has not issued.
+        account_id: The account for requests that are signed with credentials that moto has not issued.
         began: Called in a thread with moto's URL, before the first request is forwarded.
         ending: Called in a thread with moto's URL, after the last request was forwarded.
     """
@@ -133,7 +133,7 @@ class MotoProxy:
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # Fix the type: moto labels the JSON of some services as HTML, which looks like a proxy's error page to a client.
+                    # Correct the content type: moto labels the JSON of some services as HTML, which clients take for a proxy's error page.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))

@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Make the local AWS the first fixture of a test, so that a fixture that starts Spark passes the environment variables on to it."""
+    """Make the local AWS the first fixture of a test: its environment variables must be set before another fixture starts Spark."""
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
         if _FIRST in names:

@@ -103,7 +103,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
 
 
 def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int, reader: int) -> str:
-    """Create a shard iterator. All iterators that continue from one GetShardIterator call have the same `reader`."""
+    """Create a shard iterator. `reader` is the number of the GetShardIterator call with which the reader began."""
     return seal(
         {
             "stream": stream.name,

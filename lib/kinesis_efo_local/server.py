@@ -46,7 +46,7 @@ LOOPBACK = re.compile(
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
-"""Factor for `Settings.signature_seconds`: STS, S3 and others accept a signature for longer than Kinesis and DynamoDB do."""
+"""Multiplies `Settings.signature_seconds` for STS, S3 and others: they accept a signature for longer than Kinesis and DynamoDB."""
 
 
 class Server:

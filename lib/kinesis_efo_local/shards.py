@@ -199,7 +199,7 @@ class Shard:
         return next((index for index, record in enumerate(records) if record.arrival >= at), len(records))
 
     def page(self, cursor: int, max_records: int, max_bytes: int) -> Page | None:
-        """Return the records from `cursor` on, within the limits but at least one; None if there are no records."""
+        """Return the records from `cursor` on, up to the limits but at least one record; None if there are no records."""
         records = self._records
         start = max(0, cursor - self._trimmed)
         if start >= len(records):

@@ -164,8 +164,8 @@ class Stream:
     def end_dry_run(self, now: Moment) -> NoReturn:
         """Raise the error with which Kinesis ends a dry run whose request would succeed.
 
-        Raises AwsError: `DryRunOperationException`, or `ThrottlingException` for a second dry run of any operation within
-        a second.
+        Raises AwsError: `DryRunOperationException`, or `ThrottlingException` if the stream had another dry run, of any operation,
+        within the last second.
         """
         if self.dry_runs.delay(1, now.monotonic) > 0:
             raise AwsError(

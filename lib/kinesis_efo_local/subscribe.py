@@ -15,7 +15,7 @@ from .state import Kinesis
 
 
 class _Cut(Exception):
-    """Raised after the connection was cut, because the response can no longer be finished."""
+    """Raised after a response was cut off, so that it is not finished cleanly."""
 
 
 class _Finished(Exception):
@@ -41,7 +41,7 @@ def open_subscription(kinesis: Kinesis, params: dict[str, Any]) -> Subscription:
 
 
 class Wire(ABC):
-    """Writes one response. By default, the response has a separate connection, as with HTTP/1.1; HTTP/2 overrides some methods."""
+    """Writes one response. The default methods are for a connection with a single response, as in HTTP/1.1; HTTP/2 overrides them."""
 
     @abstractmethod
     async def write(self, data: bytes) -> None:

@@ -39,7 +39,7 @@ class WrongAnswers:
     Args:
         kinds: Enabled kinds of wrong answers (keys of `KINDS`).
         rate: Probability, from 0 to 1, of a wrong answer where a wrong answer is possible.
-        in_a_row: Maximum number of consecutive answers that hide existing records or shards, for one reader of a shard or one stream.
+        in_a_row: Maximum number of consecutive answers that hide records from one reader of a shard, or the shards of one stream.
         random: Source of random numbers.
     """
 

@@ -20,17 +20,14 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
 
 _LOAD_SECONDS: Final = 30.0
-"""Timeout in seconds for loading a manifest, even if a response keeps arriving slowly."""
+"""Total timeout in seconds for loading a manifest. It also ends a slow response, of which some bytes keep arriving."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable for `--manifest`."""
 
 
 def manifest_files(incomplete: str) -> list[str]:
-    """Complete a manifest's location: directories, JSON files, and the schemes of remote locations.
-
-    Completion does not call AWS.
-    """
+    """Complete a manifest's location with directories, JSON files and the schemes of remote locations. Does not call AWS."""
     schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
     folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
     try:

@@ -83,7 +83,7 @@ async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[l
         _read(manifest),
         *await machine.path_and_clock(access, clock),
     ]
-    # Without a connection to AWS, every other check would only repeat that error.
+    # Without a connection to AWS, all other checks would fail with the same error.
     if any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
         return findings, None
     first = next(iter(manifest.streams.values()))
@@ -131,7 +131,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # Skip the dry run for the measured stream: it may count against Kinesis' call limit, and the real subscription proves more.
+            # Skip the dry run for the measured stream: it may count towards the call limit, and the real subscription proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += filter(None, [await dry_runs.key(access, ref)])

@@ -20,11 +20,11 @@ _GRACE_SECONDS: Final = 0.8
 
 @dataclass
 class ForcedEnd:
-    """What happens if the process is still running a moment after Ctrl-C. A command sets this before it starts to work.
+    """How Ctrl-C ends the process by force if it is still running a moment later. A command sets this before it starts to work.
 
     Attributes:
         code: The exit code with which the process is ended.
-        handled: How often the user can press Ctrl-C without ending the process, because the command handles it and completes its work.
+        handled: How many times Ctrl-C does not end the process by force, because the command handles it and completes its work.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED
@@ -65,7 +65,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 class EndRequest(BaseException):
-    """Raised if a signal ends the command. Like KeyboardInterrupt, not an `Exception`, which SDKs would treat as a failed request."""
+    """Raised if a signal ends the command. Not a subclass of `Exception`, because SDKs treat exceptions as failed requests."""
 
 
 class SignalWaiter:
@@ -73,7 +73,7 @@ class SignalWaiter:
 
     def __init__(self) -> None:
         self._raises = False
-        # When a signal arrives, in any thread, Python writes to this pipe, on which `wait` waits. The main thread runs the handler later.
+        # Python writes to this pipe as soon as any thread receives a signal, which wakes `wait`. The main thread runs the handler later.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)

@@ -82,7 +82,7 @@ def lag(
 
 
 class _ApplicationLag:
-    """Measures the lag of one application repeatedly, and tracks how its leases move."""
+    """Measures the lag of one application repeatedly. Compares its leases over time, to find out which owners are alive."""
 
     def __init__(
         self, aws: AwsSettings, location: str, streams: list[str] | None, lease_timeout: float, count: int
@@ -97,7 +97,7 @@ class _ApplicationLag:
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases for up to `seconds`, to find out which owners are alive, then measure the lag.
 
-        `waiting` is called before the second scan of the lease table, unless a single scan is enough.
+        `waiting` is called once if the lease table has to be scanned more than once, before the second scan.
         """
         async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)

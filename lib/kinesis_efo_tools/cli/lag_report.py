@@ -33,7 +33,7 @@ class LagReport:
         reported: The lag in CloudWatch in milliseconds, by stream.
         remarks: Messages for the user.
         missing: The errors of streams that are not shown, by stream.
-        queries: The status of the run's queries, by stream; no entry if a single query reads it without catching up.
+        queries: The status of the queries, by stream. A stream has no entry if its run has only one query, which is not catching up.
     """
 
     application: str

@@ -71,7 +71,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row, if any, may read selected shards: the row is selected, or is a run's lease on a selected stream."""
+        """Whether the owner of a row may be reading selected shards: the row is selected, or is a run's lease on a selected stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:

@@ -1,4 +1,4 @@
-"""Guards every change to leases: rejects it if a live worker owns them, shows the change, and asks for confirmation."""
+"""Makes every change to leases safe: rejects it if a live worker owns them, shows the change, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def change(
     planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    # Check this even if there is nothing to change at the moment: a live run may move its rows at any time.
+    # Reject live owners even if the plan has no changes: a live run may change its rows at any time.
     _refuse_live(table, seen, mode.force)
     if source is not None and seen_in_source is not None:
         _refuse_live(source, seen_in_source, mode.force)
@@ -97,7 +97,7 @@ def _every(_: Lease) -> bool:
 async def _written(
     watched: Sequence[tuple[LeaseStore, Scan, Callable[[Lease], bool]]], by_us: Collection[str] = ()
 ) -> list[str]:
-    """Return the guarded rows that another process has written since the scan. `by_us` has the keys written by this process."""
+    """Return the guarded rows that another process has written since the scan. `by_us` has the keys that this process wrote."""
     found = []
     for number, (table, scan, guarded) in enumerate(watched):
         now, ours = (await table.scan()).leases, by_us if number == 0 else ()

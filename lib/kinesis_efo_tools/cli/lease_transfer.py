@@ -147,7 +147,7 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
             remarks += said
         return Plan(edits, remarks)
 
-    # Pass the application's table as `source`, so that no live run owns its leases: a run would read on past the exported positions.
+    # With the application's table as `source`, a live run prevents the export: it would read on past the exported positions.
     await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 

@@ -86,7 +86,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Sha
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
-    """Describe checkpoints of another stream, such as a deleted one of the same name. Calls Kinesis only if rows identify their stream."""
+    """Describe rows of another stream, such as a deleted one of the same name. Calls Kinesis only if rows identify their stream."""
     remarks = []
     for name, ref in application.manifest.streams.items():
         named = [row for key, row in rows if key.stream == name and row.stream is not None]

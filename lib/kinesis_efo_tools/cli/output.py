@@ -74,7 +74,7 @@ class _Stream(io.FileIO):
 
 def name_standard_streams() -> None:
     """Replace sys.stdout and sys.stderr with streams whose error messages name the stream, even if it is closed."""
-    # Replace a closed stream with /dev/null in the wrong mode: its use still fails, but no file or socket gets its descriptor.
+    # Replace closed streams with /dev/null in the wrong mode. Using them still fails, but no file or socket gets their descriptors.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):

@@ -94,10 +94,7 @@ def put(given: Put) -> None:
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Fail early if Kinesis cannot be reached. The producer would retry for a long time.
-
-    Raises StreamError if there is no response, or the response does not come from Kinesis.
-    """
+    """Raise StreamError if Kinesis does not respond, or another server responds: the producer would retry for a long time."""
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)

@@ -8,7 +8,7 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.units import lacks_unit, parse_duration, parse_time, time_meant
 
 _NO_TIME = 10**12 - 1
-"""Numbers up to this one lack a unit. They cannot be times in epoch milliseconds, because those would be before Kinesis existed."""
+"""Numbers up to this one are rejected without a unit. As times in epoch milliseconds, they would be before Kinesis existed."""
 
 
 def check_unit(option: str, text: str) -> None:

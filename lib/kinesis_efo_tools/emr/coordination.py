@@ -40,7 +40,7 @@ async def living_owners(
 
 
 async def until_free(store: LeaseStore, clock: Clock, lease_timeout: float) -> Collection[str]:
-    """Wait until leases are no longer renewed. A single renewal does not prove that a run continues: it may have ended right after it.
+    """Wait until leases are no longer renewed. A single renewal does not prove that a run continues, because it may be the last one.
 
     Returns the workers that still renew leases after three lease timeouts; empty as soon as all leases are free.
     """

@@ -26,7 +26,7 @@ FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks the runs of a job with a schedule. They end by themselves, so they are not stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards for which the job gets memory. Set by the user: otherwise, each reshard would change the fingerprint."""
+"""Maximum number of shards for which the job gets memory. Set by the user; if it followed reshards, they would change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -221,7 +221,7 @@ def _fetchers(arguments: Sequence[str]) -> int:
 
 
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the setting for the memory overhead of executors that run fetchers, enough for the most fetchers on one executor.
+    """Return the memory overhead setting of executors that run fetchers, sized for the executor with the most fetchers.
 
     If an executor is lost, each of the others takes over at most one of its fetchers.
     """
@@ -237,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # The fetchers share the shards. Compute with one fetcher fewer: if a fetcher is lost, the others take over its shards.
+    # Divide the shards among one fetcher fewer: if a fetcher is lost, the others take over its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each
@@ -288,7 +288,7 @@ def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
 def _long_running(kind: TargetKind) -> dict[str, str]:
     """Return the settings for runs of months: event logs are rotated, and failed attempts are counted per hour.
 
-    Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs none.
+    Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs no such settings.
     """
     match kind:
         case TargetKind.CLUSTER:
@@ -315,7 +315,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """Read the settings in `sparkSubmitParameters`; empty if the string is malformed, as another tool may have written it."""
+    """Read the settings in `sparkSubmitParameters`. Empty if the string is malformed, which is possible if another tool wrote it."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check for recently rejected subscriptions. Causes are a second reader, and more than one call per second and shard."""
+    """Check for recently rejected subscriptions. Possible causes: a second reader, or more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")
@@ -144,7 +144,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
                 }
             ],
             StartTime=now - RATE_WINDOW,
-            EndTime=now + timedelta(minutes=1),  # exclusive
+            EndTime=now + timedelta(minutes=1),  # exclusive; includes the current minute
         )
         values = answer["MetricDataResults"][0]["Values"]
         if not values:

@@ -1,7 +1,8 @@
 """Checks with dry runs whether a query's AWS calls would succeed.
 
-A dry run checks permissions and parameters, but not the KMS key, which has a separate check. The limit of one dry run per second and stream
-is separate from the limits of live readers. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
+A dry run checks permissions and parameters, but not the KMS key, which has a separate check. Kinesis allows one dry run per second and
+stream; this limit is separate from the throughput limits of shards. AWS does not document whether a dry run counts towards the limit of one
+SubscribeToShard call per second, consumer and shard. https://docs.aws.amazon.com/streams/latest/dev/kds-dryrun-validation.html
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream. If there are any, an endpoint other than AWS is called only with `anyway`,
-    because it may not support dry runs.
+    `owners` are the workers that own leases of the stream. If there are any, only AWS is called, unless `anyway` is set: another
+    endpoint may not support dry runs, and disconnect the owner.
     """
 
     async def look() -> str:
@@ -175,7 +176,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """Return the result of a dry run from its error: AWS reports even success as an error. Raises if the call would, or may, fail."""
+    """Return the result of a dry run from its error: AWS reports even success as an error. Raises an error if the call could fail."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:

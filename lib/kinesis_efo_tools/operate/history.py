@@ -51,8 +51,8 @@ class History:
     def since(self, at: float = 0.0) -> list[Point]:
         """Return the points from `at` (epoch seconds) on, oldest first, at most one hour.
 
-        The newest point may still change, so pass its time in the next call. If `at` is in the future, because the clock was set back, all
-        points are returned.
+        The newest point may still change, so pass its time as `at` in the next call. If the clock was set back and `at` is in the future,
+        all points are returned.
         """
         if not self._points:
             return []

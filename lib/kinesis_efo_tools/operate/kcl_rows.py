@@ -1,6 +1,6 @@
 """Creates lease table rows with which a KCL application continues exactly where a query stopped.
 
-Tested with KCL 2.7 and 3.5. A row has a sequence number, the last user record's index in the aggregate, parents and children.
+Tested with KCL 2.7 and 3.5. A row has a sequence number, the index of the last user record in an aggregate, parents and children.
 """
 
 from __future__ import annotations

@@ -152,11 +152,11 @@ def rows(
 ) -> list[ShardLag]:
     """Return the state and position of a stream's shards, without counting unread records.
 
-    Leaves out shards that were read to their end and whose children have all begun. `leases` has the rows by shard id. `run` is the run's
-    lease on the stream; None if there never was a run.
+    Leaves out a shard that was read to its end once reading of all its children has begun. `leases` has the rows by shard id. `run` is the
+    run's lease on the stream; None if there never was a run.
     """
     lineage, now = Lineage(shards), clock.monotonic()
-    # KCL creates a row without a position when it begins to read a shard: count such a shard as begun.
+    # KCL creates a row without a position when it begins to read a shard, so the row shows that reading has begun.
     positions = {shard: lease.reached or Position.at_timestamp(0) for shard, lease in leases.items()}
     done = set(lineage.droppable(positions))
     unread = {shard for shard, position in positions.items() if not position.is_end}

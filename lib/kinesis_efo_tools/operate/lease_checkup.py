@@ -18,7 +18,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, Finding, finding
 from kinesis_efo_tools.operate.watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the test writes. A row with this key never exists, and the test writes have the condition that it does."""
+"""Lease key of the test writes. A row with this key never exists; the test writes require it to exist, so they always fail."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:

@@ -15,12 +15,12 @@ from kinesis_efo.positions import Position
 from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
-"""Timeout for connecting to each address, because a firewall may drop packets. Without a reply, the table's positions are used."""
+"""Timeout in seconds for connecting to an address, because a firewall may drop packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
 
 MOST_SECONDS: Final = 15.0
-"""Timeout for a whole status request, however many addresses the run's row has."""
+"""Timeout in seconds for a whole status request, however many addresses the run's row has."""
 
 _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
 
@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # A query has started before the position in the row, and rows never move back. `read_until` does not apply to its position.
+            # A query started before the row's position, and the table's rows never move back. `read_until` is not valid for its position.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

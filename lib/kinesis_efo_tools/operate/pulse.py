@@ -25,9 +25,9 @@ BEHIND_SECONDS: Final = 30.0
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0
-"""A micro-batch counts as stuck if a record has waited this long while nothing was processed."""
+"""A micro-batch counts as stuck if a record has waited this many seconds and nothing is processed."""
 SILENT_SECONDS: Final = 30.0
-"""A subscription is silent after this time without an event: six times the interval of events from an idle shard."""
+"""A subscription is silent after this many seconds without an event: six times the interval of events from an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
 """Bytes per second above which a shard is considered to be at Kinesis' limit (2 MB/s per shard and consumer, including JSON overhead)."""
@@ -378,7 +378,7 @@ def cause_of(
         busy: The process that fetches is out of CPU.
         incoming: Bytes per second that arrive; None if unknown.
     """
-    # Check for a failing subscription first: if AWS is not reachable, the run pauses, and records wait in the buffer for that reason.
+    # Check for a failing subscription first: if AWS is not reachable, records also wait in the buffer, which is only a consequence.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

@@ -136,7 +136,7 @@ async def _check_losses(
     rows: Mapping[str, Lease],
     begin: Offset,
 ) -> None:
-    """Check for lost records like a query's start. Raises CheckFailed, whose fix is an 'acceptDataLoss' value for all losses."""
+    """Check for lost records, as a query does at its start. Raises CheckFailed with an 'acceptDataLoss' value for all losses."""
 
     def known(shard: str, position: Position) -> Facts:
         row, proven = rows.get(shard) or Lease(shard), begin.proof(ShardKey(stream.ref.name, shard), position)

@@ -86,7 +86,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
-    # Listed again after the offsets. A live query writes an offset before its commit, so this first list has no commit without an offset.
+    # List the commits before the offsets, and again later. A live query writes an offset first, so each of these commits has an offset.
     commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)
@@ -101,7 +101,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
         else f"; or, if the output has no rows of micro-batch {newest}, delete {name}: a start plans this micro-batch again"
     )  # fmt: skip
     lines = await _lines(folder, name, again)
-    # A query with asyncProgressTrackingEnabled skips batch numbers, and can start although they are missing.
+    # Accept logs without consecutive numbers: with asyncProgressTrackingEnabled, Spark skips batch numbers and starts without them.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"

@@ -1,4 +1,4 @@
-"""What `kinesis-efo emr` commands have in common: the application, its target, and AWS clients, which are closed at the end."""
+"""The context of a `kinesis-efo emr` command: the application, its target, and AWS clients, which are closed with the context."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def submit(given: Submit) -> None:
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            # Check before packing, which takes a while. There is no archive yet, so the draft has the program in its place.
+            # Check before packing, which takes a while. Until the archive exists, the draft uses the program as a placeholder for it.
             found = asyncio.run(_checked(context, draft, SystemClock(), given))
             request = (
                 draft
@@ -85,7 +85,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # Do not check: if the live run executes exactly this job, no job is submitted.
+        # Skip the checks: whether a job is submitted at all depends on whether the live run already executes exactly this job.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]
@@ -165,7 +165,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Check that a job could work, and stop the runs that it replaces. `busy` allows live readers. Returns the stopped runs."""
+    """Check that a job could work, and stop and return the runs that it replaces. `busy` accepts live owners of the leases."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(

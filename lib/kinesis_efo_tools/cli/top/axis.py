@@ -22,7 +22,7 @@ class Axis(NamedTuple):
     Attributes:
         unit: Size of the axis' unit in the unit of the figures, such as 60 for minutes if the figures are in seconds.
         name: Label of the unit.
-        step: Distance of two grid lines, in axis units.
+        step: Distance between two grid lines, in axis units.
         steps: Number of grid lines above 0; the last is the top of the chart.
     """
 

@@ -74,7 +74,7 @@ def _lines(look: Observation) -> list[str]:
 
 
 def _state(look: Observation) -> tuple[Tone, str]:
-    """Summarize the state of the run as a rating and a short text."""
+    """Summarize the state of the run as a severity and a short text."""
     if look.trouble:
         return Tone.BAD, "no answer"
     slow = 0 if look.view is None else sum(each.cause is not None for each in look.view.shards)

@@ -20,7 +20,7 @@ _STEADY: Final = 0.02
 
 
 class Tone(Enum):
-    """The rating of a state; the terminal and the page show each rating in a different color."""
+    """The severity of a state; the terminal and the page show each severity in a different color."""
 
     GOOD = "good"
     BUSY = "busy"
@@ -43,7 +43,7 @@ def state(each: ShardPulse) -> str | None:
 
 
 def tone(name: str | None) -> Tone:
-    """Return the rating of a subscription's state."""
+    """Return the severity of a subscription's state."""
     return _TONES.get(name or "", Tone.PLAIN)
 
 
@@ -53,8 +53,8 @@ T = TypeVar("T")
 class Column(NamedTuple, Generic[T]):
     """A column in the table of shards or of queries.
 
-    `cell` formats the cell of a row; None if unknown. In a narrow terminal, columns are dropped in the order of `spare`, the highest first;
-    a column with `spare` 0 is never dropped.
+    `cell` formats the column's cell in a row; None if unknown. A narrow terminal omits columns, those with the highest `spare` first.
+    A column with `spare` 0 is always shown.
     """
 
     title: str

@@ -49,7 +49,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if view.queries:
         parts += [*_queries(view, shape, width, most), ""]
     events, causes = look.events[-_EVENTS:], remedies(view)
-    # The other 5 lines are the table's header, the line about omitted shards, and empty lines. Reserve two lines for each remedy.
+    # Each remedy takes two lines. The table's header, the line about omitted shards, and empty lines take 5 lines together.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)

@@ -177,7 +177,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # Do not use the stream's creation time if it is later: shards may have closed before it, if the clock was set back since then.
+        # Do not raise this to the stream's creation time: if the clock was set back afterwards, shards may have closed before it.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed

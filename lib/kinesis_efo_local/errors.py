@@ -27,7 +27,7 @@ def invalid(message: str) -> AwsError:
 
 
 def not_found(message: str, status: int = 400) -> AwsError:
-    """The error for a stream, shard, consumer or the like that does not exist, or was deleted."""
+    """The error for a resource, such as a stream, shard or consumer, that does not exist or was deleted."""
     return AwsError("ResourceNotFoundException", message, status)
 
 

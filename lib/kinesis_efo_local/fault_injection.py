@@ -19,7 +19,7 @@ class Request:
     Attributes:
         service: Name of the service.
         operation: Name of the operation; empty for services whose requests do not name it (S3).
-        params: Decoded parameters for Kinesis (without record data) and other JSON services; empty for the rest.
+        params: Decoded parameters for Kinesis (without record data) and other JSON services; empty for other services.
     """
 
     service: str

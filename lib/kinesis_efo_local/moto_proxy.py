@@ -133,7 +133,7 @@ class MotoProxy:
                     if name.lower() not in _HOP and not name.lower().startswith("access-control-")
                 ]
                 if service != "s3" and content.startswith(b"{"):
-                    # Correct the content type: moto labels the JSON of some services as HTML, which clients take for a proxy's error page.
+                    # Correct the content type: moto labels some JSON responses as HTML, which looks like a proxy's error page to clients.
                     kept = [(name, _JSON if _is_html(name, value) else value) for name, value in kept]
                 if request.method == "HEAD" and "Content-Length" in answer.headers:
                     kept.append(("Content-Length", answer.headers["Content-Length"]))
@@ -150,7 +150,7 @@ class MotoProxy:
         self._raised = exception
 
     def _account(self, request: Incoming) -> str:
-        """The account that owns a request's access key, such as that of an assumed role; `account_id` if moto has not issued the key."""
+        """The account that owns a request's access key, such as the key of an assumed role; `account_id` if moto has not issued the key."""
         from moto.core.models import DEFAULT_ACCOUNT_ID
         from moto.iam.models import get_account_id_from
 

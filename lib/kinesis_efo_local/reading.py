@@ -103,7 +103,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any]) -> bytes:
 
 
 def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, cursor: int, reader: int) -> str:
-    """Create a shard iterator. `reader` is the number of the GetShardIterator call with which the reader began."""
+    """Create a shard iterator. `reader` identifies the GetShardIterator call from which the iterator originates."""
     return seal(
         {
             "stream": stream.name,

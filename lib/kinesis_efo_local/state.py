@@ -172,7 +172,7 @@ class Kinesis:
         """Find the stream that a request names by `StreamName`, `StreamARN` or both, and remove its expired records.
 
         Raises:
-            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if neither is given or they disagree.
+            AwsError: `ResourceNotFoundException`, or `InvalidArgumentException` if neither is given or they contradict each other.
         """
         name, arn = params.get("StreamName"), params.get("StreamARN")
         if arn is not None:

@@ -20,7 +20,7 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
 
 _LOAD_SECONDS: Final = 30.0
-"""Total timeout in seconds for loading a manifest. It also ends a slow response, of which some bytes keep arriving."""
+"""Total timeout in seconds for loading a manifest. It applies even if a response arrives slowly but steadily."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable for `--manifest`."""

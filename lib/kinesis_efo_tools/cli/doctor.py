@@ -61,7 +61,7 @@ async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
 async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
     """Load the manifest. Returns the manifest, or a `Finding` with the error."""
     try:
-        # In a thread, because loading credentials and the manifest blocks.
+        # Run in a thread, because loading credentials and the manifest blocks.
         return await asyncio.to_thread(arguments.load, location, aws, streams), None
     except ManifestError as error:
         fix = "give the right location, or deploy the environment"
@@ -131,7 +131,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # Skip the dry run for the measured stream: it may count towards the call limit, and the real subscription proves more.
+            # Skip the dry run for the measured stream: it may count towards SubscribeToShard's limit, and the real call proves more.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += filter(None, [await dry_runs.key(access, ref)])

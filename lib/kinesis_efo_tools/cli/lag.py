@@ -97,7 +97,7 @@ class _ApplicationLag:
     async def look(self, seconds: float, waiting: Callable[[], None] = lambda: None) -> LagReport:
         """Watch the leases for up to `seconds`, to find out which owners are alive, then measure the lag.
 
-        `waiting` is called once if the lease table has to be scanned more than once, before the second scan.
+        `waiting` is called before the second scan of the lease table, if one is necessary.
         """
         async with watched(self._aws, self._location, self._streams) as application:
             seen = await watch(application.table, self._clock, seconds, application.guards, waiting)

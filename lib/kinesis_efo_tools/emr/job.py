@@ -26,7 +26,7 @@ FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks the runs of a job with a schedule. They end by themselves, so they are not stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards for which the job gets memory. Set by the user; if it followed reshards, they would change the fingerprint."""
+"""Maximum number of shards for which the job gets memory. Set by the user: with the actual number, reshards would change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20

@@ -287,7 +287,7 @@ def _left_out(target: Path) -> tuple[str, ...]:
 
 def _strip(target: Path) -> None:
     """Remove files that the cluster does not need."""
-    # Also remove files that differ between machines: those in `bin` have the path of Python, these in `*.dist-info` other local paths.
+    # Also remove scripts and metadata that contain local paths or the installer: they would make archives differ between machines.
     for name in ("bin", *_left_out(target)):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class Clients(Protocol):
 class Access:
     """AWS clients that share a region, endpoint and role. An async context manager.
 
-    Responses set the attributes `clock` to Kinesis' time, and `table_clock` to DynamoDB's time (for the age of rows in the lease table).
+    The attribute `clock` has Kinesis' time, and `table_clock` DynamoDB's time (for the age of lease table rows), both from responses.
 
     Args:
         region: The region if `aws` does not set one.

@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""How far back the check for rejected subscriptions goes."""
+"""Period before now in which the check looks for rejected subscriptions."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:

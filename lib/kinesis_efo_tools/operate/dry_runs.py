@@ -35,8 +35,8 @@ _BROKEN_KEY: Final = {
 async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str], *, anyway: bool) -> Finding:
     """Check with a dry run that a subscription would succeed.
 
-    `owners` are the workers that own leases of the stream. If there are any, only AWS is called, unless `anyway` is set: another
-    endpoint may not support dry runs, and disconnect the owner.
+    `owners` are the workers that own leases of the stream. If there are any, only AWS' endpoints are called unless `anyway` is
+    set: other endpoints may not support dry runs, and would then disconnect the owner.
     """
 
     async def look() -> str:

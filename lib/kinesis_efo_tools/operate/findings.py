@@ -107,7 +107,7 @@ _LOCAL_FIXES: Final = {
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:
     """Return the outcome of a check whose AWS call failed.
 
-    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed`: whether queries need this permission, too.
+    `action` is the permission that the call needs, such as `kinesis:ListShards`; `needed` is whether queries need it, too.
 
     >>> failed_call("clock", TimeoutError("no answer"), "kinesis:ListStreams").status.name
     'UNKNOWN'

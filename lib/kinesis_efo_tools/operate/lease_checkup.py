@@ -55,7 +55,7 @@ async def live_readers(
     """Return the live workers that own leases of a stream, each with the keys of these leases.
 
     An owner counts as dead after `lease_timeout` seconds without a renewal. `waiting` is called before the second scan of the
-    lease table, unless a single scan is enough.
+    lease table, if one is necessary.
     """
     keys = LeaseKeys(manifest.stream_names)
 

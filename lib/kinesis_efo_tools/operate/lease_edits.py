@@ -65,7 +65,7 @@ def moved(row: Lease, position: Position) -> Lease:
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
     """Plan to replace the rows `present` with the rows `wanted`, without owners.
 
-    Rows that are not wanted are deleted: otherwise, a child shard's old row could let it start before its parent has ended.
+    Rows that are not wanted are deleted: from an old row, a child shard could be read before its parent has been read to its end.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):

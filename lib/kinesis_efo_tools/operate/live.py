@@ -15,7 +15,7 @@ from kinesis_efo.positions import Position
 from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
-"""Timeout in seconds for connecting to an address, because a firewall may drop packets. Without a reply, the table's positions are used."""
+"""Timeout in seconds for connecting to an address: a firewall may drop packets. Without a reply, the table's positions are used."""
 
 ANSWER_SECONDS: Final = 5.0
 

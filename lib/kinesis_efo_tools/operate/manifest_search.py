@@ -131,7 +131,7 @@ async def search(clients: Clients, wanted: Search) -> SearchResult:
 
 
 async def _result(subject: str, work: Awaitable[T], *, action: str) -> T | Finding:
-    """Return the result of `work`, or a `Finding` that says why it failed."""
+    """Return the result of `work`, or a `Finding` with the reason why it failed."""
     results: list[T] = []
 
     async def look() -> str:

@@ -18,10 +18,10 @@ from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
 WINDOW_SECONDS: Final = 20.0
-"""The period over which rates and trends are computed. It spans several micro-batches, because each processes megabytes at once."""
+"""Period in seconds for rates and trends. It spans several micro-batches, because each processes megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""Minimum lag, in fetching records from Kinesis, for which a cause is determined."""
+"""Minimum lag in seconds for which a cause is determined, if the lag is in fetching records from Kinesis."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0

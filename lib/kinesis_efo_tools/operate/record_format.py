@@ -89,7 +89,7 @@ def as_json(record: TailRecord) -> bytes:
         except (ValueError, RecursionError):
             document["text"] = text
         else:
-            # Insert the text unparsed, to keep numbers and repeated keys. Line feeds can be replaced: JSON has them only between tokens.
+            # Insert the text as it is: parsing would change numbers and drop repeated keys. JSON has line feeds only between tokens.
             own = b',"data":' + _HIDDEN.sub(_escaped, text.translate(_ON_ONE_LINE)).encode()
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + own + b"}\n"
 

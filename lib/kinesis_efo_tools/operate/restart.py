@@ -98,7 +98,7 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # Checkpoints of old versions do not contain the start of a query's first micro-batch. If it is repeated, the options set its start.
+    # Checkpoints of old versions lack the start of a query's first micro-batch. If that is repeated, the options set its start.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()

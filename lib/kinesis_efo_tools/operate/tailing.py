@@ -38,7 +38,7 @@ POLLING_SECONDS: Final = 1.0
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""Where the search for a shard's last records begins, in seconds before now. Tried in order; the last resort is the trim horizon."""
+"""Seconds before now at which the search for a shard's last records begins, tried in order. The trim horizon is tried last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ async def _last(kinesis: Any, clock: Clock, stream_arn: str, shard_id: str, star
         found.extend(int(record["SequenceNumber"]) for record in page["Records"])
         iterator, behind = page.get("NextShardIterator"), page["MillisBehindLatest"]
         quiet.observe(EventHead(0, behind, len(page["Records"]), still=True), clock.monotonic())
-        # With too few records, the caller starts further back in any case: do not wait for more empty responses.
+        # With too few records, the caller searches again from an earlier time, so do not wait for more empty responses.
         too_few = len(found) < count - 1 and start != TRIM_HORIZON
         if iterator is None or (not behind and (page["Records"] or too_few or quiet.is_at_tip())):
             return found

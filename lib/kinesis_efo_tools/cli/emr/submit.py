@@ -76,10 +76,10 @@ def submit(given: Submit) -> None:
 
 
 async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Submit) -> Situation:
-    """Check that a job could work, and return the state of the target and its runs.
+    """Check a job before it is packed and submitted, and return the state of the target and its runs.
 
-    Raises UsageError if a setting cannot be passed to EMR or an option is missing, PlatformError if EMR rejects a call and this is not a dry
-    run, SubmissionRefusedError if the job could not work.
+    Raises UsageError if a setting cannot be passed to EMR or an option is missing, PlatformError if EMR rejects a call and this is not a
+    dry run, SubmissionRefusedError if a check fails.
     """
     platform = context.platform
     plan(draft, context.target.kind, context.store(given.artifacts), ())
@@ -165,7 +165,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Check that a job could work, and stop and return the runs that it replaces. `busy` accepts live owners of the leases."""
+    """Check a job right before it is submitted, and stop and return the runs that it replaces. `busy` allows live owners of leases."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(

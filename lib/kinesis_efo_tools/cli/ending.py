@@ -65,7 +65,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 class EndRequest(BaseException):
-    """Raised if a signal ends the command. Not an `Exception` (like KeyboardInterrupt): SDKs would treat it as a failed request."""
+    """Raised if a signal ends the command. Like KeyboardInterrupt, not derived from Exception: SDKs would treat it as a failed request."""
 
 
 class SignalWaiter:

@@ -26,7 +26,7 @@ FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks the runs of a job with a schedule. They end by themselves, so they are not stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards for which the job gets memory. Set by the user: with the actual number, reshards would change the fingerprint."""
+"""Maximum number of shards for which the job gets memory. Set by the user, because reshards should not change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -286,7 +286,7 @@ def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
 
 
 def _long_running(kind: TargetKind) -> dict[str, str]:
-    """Return the settings for runs of months: event logs are rotated, and failed attempts are counted per hour.
+    """Return the settings for runs that last for months: event logs are rotated, and failed attempts are counted per hour.
 
     Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs no such settings.
     """

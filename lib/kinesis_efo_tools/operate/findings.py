@@ -101,7 +101,7 @@ _LOCAL_FIXES: Final = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     **dict.fromkeys((errno.EDQUOT, errno.ENOSPC), "free space there, or write to another disk"),
 }
-"""Fixes for errors on this machine, as opposed to the network or AWS, by errno."""
+"""Fixes, by errno, for errors of this machine rather than of the network or AWS."""
 
 
 def failed_call(subject: str, error: Exception, action: str, *, needed: bool = True) -> Finding:

@@ -152,8 +152,8 @@ def rows(
 ) -> list[ShardLag]:
     """Return the state and position of a stream's shards, without counting unread records.
 
-    Leaves out a shard that was read to its end once reading of all its children has begun. `leases` has the rows by shard id. `run` is the
-    run's lease on the stream; None if there never was a run.
+    Leaves out a shard that was read to its end if all its children have been started. `leases` has the rows by shard id. `run` is the run's
+    lease on the stream; None if there never was a run.
     """
     lineage, now = Lineage(shards), clock.monotonic()
     # KCL creates a row without a position when it begins to read a shard, so the row shows that reading has begun.

@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # A query started before the row's position, and the table's rows never move back. `read_until` is not valid for its position.
+            # The slowest query is before the row's position, because rows never move back in the table. `read_until` does not apply to it.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

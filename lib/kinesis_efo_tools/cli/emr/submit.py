@@ -85,7 +85,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # Skip the checks: whether a job is submitted at all depends on whether the live run already executes exactly this job.
+        # Skip the checks for now: if the live run already executes exactly this job, no job is submitted.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]

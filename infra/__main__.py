@@ -1,4 +1,4 @@
-"""`python -m infra`: synthesizes environments to Terraform JSON, and prepares and checks them. The `cdktf` command calls it as the app."""
+"""`python -m infra`: synthesizes environments to Terraform JSON, and prepares and checks them. The `cdktf` command runs it as the app."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def pairs(texts: list[str]) -> dict[str, Any]:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Return the argument parser. It uses only modules that every environment archive contains."""
+    """Return the argument parser. It uses the standard library only, so that jobs' archives need no additional packages."""
     parser = argparse.ArgumentParser(
         description="Archive Kinesis streams as Parquet, each record exactly once.", allow_abbrev=False
     )

@@ -1,1 +1,1 @@
-"""The gate for environments' stacks: what their settings allow them to contain and grant, and which failed checks are accepted."""
+"""The gate for environments' stacks: checks that they contain and grant only what settings allow, and accepts certain failed checks."""

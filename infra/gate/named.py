@@ -50,7 +50,7 @@ def _services(accesses: list[Access]) -> Iterator[str]:
 
 
 def _identities(environment: Environment) -> Iterator[str]:
-    """Yield the Kubernetes service accounts for which the environment declares a role, as `Named.identities` contains them."""
+    """Yield the Kubernetes service accounts for which the environment declares a role, in the format of `Named.identities`."""
     for key, application in environment.applications.items():
         access = application.access
         if isinstance(access, Eks) and access.oidc_provider_arn:

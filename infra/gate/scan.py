@@ -48,7 +48,7 @@ EXCUSED: Mapping[tuple[str, str, str], str] = {
         "pipeline_change_data",
     ): "the role that applies registers declared consumers; the jobs' roles are denied it",
 }
-"""The reason for each accepted failure, by kind of stack, check id and resource name (without its type: a check covers only one)."""
+"""The reason for each accepted failure, by kind of stack, check id and resource name. Each check covers one resource type only."""
 FLOOR = 25
 """The minimum number of checks that must pass for each stack or plan."""
 ACCEPTED = Accepted(EXCUSED, FLOOR)

@@ -51,7 +51,7 @@ class Environments:
         return deployment_of(self._environment(environment), load_environments(self.directory, warn=False))
 
     def refuse(self, environment: str) -> None:
-        """Reject an environment whose file still has values of the template."""
+        """Reject an environment file that still contains placeholder values of the template."""
         filled_in.refuse(self._environment(environment, warn=False))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:

@@ -192,7 +192,7 @@ def _name_is_ours(iam: Any, environment: Environment) -> None:
     )
     if names.pipeline_role_name("apply") not in roles:
         raise PipelineError(f"{told}; use another name, or another account")
-    # Only warn if both are deployed: neither can be renamed in place, and these policies improve on the deployed ones.
+    # If both are deployed, only warn: neither can be renamed in place, and the policies to apply improve on the deployed ones.
     logger.warning("warning: %s; move one of them to another name or account (docs/pipeline-setup.md)", told)
 
 

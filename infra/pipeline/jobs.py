@@ -28,7 +28,7 @@ _READ = ("reading", "ended", "waiting")
 """States of shards that are being read, or do not have to be read at the moment."""
 _LOOK_SECONDS = 15.0
 PACKED = "packed"
-"""Directory of the jobs' archives, beside the stacks: CI hands over both together, and one digest covers both."""
+"""Directory of the jobs' archives, beside the stacks: CI passes both on together, with one digest that covers both."""
 
 
 @dataclass(frozen=True, slots=True)

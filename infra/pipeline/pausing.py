@@ -1,4 +1,4 @@
-"""Stops an EMR Serverless application and its jobs if a plan changes what EMR can change only while the application is stopped."""
+"""Stops an EMR Serverless application and its jobs before a plan changes settings that can be changed only while it is stopped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Pause:
             self.clock.sleep(_LOOK_SECONDS)
 
     def _jobs(self, environment: Environment, application: str) -> Iterator[tuple[str, bool, list[str]]]:
-        """Yield name, whether it has a schedule, and run ids of each of the environment's jobs on an EMR Serverless application."""
+        """For each of the environment's jobs on an EMR Serverless application, yield its name, whether it is scheduled, and its runs."""
         for job in environment.jobs:
             settings = environment.applications[job.application]
             if isinstance(settings.access, EmrServerless):

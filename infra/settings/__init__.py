@@ -1,1 +1,1 @@
-"""Environment files: their settings, the rules for these, and the names and documents that are derived from them."""
+"""Environment files: their settings, the rules that settings must follow, and the names and documents derived from settings."""

@@ -1,4 +1,4 @@
-"""Rules of consumers: one application declares and reads each; two would keep ending each other's subscriptions."""
+"""Rules of consumers: only one application may use a consumer, because two would keep ending each other's subscriptions."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def within(environment: Environment) -> Iterator[Fault]:
 
 
 def between(environments: Mapping[str, Environment], *, but_on: Collection[str] = ()) -> Iterator[Fault]:
-    """Yield faults between files: two declare a consumer with the same name on the same stream, or two read the same consumer.
+    """Yield faults between files: consumers of the same stream and name that two files declare, and consumers that two files read.
 
-    It is no fault if one file declares a consumer for another account, and that account's file, in this directory, names the consumer.
+    A file may declare a consumer for another account; then that account's file, if it is in this directory, may name the consumer.
 
     Args:
         environments: The environments of one directory, by name.

@@ -82,7 +82,7 @@ def examine(environment: Environment, client: Client) -> Sequence[Finding]:
 
 
 class _NotKnown(Exception):
-    """AWS's response does not show whether a setting is right."""
+    """Raised if AWS's response does not show whether a setting is right."""
 
 
 def _answer(question: _Question, client: Any) -> Finding:
@@ -258,7 +258,7 @@ def _declared_consumers(environment: Environment, key: str) -> frozenset[str]:
 
 
 def _has_room(arn: str, declared: frozenset[str], *, advantage: bool) -> Callable[[Any], str | None]:
-    """Return a check that a stream's quota covers the declared consumers, the existing ones, and queues, which count as consumers."""
+    """Return a check that a stream's quota covers declared and existing consumers, and Kinesis queues, which count as consumers."""
 
     def ask(kinesis: Any) -> str | None:
         try:

@@ -22,7 +22,7 @@ from kinesis_efo_infra.pipeline.environment import read
 logger = logging.getLogger(__name__)
 _Model = TypeVar("_Model", bound=Settings)
 _CALLED = {"protect": "protected", "adopt_lease_table": "import_lease_table", "import": "import_existing"}
-"""Names of settings, by former names and common mistakes, for error messages."""
+"""Maps former names of settings, and common mistakes, to the current names, for error messages."""
 _UNDECLARABLE = dict.fromkeys(
     ("record_distribution", "record_distribution_strategy"),
     "cannot be declared: no AWS provider for CDKTF or CDK Terrain knows a stream's RecordDistributionStrategy. Leave it out, and say "

@@ -106,7 +106,7 @@ def _references(path: str, job: Job, application: Application) -> Iterator[Fault
 
 
 def between(environments: Mapping[str, Environment]) -> Iterator[Fault]:
-    """Yield faults between files: locations that overlap those of another environment, manifests, or a bucket for artifacts."""
+    """Yield faults between files: locations that overlap another environment's locations, any manifests, or any artifacts bucket."""
     places = [
         (name, f"{name}.yaml applications.{key}.{setting}", location)
         for name, environment in environments.items()

@@ -57,7 +57,7 @@ def deployment(
 ) -> dict[str, Any]:
     """Return the description with which `kinesis-efo emr submit` submits an application's jobs.
 
-    Without `schedules`, it does not contain when they run.
+    Without `schedules`, the description does not include the jobs' schedules.
     """
     names = Names(environment)
     emr, job = environment.emr, environment.job(key)

@@ -128,9 +128,9 @@ class Application(Settings):
         writes: Keys of streams in this file that the application may put records into.
         lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
         continuous: False for jobs that only run now and then, so that missing metric data raises no alarm.
-        polling: Default: GetRecords is allowed for queries that are behind other queries of their program and catch up on their own.
-            True: `readMode=polling` is also allowed, and alarms cover it. False: GetRecords is not allowed, and a program's queries
-            wait for the slowest. `only`: subscribing is not allowed, and no consumers are declared.
+        polling: Default: GetRecords is allowed for queries that have fallen behind other queries of their program and catch up
+            separately. True: `readMode=polling` is also allowed, and alarms cover it. False: GetRecords is not allowed, and a
+            program's queries wait for the slowest one. `only`: subscribing is not allowed, and no consumers are declared.
         batch: Whether to declare a second policy, for batch reads (`spark.read`) without consumers or leases.
         output: S3 location of the output, as `s3://bucket/prefix`; only objects below this prefix may be used.
         checkpoint: S3 location of Spark's checkpoints, if they are not below `output`.
@@ -310,7 +310,7 @@ class Head(Settings):
         manifest_bucket: With `s3`, the name of an existing bucket; default: the artifacts bucket of `emr`.
         handed_over: Keys of streams that were declared here, and are declared elsewhere from now on. Terraform removes them from its
             state, together with their encryption keys and resource policies, but does not change them.
-        retain: Keys of streams whose entries were removed, but that are to remain in AWS with their records and keys, as for
+        retain: Keys of streams whose entries were removed, but that stay in AWS with their records and keys, like those of
             `handed_over`. Without this, removing an entry destroys its stream.
         alarms: See `Alarms`.
         pipeline: See `Pipeline`; without it, people deploy this environment.

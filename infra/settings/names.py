@@ -203,7 +203,7 @@ class Names:
 
     @property
     def schedules_role_name(self) -> str:
-        """Name of the role with which schedules start jobs, and of its policy. No application's role can have it: it contains an `@`."""
+        """Name of the role with which schedules start jobs, and of its policy. Names of applications' roles never have its `@`."""
         return f"{self.prefix}-jobs@schedules"
 
     def serverless_arn(self, target: str) -> str:
@@ -212,7 +212,7 @@ class Names:
 
     @property
     def roles_boundary_name(self) -> str:
-        """Name of the permissions boundary in an environment without a pipeline. No application's policy can have it: it has an `@`."""
+        """Name of the permissions boundary in an environment without a pipeline. Names of applications' policies never have its `@`."""
         return f"{self.prefix}-roles@boundary"
 
     @property
@@ -262,7 +262,7 @@ class Names:
         return application_name(application_key, self.environment.applications[application_key])
 
     def is_ours(self, stream_key: str) -> bool:
-        """Whether a stream, declared or adopted, is in the environment's account, and therefore its metrics are, too."""
+        """Whether a stream, declared or adopted, is in the environment's account. If so, its metrics are there, too."""
         return parse_arn(self.stream_arn(stream_key)).account == self.environment.account_id
 
     def lease_table_name(self, key: str) -> str:

@@ -10,7 +10,7 @@ from infra.settings.model import Application, Environment
 
 
 def within(applications: Mapping[str, Application]) -> Iterator[Fault]:
-    """Yield faults in one file: both or neither of OIDC provider and cluster, and service accounts that are invalid or have two roles."""
+    """Yield faults in one file: an OIDC provider and a cluster, or neither; service accounts that are invalid or have two roles."""
     used: dict[str, str] = {}
     for key, application in applications.items():
         if isinstance(application.access, Eks):

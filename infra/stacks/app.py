@@ -68,7 +68,7 @@ def _write(app: App) -> None:
     try:
         app.synth()
     except RuntimeError as error:
-        # CDKTF runs `terraform version` if a resource is imported or moved.
+        # CDKTF runs `terraform version` if a resource is imported or moved. This fails if Terraform is missing.
         if "version of terraform" not in str(error):
             raise
         raise MissingError(

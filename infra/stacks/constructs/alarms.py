@@ -90,7 +90,7 @@ class Alarms(Construct):
             JOBS.join("capacity"),
             threshold=settings.maximum_vcpu * _NEARLY_ALL,
             periods=15,
-            datapoints=8,  # not all: the metric is zero in some minutes even while workers run
+            datapoints=8,  # not all 15: the metric is zero in some minutes even while workers run
         )
         # Use a query: an alarm on a single metric must name all dimensions, which differ between EMR releases.
         query = f"SELECT SUM(FailedJobs) FROM \"AWS/EMRServerless\" WHERE ApplicationId = '{application_id}'"

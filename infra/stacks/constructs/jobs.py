@@ -61,7 +61,7 @@ class Jobs(Construct):
             self,
             name=Names(environment).artifacts_bucket,
             key_arn=key_arn,
-            # Archives and programs can expire: each deployment uploads them again. Until they expire, their runs can be restarted.
+            # Archives and programs can expire: each deployment uploads them again. Until they expire, runs that use them can be restarted.
             expire_days={
                 LOGS: self._settings.log_days,
                 STOPS: _STOPS_DAYS,

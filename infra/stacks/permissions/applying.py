@@ -34,8 +34,8 @@ def change_data(environment: Environment) -> list[Statement]:
             scope.state_keys,
             conditions=iam.through(environment.state_region or environment.region, "s3"),
         ),
-        # Limit CreateStream by the stream's name, and other actions by its tags as well, which CreateStream sets. Source: Service
-        # Authorization Reference, Amazon Kinesis Data Streams.
+        # Limit CreateStream by the stream's name only. Limit other actions also by the stream's tags, which CreateStream sets. Source:
+        # Service Authorization Reference, Amazon Kinesis Data Streams.
         Statement("CreateStreams", ("kinesis:CreateStream",), scope.streams),
         Statement("TagNewStreams", ("kinesis:AddTagsToStream",), scope.streams, conditions=tags_new(environment)),
         # Omit the condition `tags_new` for imported streams, which may already have owner tags.
@@ -95,7 +95,7 @@ def change_data(environment: Environment) -> list[Statement]:
             ("cloudwatch:DeleteAlarms", "cloudwatch:TagResource", "cloudwatch:UntagResource"),
             scope.alarms,
         ),
-        # Other alarm actions could stop any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
+        # Allow topics only: other actions could stop any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
         Statement(
             "PutNotifyingAlarms",
             ("cloudwatch:PutMetricAlarm",),

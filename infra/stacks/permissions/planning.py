@@ -153,6 +153,6 @@ def _read_jobs(environment: Environment) -> list[Statement]:
 
 
 def _see_network() -> Statement:
-    """Allow describing networks; these actions support only the resource `*`. Deleting a security group also requires its interfaces."""
+    """Allow describing networks, possible only for the resource `*`. Deleting a security group requires describing its interfaces."""
     described = ("NetworkInterfaces", "SecurityGroups", "Subnets")
     return Statement("SeeNetwork", tuple(f"ec2:Describe{each}" for each in described), ("*",))

@@ -65,7 +65,7 @@ __all__ = [
 _MODULES: Final = (
     "access", "alarms", "application", "base", "consumer", "dashboard", "glue", "grants", "key", "manifest", "stream", "table",
 )  # fmt: skip
-"""Modules that define the public names that need CDKTF, which are imported on first use."""
+"""Modules that define the public names that need CDKTF. They are imported when such a name is first used."""
 
 
 def __getattr__(name: str) -> Any:

@@ -36,9 +36,9 @@ class StreamingApplication(Part):
         streams: Streams to read, by the names used in options and offsets, which cannot be changed later. For a `Stream`, a consumer is
             declared, except with `Polling.ONLY`; a `StreamConsumer` is used as it is.
         environment: Name of the environment, such as `prod`: part of all names but the consumers'; default: the name of the stack.
-        polling: Whether to allow GetRecords: for `readMode=polling`, for batch reads, and for queries that are behind other queries of
-            their program and catch up on their own. With `Polling.NEVER`, a program's queries wait for the slowest instead. With
-            `Polling.ONLY`, subscribing is not allowed, and no consumers are declared.
+        polling: Whether to allow GetRecords: for `readMode=polling`, for batch reads, and for queries that have fallen behind other
+            queries of their program and catch up separately. With `Polling.NEVER`, a program's queries wait for the slowest one
+            instead. With `Polling.ONLY`, subscribing is not allowed, and no consumers are declared.
         batch: Declare a second policy, for batch reads of the streams without consumers or leases.
         writes: Streams that the application may put records into.
         output: S3 location of its output, as `s3://bucket/prefix`; only objects below this prefix may be used.

@@ -39,7 +39,7 @@ _TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base class of the constructs: passes `tags` on to all resources in it, and lists the valid arguments if an unknown one is given."""
+    """Base class of the constructs. All resources in it get its `tags`; the error for an unknown argument lists the valid ones."""
 
     def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
         super().__init__(scope, id)
@@ -184,7 +184,7 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Create an `aws_iam_policy_document` data source, whose statements may contain references, and which checkov can check.
+    """Create an `aws_iam_policy_document` data source. Its statements may contain references, and checkov can check it.
 
     Args:
         scope: The parent construct.

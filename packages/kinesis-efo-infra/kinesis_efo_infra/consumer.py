@@ -28,8 +28,8 @@ class StreamConsumer(Shareable):
         stream: The stream to read.
         name: Name of the consumer: 1 to 128 letters, digits, `_`, `.` and `-`.
         protected: Whether Terraform refuses to destroy the consumer.
-        import_existing: ARN of an existing consumer with this name, which Terraform imports. The name is not enough, because the
-            ARN contains the creation time.
+        import_existing: ARN of an existing consumer with this name, which Terraform imports. It cannot be derived from the name,
+            because it contains the creation time.
         tags: Tags of the consumer and its alarms, in addition to the provider's default tags.
         place: Terraform name of the resources; default: derived by CDKTF.
 
@@ -136,12 +136,12 @@ class StreamConsumer(Shareable):
             notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
             lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
             continuous: False for an application that only reads now and then, or may poll, so that missing data raises no alarm.
-            retention_hours: How long the stream retains records; default: what is declared, or 24 for a stream declared elsewhere.
+            retention_hours: How long the stream retains records; default: as the stream declares, or 24 for a stream declared elsewhere.
             tags: Tags of the alarms, in addition to the provider's default tags.
             place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
 
         Raises:
-            ArgumentError: A number is out of range, or the stream is known to be in another account or region, where its metrics are.
+            ArgumentError: A number is out of range, or the stream, and therefore its metrics, are known to be in another account or region.
 
         >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
         >>> topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
@@ -170,7 +170,7 @@ class StreamConsumer(Shareable):
         )
 
     def read_by(self, application: str) -> None:
-        """Record that an application uses this consumer. Synthesis fails if two do, because they would end each other's subscriptions.
+        """Record that an application uses this consumer. Synthesis fails for two applications: they would end each other's subscriptions.
 
         Args:
             application: The application and its environment, as named in error messages.
@@ -183,7 +183,7 @@ class StreamConsumer(Shareable):
         validate(self, self._wrong)
 
     def _wrong(self) -> Iterator[str]:
-        # Several constructs may stand for one consumer that is given by its ARN; only the first of them reports errors.
+        # Several constructs may represent the same consumer if they get it by its ARN; only the first of them reports errors.
         alike = [each for each in _IN_APP[self.node.root] if each._is(self)]
         if alike[0] is not self:
             return

@@ -40,7 +40,7 @@ class Grantable(Protocol):
 
 
 Grantee = Policy | Grantable | IamRole | ArnPrincipal | ServicePrincipal | str
-"""A policy that collects grants; a role, its name or its ARN; or a principal for resource policies to name."""
+"""Who gets permissions: a `Policy`, to which they are added; a role, its name or its ARN; or a principal, named in resource policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Resource(Part):
 
 
 _DECLARED: WeakKeyDictionary[IConstruct, dict[str, Resource]] = WeakKeyDictionary()
-"""The resources declared in each app, by ARN."""
+"""The resources declared in each app, by ARN, to find the resource policy that a grant extends."""
 
 
 class Shareable(Resource):
@@ -210,7 +210,7 @@ def _inline(scope: Construct, what: str, role: str, text: str, policy: Policy) -
 
 
 def _share(scope: Construct, owner: str, to: ArnPrincipal | ServicePrincipal, statements: Sequence[Statement]) -> Grant:
-    """Add statements to the resource policies of the resources that they name. KMS keys that are given by their ARNs are skipped."""
+    """Add each statement to the resource policies of the resources in it. KMS keys that are given by their ARNs are skipped."""
     conditions: tuple[Condition, ...] = ()
     if isinstance(to, ArnPrincipal):
         checks.text(owner, "the principal", to.arn, checks.PRINCIPAL_ARN, "give the ARN of a role, user or account")

@@ -16,8 +16,7 @@ from kinesis_efo_infra.locations import Location
 
 READ_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards")
 POLL_STREAM = ("kinesis:GetRecords", "kinesis:GetShardIterator")
-"""Actions for `readMode=polling`, for batch reads, and for queries with a consumer, which use GetRecords while they catch up with another
-query of the same program."""
+"""Actions for `readMode=polling`, for batch reads, and for queries that use GetRecords to catch up with another query of their program."""
 SUBSCRIBE = ("kinesis:DescribeStreamConsumer", "kinesis:SubscribeToShard")
 WRITE_STREAM = ("kinesis:DescribeStreamSummary", "kinesis:ListShards", "kinesis:PutRecords")
 LEASES = (
@@ -48,14 +47,14 @@ class Polling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArnPrincipal:
-    """A principal for resource policies to name: a role, a user or a whole account (`arn:aws:iam::111122223333:root`)."""
+    """A principal that resource policies can name: a role, a user or a whole account (`arn:aws:iam::111122223333:root`)."""
 
     arn: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServicePrincipal:
-    """An AWS service for resource policies to name, such as `firehose.amazonaws.com`. It may only act on behalf of this account."""
+    """An AWS service that resource policies can name, such as `firehose.amazonaws.com`. It may only act on behalf of this account."""
 
     service: str
 
@@ -199,7 +198,7 @@ class Policy:
             key_arn: ARN of the stream's customer key, if it has one.
             former_keys: ARNs of earlier customer keys, with which some of the retained records are encrypted.
             polling: Also allow GetRecords, which a query uses to catch up with another query of the same program. Without it, a
-                program's queries wait for the slowest.
+                program's queries wait for the slowest one.
         """
         self.add(Statement("ReadStreams", _read_actions(polling), (stream_arn,)))
         self.add(Statement("SubscribeToConsumers", SUBSCRIBE, (consumer_arn,)))
@@ -239,8 +238,8 @@ class Policy:
     def use_location(self, what: str, location: Location, bucket_arn: str, key_arn: str | None) -> None:
         """Allow reading, writing, deleting and listing objects below a prefix of a bucket.
 
-        Hadoop's S3A committers list incomplete uploads, which S3 allows for whole buckets only: their names can be listed outside of the
-        prefix, too. Source: Service Authorization Reference, Amazon S3.
+        Hadoop's S3A committers list incomplete uploads. S3 allows this only for a whole bucket, so uploads outside of the prefix can be
+        listed, too. Source: Service Authorization Reference, Amazon S3.
 
         Args:
             what: What is stored there, as a part of statement ids, such as `Output`.

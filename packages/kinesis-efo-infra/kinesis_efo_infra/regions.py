@@ -49,7 +49,7 @@ def dns_suffix(region: str) -> str:
 
 
 def principal(service: str, partition: str) -> str:
-    """Return the principal that stands for a service in policies: `ec2.amazonaws.com` in all partitions but China's.
+    """Return a service's principal for use in policies: `<service>.amazonaws.com`, for some services in China followed by `.cn`.
 
     Source: the data source `aws_service_principal` of Terraform's AWS provider.
 

@@ -128,8 +128,8 @@ class Stream(Shareable):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
-            # Delete consumers with the stream: AWS refuses to delete a stream with consumers, and as consumers declared elsewhere are
-            # in no plan, the deployment would fail midway.
+            # Delete consumers with the stream: otherwise, AWS would reject the deletion midway through the deployment if there are
+            # consumers that are declared elsewhere, which no plan contains.
             enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,
@@ -202,11 +202,11 @@ class Stream(Shareable):
         """Allow a grantee to read the stream through a consumer, and decrypt it. It never allows registering consumers.
 
         Args:
-            grantee: A policy that collects grants; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals and roles
-                of other accounts are added to resource policies, but not to the policy of a key that is given by its ARN.
+            grantee: A `Policy`, to which permissions are added; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals
+                and roles of other accounts are added to resource policies, but not to the policy of a key that is given by its ARN.
             consumer: The consumer to read through.
-            polling: Also allow GetRecords: for `readMode=polling`, for batch reads, and for queries that are behind other queries of
-                their program and catch up on their own. Without it, a program's queries wait for the slowest.
+            polling: Also allow GetRecords: for `readMode=polling`, for batch reads, and for queries that have fallen behind other
+                queries of their program and catch up separately. Without it, a program's queries wait for the slowest one.
 
         Raises:
             ArgumentError: The grantee is invalid, or needs a resource policy although the stream or consumer is declared elsewhere.

@@ -1,1 +1,1 @@
-"""The gate: checks what a stack or plan may contain and grant, and runs checkov."""
+"""The gate: checks that stacks and plans contain and grant only what is allowed, and runs checkov."""

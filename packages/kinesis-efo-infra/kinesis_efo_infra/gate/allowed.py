@@ -53,7 +53,7 @@ DATA = frozenset(
 _SOURCES = ("aws", "hashicorp/aws", "registry.terraform.io/hashicorp/aws")
 _PROVIDERS = ("registry.terraform.io/hashicorp/aws", "registry.opentofu.org/hashicorp/aws")
 _OF_STATE = re.compile(rf'provider\["({"|".join(map(re.escape, _PROVIDERS))})"\](\.\w+)?')
-"""Matches an allowed provider, in the form in which a Terraform state names the provider of a resource."""
+"""Pattern for an allowed provider, as a Terraform state writes the provider of a resource."""
 _BLOCKS = {"//", "terraform", "provider", "resource", "data", "output", "moved", "import", "removed"}
 _TERRAFORM = {"backend", "required_providers", "required_version"}
 _BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
@@ -64,12 +64,12 @@ _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//
 _SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
 """Matches calls in an expression that would put a secret into plans, which every reader of the repository can see."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
-"""The argument that names a local file to upload to AWS, by resource type. In all types, `filename` is treated in the same way."""
+"""The argument that names a local file to upload to AWS, by resource type. In every type, `filename` counts as such an argument."""
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
-"""Attributes that `ignore_changes` may name, by resource type. If others were ignored, no plan would ever correct them."""
+"""Attributes that `ignore_changes` may name, by resource type. Terraform never corrects a change to an ignored attribute."""
 _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
-"""Matches the S3 key of a manifest, which must not be below `programs/` or `environments/`: jobs execute what is stored there."""
+"""Pattern for the S3 key of a manifest. It excludes keys below `programs/` and `environments/`: jobs execute what is stored there."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
 """Attributes that the provider itself marks as sensitive, for the resource types that the constructs declare."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")

@@ -33,7 +33,7 @@ class Result:
     """The result of a scan.
 
     Attributes:
-        failed: Checks that failed and are not excused; planted faults are not included.
+        failed: Checks that failed and are not excused, without the faults that each scan plants to test itself.
         excused: Checks that failed and are excused.
         reasons: The reason for each excused failure.
         passed: Number of checks passed, by stack or plan.

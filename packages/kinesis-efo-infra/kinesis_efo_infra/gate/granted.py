@@ -1,6 +1,6 @@
 """Checks what a stack or plan grants, and to whom: only what the settings name is allowed.
 
-A checkov check gets one resource at a time, and not the settings. These checks also use the boundaries, accounts and workloads that an
+A checkov check receives one resource at a time, without the settings. These checks also use the boundaries, accounts and workloads that an
 environment's file names, and they cover resources that grant something without a policy: instance profiles, images, alarm actions.
 """
 
@@ -23,14 +23,14 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""Matches references that the AWS provider resolves to values without wildcards, and IAM variables such as `${aws:username}`."""
+"""Pattern for references that the AWS provider resolves to values without wildcards, and IAM variables such as `${aws:username}`."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
 """Matches an ARN with wildcards only in its last part."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
 )  # fmt: skip
-"""Arguments that name principals in resources that a team adds, such as Lambda permissions and KMS grants, instead of in policies."""
+"""Arguments of resources that a team adds, such as Lambda permissions and KMS grants, that name principals without a policy."""
 _INCLUDED = ("source_json", "override_json", "source_policy_documents", "override_policy_documents")
 """Arguments of a policy document that include the statements of other policies."""
 _POLICIES = ("access_policies", "access_policy", "assume_role_policy", "policy", "policy_document")
@@ -75,10 +75,10 @@ class Named:
         account: Id of the environment's account.
         accounts: Ids of other accounts that the environment's policies may give access.
         boundaries: ARNs of permissions boundaries, one of which each role must have.
-        declared: Terraform addresses of the stack's own boundaries, which may cover all roles and streams because they grant nothing.
-        reserved: Terraform names of boundaries, which no resource of this stack may have.
+        declared: Terraform addresses of boundaries that the stack declares. They may cover all roles and streams; they grant nothing.
+        reserved: Terraform names of boundaries that other stacks declare, reserved: no resource of this stack may have such a name.
         unbounded: IAM path of the roles that need no boundary; empty if all roles need one.
-        identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, as
+        identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, such as
             `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.
         roles: Names of roles declared elsewhere that may get policies.
         topics: ARNs of topics, in any account, that alarms may notify.
@@ -276,7 +276,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs. Reject repeated keys, because AWS might use a different one of the values."""
+    """Return a JSON object from its pairs. Reject repeated keys: AWS might use another of their values than this check."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")
@@ -309,7 +309,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield faults of policy attachments, instance profiles and pod associations for roles that are in neither stack nor settings."""
+    """Yield faults of policy attachments, instance profiles and pod associations, if neither the stack nor the settings name the role."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):
@@ -389,7 +389,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Yield faults of trust in an identity provider: without a condition on `sub`, it includes all of GitHub or all pods of a cluster."""
+    """Yield faults of trust in an identity provider. Without a condition on `sub`, it includes all of GitHub or all pods of a cluster."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions
@@ -431,7 +431,7 @@ def _is_open(pattern: str, service: str, kind: str) -> bool:
     """Whether an ARN pattern may match resources of any name, or in several partitions, regions or accounts."""
 
     def told(reference: re.Match[str]) -> str:
-        # A referenced ARN comes from the provider and is not a pattern. An IAM variable may have any value.
+        # Replace a reference with a plain value, because it never resolves to a pattern. An IAM variable may have any value, so use `*`.
         return "arn:aws:x:::x" if reference[0].endswith(".arn}") else "x" if reference[1] else "*"
 
     plain = _PLAIN.fullmatch(_ARN.sub(told, pattern))
@@ -442,7 +442,7 @@ def _is_open(pattern: str, service: str, kind: str) -> bool:
 
 
 def _outsider(kind: str, principal: str, named: Named) -> str | None:
-    """Describe a principal that is not allowed; None for services, accounts in the settings, and principals that the stack declares."""
+    """Describe a principal that is not allowed. None for services, accounts in the settings, and principals that the stack declares."""
     if (kind == "Service" and _SERVICE.fullmatch(principal)) or _OUR_ROLE.fullmatch(principal):
         return None
     found = None if _is_computed(principal) or kind not in ("AWS", "Federated") else _ACCOUNT.fullmatch(principal)

@@ -49,11 +49,11 @@ class Own:
         return self._environment(environment).deployment
 
     def refuse(self, environment: str) -> None:
-        """Reject an environment whose file still has values of the template."""
+        """Reject an environment file that still contains placeholder values of the template."""
         filled_in.refuse(self._environment(environment))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """Return a function that warns of EMR applications to be stopped by hand, because the pipeline does not manage their jobs."""
+        """Return a function that warns of EMR applications to stop by hand, because the pipeline does not manage their jobs."""
 
         def tell(plan: Plan) -> None:
             for application in applications_to_stop(plan):

@@ -185,7 +185,7 @@ def write_meta(bundle: Path, meta: Meta) -> None:
 
 
 def read_plan(bundle: Path) -> dict[str, Any]:
-    """Read a plan that was shown, in the form of `comparison.shown`.
+    """Read a plan that was shown, as `comparison.shown` returned it.
 
     Raises:
         StalePlanError: There is no plan.

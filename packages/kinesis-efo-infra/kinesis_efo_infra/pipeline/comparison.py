@@ -20,7 +20,7 @@ _KNOWN_OF_A_RESOURCE = {
 }  # fmt: skip
 _SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
-"""Arguments that create several instances of a resource, and to which its other arguments may refer."""
+"""Arguments that create several instances of a resource. Its other arguments may refer to them (`count.index`, `each.value`)."""
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
 def secrets(plan: Mapping[str, Any]) -> list[str]:
     """Return all strings that a plan marks as sensitive, and the longer lines of multi-line strings; the longest first.
 
-    They must be removed everywhere, because an expression may have copied them to a place without a mark. Strings of less than 8
+    They must be removed everywhere, because an expression may have copied them to an unmarked value. Strings of less than 8
     characters are omitted, because they would also occur in values that are not secret.
     """
     found: set[str] = set()

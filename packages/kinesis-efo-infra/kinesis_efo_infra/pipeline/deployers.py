@@ -1,4 +1,4 @@
-"""Checks with GitHub who can deploy: whether its tokens match the roles' trust policies, and its environment has protection rules.
+"""Checks with GitHub who can deploy: whether tokens match the roles' trust policies, and whether protection rules are set.
 
 Source: docs.github.com, REST API, "GitHub Actions OIDC", "Deployment environments", "Deployment branch policies".
 """
@@ -23,7 +23,7 @@ _WORKFLOWS = Path(".github/workflows")
 DEPLOY = _WORKFLOWS / WORKFLOW
 _MISSING = 404
 _PATTERN = set("*?+[]!")
-"""Characters with which GitHub treats a branch name in a workflow as a pattern."""
+"""Characters that make GitHub treat a branch name in a workflow as a pattern."""
 
 
 def workflow_of(environments: Path, name: str = WORKFLOW) -> Path:
@@ -71,7 +71,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
 
 
 def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Yield faults if GitHub's tokens do not name the repository as the settings do, such as after a rename or transfer."""
+    """Yield faults if GitHub's tokens contain another repository than the settings, such as after a rename or transfer."""
     given = deployment.repository
     plain, number = github_repository(given)
     repository = api.call("GET", "")

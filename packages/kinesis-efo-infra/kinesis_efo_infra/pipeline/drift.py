@@ -29,8 +29,8 @@ def look_for_drift(
 ) -> str | None:
     """Plan the deployed configuration; if the plan would change anything, there is drift.
 
-    A deployment that failed or was stopped midway counts as drift, whichever configuration is synthesized. Undeclared consumers, which
-    plans do not show, are drift, too.
+    A deployment that failed or was stopped midway counts as drift, even if another configuration is synthesized. Undeclared
+    consumers, which plans do not show, are drift, too.
 
     Args:
         planner: Makes the plan.

@@ -1,4 +1,4 @@
-"""Rejects settings that still have values of the template, which cannot be deployed: an example account, and an example bucket."""
+"""Rejects settings that still have placeholder values of the template, which cannot be deployed: an example account or bucket."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Head(Protocol):
 
 
 def refuse(environment: Head, variables: Mapping[str, str] = os.environ) -> None:
-    """Reject values of the template, which are valid only for a local AWS.
+    """Reject placeholder values of the template, which are valid only for a local AWS.
 
     Args:
         environment: The environment.
         variables: Environment variables: `AWS_ENDPOINT_URL` determines whether the endpoint is a local AWS.
 
     Raises:
-        SettingsError: A value is the template's, and the endpoint is not a local AWS.
+        SettingsError: A value is a placeholder of the template, and the endpoint is not a local AWS.
     """
     if urlsplit(variables.get("AWS_ENDPOINT_URL", "")).hostname in LOCAL_HOSTS:
         return

@@ -20,7 +20,8 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""Queues count against the quota of consumers, but older SDKs do not return them: warn if fewer than this many consumers are left."""
+"""Kinesis queues count against a stream's consumer quota, but older SDKs do not return the number of queues. In that case, warn if the quota
+leaves room for fewer than this many more consumers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
             logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
             continue
         total = present - gone[stream] + more
-        # A provisioned stream has no queues, and does not get the larger quota of On-demand Advantage.
+        # A provisioned stream has no queues (which count as consumers), nor the larger quota of On-demand Advantage.
         quota = consumers_at_most(advantage=deployment.on_demand_advantage and not _provisioned(summary))
         queues = 0 if _provisioned(summary) else summary.get("QueueCount")
         if queues is None and total <= quota < total + MANY_QUEUES:
@@ -174,7 +175,7 @@ def _consumers(kinesis: Any, arn: str) -> list[dict[str, Any]]:
         pages = kinesis.get_paginator("list_stream_consumers").paginate(StreamARN=arn)
         return [each for page in pages for each in page["Consumers"] if each["ConsumerStatus"] != "DELETING"]
     except ClientError as error:
-        # The drift plan already shows a deleted stream.
+        # Skip a deleted stream: the drift plan already shows it.
         if error.response["Error"]["Code"] == "ResourceNotFoundException":
             return []
         raise PipelineError(

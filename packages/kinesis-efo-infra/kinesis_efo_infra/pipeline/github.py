@@ -1,7 +1,7 @@
 """The steps for GitHub: comment on a pull request, fetch the reviewed plan, maintain an issue about drift, upload findings.
 
-They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments and issues that a bot
-wrote and that have their marker.
+They need the `gh` command line with its credentials (`GH_TOKEN`), and `GITHUB_REPOSITORY`. They change only comments and issues that
+a bot wrote and that begin with the marker of these steps.
 """
 
 from __future__ import annotations

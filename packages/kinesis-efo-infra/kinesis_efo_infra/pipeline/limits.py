@@ -1,4 +1,4 @@
-"""Finds what AWS would reject midway through a plan, and what the plan loses or stops, before anything is applied."""
+"""Finds, before a plan is applied, which changes AWS would reject midway, and which data would be lost or jobs stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 """Attributes that exist only in Terraform's state, not in AWS."""
 
 _AWS_KEY = "alias/aws/kinesis"
-"""The AWS managed key, with which all readers of the account may decrypt."""
+"""Alias of the AWS managed key, with which all readers of the account may decrypt."""
 _POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
 """Resource types that contain readers' permissions."""
 
@@ -252,7 +252,7 @@ def _after(change: Mapping[str, Any]) -> Plan:
 
 
 def _changed(before: Plan, after: Plan) -> set[str]:
-    # Count all changes but those of tags: the provider sends all attributes, and EMR rejects such an update of a started application.
+    # Ignore changes of tags only. For any other change, the provider sends all attributes, which EMR rejects for a started application.
     return {name for name in {*before, *after} if before.get(name) != after.get(name)} - _TAGS
 
 

@@ -51,7 +51,7 @@ class LocalStack:
     """A stack that is planned for, or applied to, a local AWS.
 
     Args:
-        directory: Directory with the stack's `cdk.tf.json`. A file that overrides its endpoints and backend is written into it.
+        directory: Directory with the stack's `cdk.tf.json`. An override file for the endpoints and the backend is written into it.
         endpoint: URL of the local AWS.
         plugins: Plugin cache directory, with which several stacks share the provider that `begin` installs.
 

@@ -201,7 +201,7 @@ def _dollars(usd: float | None) -> str:
 
 
 def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
-    """Return the details of a plan: all addresses with their actions, then the text. Both list losses and permissions first."""
+    """Return the details of a plan: all addresses with their actions, then the text. Both are ordered by `_rank`."""
     pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
     changes = sorted(pairs, key=lambda each: _rank(*each[0]))
     kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}
@@ -232,7 +232,7 @@ def _block(summary: str, text: str, state: str = "") -> list[str]:
 
 
 def _rank(address: str, change: Mapping[str, Any]) -> tuple[int, str]:
-    """Return a sort key: losses come first, then permissions."""
+    """Return a sort key: resources that are destroyed or forgotten come first, then those that define permissions."""
     lost = {"delete", "forget"} & set(change["actions"])
     return (0 if lost else 1 if _GRANTS.search(_type(address)) else 2), address
 
@@ -242,7 +242,7 @@ def _type(address: str) -> str:
 
 
 def _address(block: str, known: Collection[str]) -> str:
-    """Return the address that a block of a plan's text is about, which may contain spaces; empty if it is not in `known`."""
+    """Return the address, possibly with spaces, that a block of a plan's text begins with; empty if it is not in `known`."""
     words = block.partition("\n")[0].removeprefix("  # ").split(" ")
     return next((each for n in range(len(words)) if (each := " ".join(words[: n + 1])) in known), "")
 

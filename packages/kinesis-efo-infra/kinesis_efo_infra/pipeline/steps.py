@@ -66,7 +66,7 @@ class Project(Protocol):
         """Return the deployment of one environment."""
 
     def refuse(self, environment: str) -> None:
-        """Reject an environment whose file still has values of the template. Called before any call to AWS."""
+        """Reject an environment file that still contains placeholder values of the template. Called before any call to AWS."""
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
         """Return a function that is called with each plan of an environment before it is applied."""
@@ -278,7 +278,7 @@ def _one(options: argparse.Namespace) -> tuple[Deployment, Planner]:
 
 
 def check_handed(options: argparse.Namespace) -> None:
-    """Reject the synthesized files if their digest differs from the one that was handed over (`--handed`).
+    """Reject the synthesized files if they changed after synthesis: their digest must equal `--handed`, if given.
 
     Raises:
         PipelineError: The digest differs.

@@ -80,7 +80,7 @@ class Terraform:
     def lock(self) -> str:
         """Return the content of a lock file: versions and hashes of the stack's providers, from their registry.
 
-        It covers all platforms on which plans may be made, of the pipeline and of developers.
+        It covers the platforms of the pipeline and of developers, so that plans can be made on any of them.
         """
         self._run("providers", "lock", *(f"-platform={each}" for each in PLATFORMS))
         return (self._directory / LOCK_FILE).read_text(encoding="utf-8")
@@ -134,7 +134,7 @@ class Terraform:
         return shown
 
     def show_text(self, plan: Path) -> str:
-        """Return a plan as Terraform's text for people, which hides sensitive values."""
+        """Return a plan in Terraform's human-readable format, which hides sensitive values."""
         return self._run("show", "-no-color", str(plan.resolve())).strip()
 
     def apply(self, plan: Path) -> None:
@@ -144,7 +144,7 @@ class Terraform:
             StalePlanError: The state has changed since the plan was made.
             PipelineError: Applying failed; part of the plan may have been applied.
         """
-        # Wait for the state's lock: if this failed, somebody would have to restart the run.
+        # Wait for the state's lock instead of failing, after which the run would have to be restarted by hand.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()

@@ -124,7 +124,7 @@ class EverybodyInDocument(BaseDataCheck):  # type: ignore[misc]
         )
 
     def scan_data_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the principals of every statement, even of one with conditions: principals must restrict who has access."""
+        """Check the principals of every statement, even if it has conditions: conditions alone must not restrict who has access."""
         return _result(any(not _denies(each.get("effect")) and self._is_open(each) for each in _declared(conf)))
 
     @staticmethod

@@ -11,7 +11,7 @@ from checkov.terraform.checks.resource.base_resource_check import BaseResourceCh
 # The path of the pipeline's own roles, which only an administrator creates.
 _PIPELINE = re.compile(r"/(kinesis-efo|[a-z][a-z0-9]{0,15})-pipeline/")
 _OF_AWS = re.compile(r"arn:aws[a-z-]*:iam::aws:policy/(?P<name>.+)")
-# AWS managed policies that may be attached. All are unrelated to Kinesis: plans do not contain these policies, and AWS may change them.
+# AWS managed policies that may be attached. They must be unrelated to Kinesis: AWS may change them, and no plan contains their statements.
 _KNOWN = (
     "AWSXRayDaemonWriteAccess",
     "AmazonEC2ContainerRegistryReadOnly",
@@ -47,7 +47,7 @@ class RoleWithBoundary(BaseResourceCheck):  # type: ignore[misc]
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
         """Check for a boundary. The pipeline's own roles, which register declared consumers, do not need one.
 
-        `kinesis_efo_infra.gate.granted`, which has the settings, checks the boundary's ARN, and whether a stack may declare such roles.
+        The boundary's ARN, and whether a stack may declare roles without one, depend on settings: see `kinesis_efo_infra.gate.granted`.
         """
         of_pipeline = any(_PIPELINE.fullmatch(str(each)) for each in _values(conf, "path"))
         bounded = _values(conf, "permissions_boundary") or of_pipeline

@@ -113,7 +113,7 @@ def apply_bootstrap(
 
 
 def _only_ours(s3: Any, environment: Environment) -> None:
-    """Reject a state that names a provider other than the AWS provider: it would run with an administrator's credentials."""
+    """Reject a state that names a provider other than AWS: Terraform would run that provider with an administrator's credentials."""
     bucket, key = environment.state_bucket, Names(environment).bootstrap_state_key
     text = read_object(s3, bucket, key, environment.account_id)
     if text and (faults := in_state(text)):

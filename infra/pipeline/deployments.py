@@ -16,7 +16,7 @@ def deployment_of(environment: Environment, all_of_them: Iterable[Environment] =
 
     Args:
         environment: The environment.
-        all_of_them: All environments, because others may declare consumers on its streams.
+        all_of_them: All environments, to include the consumers that others declare on its streams.
     """
     names, pipeline = Names(environment), environment.pipeline
     own = {key: stream for key, stream in environment.streams.items() if isinstance(stream, OwnStream)}

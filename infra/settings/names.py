@@ -318,11 +318,11 @@ class Names:
         return artifacts_bucket(self.environment)
 
     def job_arguments(self, job: Job) -> list[str]:
-        """The arguments of a job, in which `$output` and `$checkpoint` are replaced."""
+        """The arguments of a job, with `$output` and `$checkpoint` replaced by the application's locations."""
         return [self._resolved(job, each) for each in job.arguments]
 
     def job_spark(self, job: Job) -> dict[str, str]:
-        """The Spark settings of a job, in which `$output` and `$checkpoint` are replaced."""
+        """The Spark settings of a job, with `$output` and `$checkpoint` replaced by the application's locations."""
         return {name: self._resolved(job, each) for name, each in job.spark.items()}
 
     def _resolved(self, job: Job, text: str) -> str:

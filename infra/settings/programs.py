@@ -74,7 +74,7 @@ def command_line(source: str) -> Sequence[Option] | None:
     added = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _called(each) == "add_argument"]
     others = {_called(each) for each in ast.walk(tree) if isinstance(each, ast.Call)}
     if "unrecognized arguments" in source:
-        others.discard("parse_known_args")  # the program rejects unknown options itself
+        others.discard("parse_known_args")  # the program rejects unknown options by its own code
     if len(commands) == 1 and not added:
         found = [_of_typer(*each) for each in _parameters(commands[0])]
     elif added and not commands and not {"parse_known_args", "add_subparsers"} & others:

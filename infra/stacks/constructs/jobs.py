@@ -159,8 +159,8 @@ class Jobs(Construct):
 class WorkersGroup(Construct):
     """A security group for EMR Serverless workers, which allows TCP connections between its members.
 
-    Executors connect to the driver, and to the fetcher beside it. This group is added to the security groups in the settings, which
-    allow other connections, so that shared groups do not have to be changed.
+    Executors connect to the driver, and to the fetcher beside it. This group is added to the security groups in the settings, so
+    that those need not allow connections between workers: they may be shared with other resources.
 
     Args:
         scope: The parent construct.

@@ -74,7 +74,7 @@ def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy
     """Return `value` if it is one of the known values.
 
     Raises:
-        ArgumentError: `value` is not known.
+        ArgumentError: `value` is not one of the known values.
     """
     if value not in known:
         raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")

@@ -141,7 +141,7 @@ class StreamConsumer(Shareable):
             place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
 
         Raises:
-            ArgumentError: A number is out of range, or the stream, and therefore its metrics, are known to be in another account or region.
+            ArgumentError: A number is out of range, or the stream (and therefore its metrics) is known to be in another account or region.
 
         >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
         >>> topic = "arn:aws:sns:eu-west-1:111122223333:oncall"
@@ -208,7 +208,7 @@ class StreamConsumer(Shareable):
 
 
 _IN_APP: WeakKeyDictionary[IConstruct, list[StreamConsumer]] = WeakKeyDictionary()
-"""The consumers in each app, by the app's root construct."""
+"""The consumers in each app, by the app's root construct, to detect those that two applications use."""
 
 
 class _GivenConsumer(StreamConsumer):

@@ -254,7 +254,7 @@ def _is_dynamic(body: Any) -> bool:
 
 
 def _expressions(value: Any, calls: re.Pattern[str]) -> Iterator[str]:
-    """Yield the expressions, at any depth of `value`, in which the pattern `calls` is found."""
+    """Yield the expressions, at any depth of `value`, that contain a match for the pattern `calls`."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             # Terraform also evaluates expressions in an object's keys.

@@ -48,7 +48,7 @@ class Excuse(BaseModel):
 
     def fits(self, failure: Failure, environment: str | None) -> bool:
         """Whether this excuse covers a failure in an environment (None if the environment is unknown)."""
-        # Some checks report a resource without its type. The name is sufficient then, because a check looks at only one type.
+        # Some checks report a resource without its type. The name is sufficient then, because a check covers only one type.
         kind, _, name = failure.resource.rpartition(".")
         named = failure.resource == self.resource or (
             kind in ("", "resource", "data") and name == self.resource.rpartition(".")[2]

@@ -63,7 +63,7 @@ def _size(node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """A safe loader that rejects repeated keys, of which YAML would silently use the last."""
+    """A safe loader that rejects repeated keys. PyYAML would silently use the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

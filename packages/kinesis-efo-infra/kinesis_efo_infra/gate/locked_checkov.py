@@ -88,7 +88,7 @@ def _visible(environment: Mapping[str, str], scratch: str) -> Mapping[str, str]:
         "HOME": scratch,
         "TMPDIR": scratch,
         "LANG": "C.UTF-8",
-        # Use one process: checkov forks for each framework and for groups of files, and has waited forever for such a process
+        # Use one process: checkov forks for each framework and for groups of files, and has hung while waiting for such a process
         # (also github.com/bridgecrewio/checkov/issues/7186). This project's stacks take no longer in one process.
         "CHECKOV_PARALLELIZATION_TYPE": "none",
         "CKV_SKIP_PACKAGE_UPDATE_CHECK": "true",

@@ -36,7 +36,7 @@ class Accepted:
 
     Attributes:
         excused: Why a failure is accepted, by kind of stack, id of the check, and name of the resource. The resource's type is not
-            needed, because a check looks at only one type.
+            needed, because a check covers only one type.
         floor: The minimum number of checks that must pass for each stack or plan.
     """
 

@@ -1,4 +1,4 @@
-"""Decides whether a plan may be deployed: it was reviewed, was approved by its digest, or will be approved by a CI job's reviewers."""
+"""Decides whether a plan may be deployed: if it was reviewed, if its digest was approved, or if a CI job's reviewers must still approve it."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def github_host(issuer: str) -> str:
 
 
 def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:
-    """Return the deployments that a pipeline deploys, in order: each follows the one that its `after` names; otherwise in the given order.
+    """Return the deployments that a pipeline deploys, each later than the one that its `after` names, otherwise in the given order.
 
     The settings have been checked: `after` names one of the deployments, without cycles.
 

@@ -82,7 +82,7 @@ def serving(environment: Environment, port: int = 0) -> Iterator[LocalAws]:
 
 
 def declare_in(aws: LocalAws, environment: Environment) -> None:
-    """Declare the streams of a localized environment, and consumers, lease tables and manifests of its own applications.
+    """Declare the streams of a localized environment, and what its applications need, except for those in other accounts.
 
     Raises:
         UpError: The emulator rejects a request.

@@ -294,7 +294,7 @@ class Head(Settings):
     Attributes:
         environment: Name of the environment, and of its file.
         project: Prefix of all names, so that several projects may use the same environment names in one account; up to 16 letters a-z
-            and digits. Choose it before the first deployment: with another project, all resources are new.
+            and digits. Choose it before the first deployment: another project means a new stack with new resources.
         region: AWS region of the environment.
         account_id: The only account that the environment may be deployed to.
         state_bucket: S3 bucket of the Terraform state.

@@ -356,7 +356,7 @@ class Names:
         return self.iam_arn(f"policy/{self.policy_name(key)}")
 
     def batch_policy_name(self, key: str) -> str:
-        """Name of the policy for batch reads of an application's streams. Names of applications have no `@`, so that it is unique."""
+        """Name of the policy for batch reads of an application's streams. It is unique, because names of applications have no `@`."""
         return f"{self.policy_name(key)}@batch"
 
     def role_name(self, key: str) -> str:

@@ -130,7 +130,7 @@ def _use_catalog(environment: Environment) -> list[Statement]:
 
 
 _WORKFLOWS = ("deploy-environment.yml", "deploy.yml")
-"""Workflows whose jobs apply: the current one and its predecessor, so that a role works with either during an upgrade."""
+"""Workflows whose jobs apply plans: the current one and its predecessor, so that a role works with either during an upgrade."""
 
 
 def trust_to_plan(environment: Environment, provider_arn: str) -> Statement:
@@ -183,7 +183,7 @@ def _trust(
     repository, number = github_repository(given)
     # STS supports conditions on other claims only for GitHub's default issuer, in commercial regions.
     known = partition(environment.region) == "aws" and environment.pipeline.issuer == GITHUB_ISSUER
-    # If the repository's id is a condition, the subject without ids is just as safe.
+    # If there is a condition on the repository's id, also accept the subject without ids, which is just as safe then.
     forms = (given, repository) if number and known else (given,)
     also = {**({"repository_id": (number,)} if number else {}), **(claims or {})} if known else {}
     wanted = {

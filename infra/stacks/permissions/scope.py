@@ -76,7 +76,7 @@ class Scope:
         )
         aliases = [path, f"{path}/*"]
         if not environment.streams and not environment.applications:
-            # The stack is that of a user's own app: add the aliases that the constructs use by default.
+            # For the stack of a user's own app, add the aliases that the constructs use by default.
             kinds = (
                 f"application/{environment.environment}/*",
                 f"manifest/{path}/*",

@@ -170,7 +170,7 @@ class StreamConsumer(Shareable):
         )
 
     def read_by(self, application: str) -> None:
-        """Record that an application uses this consumer. Synthesis fails for two applications: they would end each other's subscriptions.
+        """Record that an application uses this consumer. Synthesis fails if several do: they would end each other's subscriptions.
 
         Args:
             application: The application and its environment, as named in error messages.
@@ -183,7 +183,7 @@ class StreamConsumer(Shareable):
         validate(self, self._wrong)
 
     def _wrong(self) -> Iterator[str]:
-        # Several constructs may represent the same consumer if they get it by its ARN; only the first of them reports errors.
+        # Several constructs may refer to the same consumer by its ARN; only the first of them reports errors.
         alike = [each for each in _IN_APP[self.node.root] if each._is(self)]
         if alike[0] is not self:
             return

@@ -239,7 +239,7 @@ def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, st
     Yields:
         Name of the environment, the setting, its value, and the rule that it breaks.
     """
-    # Compare environments of all regions, because IAM names are global, but of one project only: names begin with the project.
+    # Compare environments across regions, because IAM names are global, but not across projects, because names begin with the project.
     for (short, one), (long, other) in permutations(environments.items(), 2):
         together = (one.account_id, one.project) == (other.account_id, other.project)
         if one.pipeline and together and long.startswith(f"{short}-"):

@@ -58,7 +58,7 @@ def read_object(s3: Any, bucket: str, key: str, account_id: str) -> bytes | None
 
 
 class Records:
-    """The records in the state bucket.
+    """Reads and writes the records in the state bucket.
 
     Args:
         s3: A boto3 client of S3.

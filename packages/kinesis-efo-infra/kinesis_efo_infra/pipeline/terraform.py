@@ -106,7 +106,7 @@ class Terraform:
         self._run("validate")
 
     def destroy(self) -> None:
-        """Destroy everything that is in the state, without asking.
+        """Destroy everything that is in the state, without asking for confirmation.
 
         Raises:
             PipelineError: A resource is protected, or could not be destroyed.

@@ -82,7 +82,7 @@ def serving(environment: Environment, port: int = 0) -> Iterator[LocalAws]:
 
 
 def declare_in(aws: LocalAws, environment: Environment) -> None:
-    """Declare the streams of a localized environment, and what its applications need, except for those in other accounts.
+    """Declare a localized environment's streams, and consumers, lease tables and manifests of applications that run in its account.
 
     Raises:
         UpError: The emulator rejects a request.
@@ -123,7 +123,7 @@ def apply_in(aws: LocalAws, environment: Environment, directory: Path) -> None:
 
 
 def localized(environment: Environment) -> Environment:
-    """Return an environment for the emulator: without jobs, and declaring its adopted and imported resources, which do not exist there.
+    """Return an environment for the emulator: without jobs, and with adopted and imported resources replaced by newly declared ones.
 
     Raises:
         UpError: Two streams, of different accounts, have the same name. The emulator has only one account.

@@ -127,7 +127,7 @@ def _retired(environment: Environment) -> Iterator[addresses.Identity]:
 
 
 def accept(directory: Path, environment: Environment) -> Path:
-    """Write the ledger of what an environment declares now, log each change that this accepts, and return the ledger's path."""
+    """Write the ledger of what an environment declares now, log each accepted change, and return the ledger's path."""
     path = ledger_path(directory, environment)
     for change in _changes(path, environment) if path.exists() else ():
         logger.info("accepted: %s", change)

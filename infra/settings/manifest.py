@@ -82,7 +82,7 @@ def deployment(
         "spark": names.job_spark(job) if job else {},
     }
     if schedules and isinstance(environment.applications[key].access, EmrServerless):
-        # Jobs without a schedule need the group, too: if they had a schedule before, it must be deleted.
+        # Jobs without a schedule need the group, too: if they had a schedule before, it must be deleted from the group.
         described["scheduleGroup"] = schedules.group
         if job and job.schedule:
             described |= {"schedule": job.schedule, "timeZone": job.time_zone, "scheduleRoleArn": schedules.role_arn}

@@ -203,7 +203,7 @@ class Names:
 
     @property
     def schedules_role_name(self) -> str:
-        """Name of the role with which schedules start jobs, and of its policy. Names of applications' roles never have its `@`."""
+        """Name of the role with which schedules start jobs, and of its policy. Its `@` keeps it distinct from applications' roles."""
         return f"{self.prefix}-jobs@schedules"
 
     def serverless_arn(self, target: str) -> str:
@@ -212,7 +212,7 @@ class Names:
 
     @property
     def roles_boundary_name(self) -> str:
-        """Name of the permissions boundary in an environment without a pipeline. Names of applications' policies never have its `@`."""
+        """Name of the permissions boundary in an environment without a pipeline. Its `@` keeps it distinct from applications' policies."""
         return f"{self.prefix}-roles@boundary"
 
     @property

@@ -102,7 +102,7 @@ def time_zone_fault(name: str) -> str | None:
 
 
 def within(applications: Mapping[str, Application], jobs: Mapping[int, Job]) -> Iterator[Fault]:
-    """Yield faults of schedules in one file: in expressions and time zones, and of applications that are continuous or run elsewhere."""
+    """Yield faults in one file: invalid schedules and time zones, and schedules of continuous applications or outside of EMR Serverless."""
     for number, job in jobs.items():
         path = f"jobs.{number}"
         if job.time_zone is not None:

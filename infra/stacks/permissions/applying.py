@@ -95,7 +95,7 @@ def change_data(environment: Environment) -> list[Statement]:
             ("cloudwatch:DeleteAlarms", "cloudwatch:TagResource", "cloudwatch:UntagResource"),
             scope.alarms,
         ),
-        # Allow topics only: others could stop any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
+        # Topics only: other actions could stop any instance. Source: CloudWatch user guide, "Using condition keys to limit alarm actions".
         Statement(
             "PutNotifyingAlarms",
             ("cloudwatch:PutMetricAlarm",),

@@ -125,7 +125,7 @@ def in_plan(plan: Mapping[str, Any], *, bootstrap: bool = False, extra: Collecti
 
 
 def in_state(state: str | bytes) -> list[str]:
-    """Return a message for each resource in a state whose provider is not allowed. Terraform installs the providers that a state names.
+    """Return a message for each resource in a state if its provider is not allowed. Terraform installs all providers that a state names.
 
     Args:
         state: The state's JSON.

@@ -1,4 +1,4 @@
-"""Runs checkov with exactly the packages of its lock file, and without access to this process's environment variables.
+"""Runs checkov with exactly the packages of its lock file, and without the credentials in this process's environment variables.
 
 checkov and its 95 packages are third-party code, and the pipeline has credentials when it scans a plan.
 """

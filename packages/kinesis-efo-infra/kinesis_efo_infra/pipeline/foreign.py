@@ -104,7 +104,7 @@ def beyond_quota(kinesis: Any, deployment: Deployment, plan: Plan) -> list[str]:
             logger.warning("not known whether %s has room for %s more consumers: %s", stream, more, error)
             continue
         total = present - gone[stream] + more
-        # A provisioned stream has no queues (which count as consumers), nor the larger quota of On-demand Advantage.
+        # A provisioned stream has no queues, which count as consumers, and does not get the larger quota of On-demand Advantage.
         quota = consumers_at_most(advantage=deployment.on_demand_advantage and not _provisioned(summary))
         queues = 0 if _provisioned(summary) else summary.get("QueueCount")
         if queues is None and total <= quota < total + MANY_QUEUES:

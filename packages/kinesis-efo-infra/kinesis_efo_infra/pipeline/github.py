@@ -226,7 +226,7 @@ class _Planned:
 
 
 def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
-    """Yield the properties that identify a merged pull request's runs; nothing if it is from a fork, or another one has the same head.
+    """Yield the properties that identify a merged pull request's runs; nothing for a fork, or if another one has the same head.
 
     After the merge, a run still names its head commit, but no longer its pull request (github.com/con/tinuous/issues/28). The run
     executed the workflow and the code of a merge of this head into the pull request's base.

@@ -201,7 +201,7 @@ def _dollars(usd: float | None) -> str:
 
 
 def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
-    """Return the details of a plan: all addresses with their actions, then the text. Both are ordered by `_rank`."""
+    """Return the details of a plan: all addresses with their actions, then the text. Both are ordered by `_rank`: losses first."""
     pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
     changes = sorted(pairs, key=lambda each: _rank(*each[0]))
     kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}

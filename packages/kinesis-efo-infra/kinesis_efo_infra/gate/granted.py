@@ -76,7 +76,7 @@ class Named:
         accounts: Ids of other accounts that the environment's policies may give access.
         boundaries: ARNs of permissions boundaries, one of which each role must have.
         declared: Terraform addresses of boundaries that the stack declares. They may cover all roles and streams; they grant nothing.
-        reserved: Terraform names of boundaries that other stacks declare, reserved: no resource of this stack may have such a name.
+        reserved: Terraform names reserved for the boundaries of other stacks. No resource of this stack may have such a name.
         unbounded: IAM path of the roles that need no boundary; empty if all roles need one.
         identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, such as
             `token.actions.githubusercontent.com:repo:acme/lake:*`, and `<cluster>/<namespace>/<service account>` of EKS Pod Identity.

@@ -18,6 +18,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import ConfigurationError, OptionsError
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
@@ -132,7 +133,8 @@ class Reader(KinesisStreamReader):
         self.seconds = 100.0
         self.reports: list[str] = []
         """Marks of micro-batches that the driver reports during each call."""
-        self.clock = SimpleNamespace(monotonic=lambda: self.seconds, sleep=asyncio.sleep)
+        self.clock = SimpleNamespace(monotonic=lambda: self.seconds, time=lambda: self.seconds, sleep=asyncio.sleep)
+        self.limits = KINESIS_LIMITS
         self.unfinished: Mark | None = None
         self.reading = False
         self.secret, self.query_name = "s", "q"

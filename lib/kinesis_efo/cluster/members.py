@@ -25,7 +25,7 @@ class Member:
         self.requested_at: float  # When the last request was received, monotonic seconds
         self.shards: frozenset[ShardKey] = frozenset()  # The shards that the fetcher may read
         self.revision = 1  # Increases whenever `shards` changes
-        self.changed = Signal()  # Notified when there is something to send
+        self.changed = Signal()  # Notified when a reply must be sent to the fetcher
         self.number = 0  # The number of the last reply; 0 before the first
         self._sent: dict[ShardKey, Order] = {}
         # When the run replied to the last report, monotonic seconds. The fetcher creates its next report only after this reply
@@ -42,7 +42,7 @@ class Member:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return the current `Order` of each shard of the fetcher, unless a reply has already contained it."""
+        """From `orders`, return those for this fetcher's shards that no reply has contained yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
@@ -122,7 +122,7 @@ class Members:
         return member
 
     def silent(self, now: float, seconds: float | None = None) -> list[Member]:
-        """Return the fetchers that have sent no request for `seconds`; by default, the fetchers that count as dead."""
+        """Return the fetchers that have not sent a request for `seconds` (by default: those that count as dead)."""
         limit = self._timeout if seconds is None else seconds
         return [member for member in self._members.values() if now - member.requested_at >= limit]
 

@@ -40,7 +40,7 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Request the shards of this fetcher, with an `Order` for each: which events to buffer."""
+        """Request this fetcher's shards, with an `Order` for each shard, which specifies the events to buffer."""
 
     async def report(self, report: Report) -> ReportReply:
         """Report changes in this fetcher's shards, such as new events."""
@@ -103,7 +103,7 @@ class Assignment:
         self._renewed.notify()
 
     def clear(self) -> frozenset[ShardKey]:
-        """Called when other fetchers may be reading the shards by now: drop all shards. Return the shards to close."""
+        """Drop all shards, since other fetchers may be reading them by now. Return the shards to close."""
         shards = self._shards
         self._shards, self._orders, self._until, self.revision = frozenset(), {}, {}, 0
         return shards

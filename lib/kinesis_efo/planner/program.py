@@ -185,7 +185,7 @@ class Program:
         """
         while True:
             with self._lock_file() as file:
-                # Check that the file still exists: a run that has just ended may have removed it, so that others lock a new file.
+                # Check that the locked file still exists. If a run that has just ended has removed it, other processes lock a new file.
                 if _locked(file) and os.fstat(file).st_nlink:
                     yield
                     return
@@ -213,9 +213,9 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """Return the secret of all runs of the program; tasks can still use it after a run was replaced. Call this only within `deciding`.
+        """Return the secret that all runs of the program share, so that tasks can use it with each run. Call this only within `deciding`.
 
-        `known` is the secret of this process's last run; empty before the first run.
+        `known` is the secret of this process's last run, used if none is stored; empty before the first run.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode(errors="replace"):
@@ -229,7 +229,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write this process's run file. At that time, the planner that started this process must own the lock of `deciding`."""
+        """Write this process's run file. Meanwhile, the planner that started this process must own the lock of `deciding`."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager

@@ -59,7 +59,7 @@ class RunLostError(Exception):
 
 
 class Silence:
-    """Measures how long a run's process has not replied. Logs a warning; after another `patience` seconds, `check` raises an error.
+    """Measures for how long a run's process has not replied. Warns after 10 seconds; after another `patience` seconds, `check` fails.
 
     `tick` is called about every half second, and counts at most one second at a time: if more time has passed, this process was suspended,
     probably with the whole machine.
@@ -94,7 +94,7 @@ class Silence:
             logger.warning("%s", str(self))
 
     def check(self) -> None:
-        """Raise FetcherError if no reply has come for too long."""
+        """Raise FetcherError if the expected reply has been missing for too long."""
         if self._awaited is not None and self._seconds >= self._most:
             raise FetcherError(f"{self}. Nothing was lost: restart the query after that")
 
@@ -138,8 +138,6 @@ class RunLink:
     Args:
         check: Called while there is no reply; raises an error to give up.
         silence: Measures how long replies take.
-
-    `joined` is the reply to `join`.
     """
 
     ending_seconds = 10.0
@@ -161,7 +159,7 @@ class RunLink:
         self._number = self._heard = 0
         self.offsets = OffsetsOfLink(0)
         self._lock = threading.Lock()
-        self.joined = JoinReply()
+        self.joined = JoinReply()  # The reply to `join`
 
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions

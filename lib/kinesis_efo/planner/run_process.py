@@ -94,7 +94,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""The process that was started early in case a run will be needed; empty if there is none."""
+"""Contains the process that was started early in case a run will be needed; empty if there is none."""
 
 
 def start_ahead() -> None:
@@ -238,7 +238,7 @@ def main(order_from: BinaryIO) -> None:
             answers.write(data)
 
         try:
-            # Log directly to the planner's output during the start, which may wait for AWS.
+            # During the start, log directly to the planner's output: the start may wait for AWS, and clients cannot receive log lines yet.
             runtime.start()
             _hand_over_output(runtime.say)
             entry = RunEntry(
@@ -265,7 +265,7 @@ def main(order_from: BinaryIO) -> None:
 
 
 class FetcherJob:
-    """Requests from the driver's supervisor a Spark job that runs fetchers. The job ends with the connection, and so with this process."""
+    """Makes the driver's supervisor start a Spark job that runs fetchers. The job ends with the connection, and so with this process."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""
@@ -306,7 +306,7 @@ class FetcherJob:
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
     """Until the run has begun, send heartbeats, and end this process if its program or its planner ends.
 
-    The start may wait minutes for AWS. Other queries join only after the start, so without its planner, the run would stay unused.
+    The start may wait minutes for AWS. Other queries can join only after it, so a run whose planner has ended would remain unused.
     """
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives() or os.getppid() != planner:

@@ -1,6 +1,6 @@
 """Connects one query to a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
-For tasks, this is only a pause: they repeat their request for fetchers.
+Tasks are only delayed meanwhile, because they repeat their requests for fetchers.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SharedRun:
 
     @property
     def unfinished(self) -> Mark | None:
-        """The mark of the last micro-batch in Spark's log; None if unknown, or once Spark has requested the next one."""
+        """The mark of the last micro-batch in Spark's log; None if unknown, or once Spark has requested the next micro-batch."""
         known = self._known
         return known.planned if known.kept is None or known.kept.mark != known.planned else None
 
@@ -140,7 +140,7 @@ class SharedRun:
         answer = self._asked(call)
         if isinstance(answer, Step):
             self._deaths = self._deaths if answer.end is None else []
-            # Clear `resumed` after a result. A run compares `resumed` with the lease rows, which this query changes from now on.
+            # Clear `resumed` after a result: a new run would compare it with the lease rows, which this query changes from now on.
             resumed = self._known.resumed if answer.again else None
             known = self._known
             self._known = replace(
@@ -296,9 +296,9 @@ class SharedRun:
             logger.warning("the process that fetched for this query has ended: another takes over")
             known = self._known
             if known.end is not None and known.end.mark is not None and known.end.mark == self._finished:
-                # Do not request the records of a finished micro-batch: they may have expired by now, and no task needs them.
+                # Do not request the records of a finished micro-batch: no task needs them, and they may have been trimmed by now.
                 known = replace(known, kept=known.end)
-            with contextlib.suppress(RunLostError):  # if this run is lost too, the next run gets the call
+            with contextlib.suppress(RunLostError):  # if this run is lost too, the call is sent to the next run
                 link.ask(known)
 
     def _watch(self) -> None:

@@ -1,6 +1,7 @@
 """The calls that a query's stream reader makes to the run in another process.
 
-A run executes the calls of a query one after another, each once. If the run dies, the stream reader repeats its last call to the next run.
+A run executes the calls of a query one after another, and each call only once. If the run dies, the stream reader sends its last call
+again, to the run that replaces it.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ class Call(msgspec.Struct, Generic[T], frozen=True, tag_field="call", tag=str.lo
 
 
 class Begin(Call[Offset | None], frozen=True):
-    """Start a query in this run, or continue it after the previous run has ended. Returns the start offset of a new query.
+    """Start a query in this run, or continue it after the previous run has ended.
 
-    Returns None for a query that has a checkpoint. For a new query that starts at `LEASES`, None means that its leases were not acquired
-    within `wait` seconds: call again.
+    Returns the start offset of a new query, and None for a query that has a checkpoint. Also returns None if a new query starts at the
+    positions in the lease table (`LEASES`), but its leases were not acquired within `wait` seconds: call again then.
     """
 
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
     mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started; None if the query is new, or once `Next` has returned a result
+    # The last offset in Spark's log when the query started; None if the query is new or has completed a `Next` call since
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
-    kept: Offset | None = None  # Tasks may still read records after this offset; None before the first `Next` or `Plan`
+    kept: Offset | None = None  # Everything up to here is finished; tasks may still read later records. None if unknown
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
-    ending: EndingState | None = None  # The `Ending` state of the previous run: where the query ends, if found
+    ending: EndingState | None = None  # The previous run's `Ending` state, such as the query's end positions
 
 
 class TaskRange(NamedTuple):
@@ -75,8 +76,8 @@ class Step(msgspec.Struct, frozen=True):
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)
-    plan: BatchPlan | None = None  # The reply that `Plan` would return; None if some shards have no fetcher yet
-    ending: EndingState | None = None  # The new `Ending` state (where the query ends), if it has changed
+    plan: BatchPlan | None = None  # Saves a `Plan` call; None if a shard has no fetcher yet
+    ending: EndingState | None = None  # `Ending` state, such as end positions; None if unchanged
 
 
 class Next(Call[Step], frozen=True):
@@ -84,7 +85,7 @@ class Next(Call[Step], frozen=True):
 
     position: Offset  # Everything up to this offset is processed
     wait: float
-    hurry: bool = False  # Do not wait: another source of the query has rows. Ignored once the query's end is found
+    hurry: bool = False  # Do not wait, since another source has rows. Ignored once the query's end is known
     once: bool = False  # Trigger.Once: read up to the tips of all shards
     available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips as of its first `Next` call
 
@@ -103,17 +104,14 @@ class Plan(Call[BatchPlan], frozen=True):
 
 
 class Logged(Call[bool], frozen=True):
-    """Report the mark of the last micro-batch in Spark's log. Returns whether the micro-batch is finished.
-
-    Waits at most `wait` seconds for the driver to report that the micro-batch is finished.
-    """
+    """Report the last mark in Spark's log. Waits up to `wait` seconds for the end of its micro-batch; returns whether it is finished."""
 
     mark: Mark
     wait: float = 0.0
 
 
 class Reading(Call[bool], frozen=True):
-    """Check whether a task of any query is reading a range."""
+    """Return whether any task, of any query, is reading records now."""
 
 
 AnyCall = Begin | Next | Plan | Logged | Reading

@@ -62,7 +62,7 @@ class Assignments:
         self._shared: frozenset[ShardKey] = frozenset()
 
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Send the current `Order` for each of these shards (which events to buffer) to the shard's fetcher."""
+        """Send the current `Order` for each shard, which specifies the events to buffer, to the shard's fetcher."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -95,7 +95,7 @@ class Assignments:
             logger.info("fetcher %s has joined", member)
             self.distribute()
         elif not request.revision:
-            # The fetcher was disconnected and has closed its shards. Restart their buffers where the retained events begin.
+            # The fetcher was disconnected and has closed its shards. Restart the buffers at the positions from which events are retained.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):
@@ -150,7 +150,7 @@ class Assignments:
         return ReportReply(known=True, again=not all(known), revision=member.revision, pause=pause)
 
     def _apply_report(self, member: Member, news: ShardNews) -> bool:
-        """Process the report about one shard. Return False if the fetcher's previous report about the shard was lost."""
+        """Process a report's entry for one shard. Return False if the previous report about the shard was lost."""
         size = self._table.apply_report(news, member.request.name, member.request.budget, member.replied_at)
         if size is None:
             return False
@@ -196,7 +196,7 @@ class Assignments:
             self.distribute()
 
     async def stop(self) -> None:
-        """Make all fetchers stop, and wait until each has reported its end or was removed."""
+        """Make all fetchers stop, and wait until each has reported that it has stopped, or was removed."""
         self.stopping = True
         for member in self.members:
             member.changed.notify()

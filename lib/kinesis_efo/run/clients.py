@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""Seconds for which the driver's reports with an unknown Spark run id are ignored, after a query has left this run, or has moved to it from
-a dead run. Such a report may be about another query with a copy of the same checkpoint, which has just left or has not moved yet."""
+"""After a query has left this run or has moved to it from a dead run, driver reports with an unknown Spark run id are ignored for this many
+seconds. They may be about another query that uses a copy of the same checkpoint, and that has just left or has not moved yet."""
 
 
 class _Client:
@@ -87,7 +87,7 @@ class Clients:
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._past: set[str] = set()  # Spark's run ids of queries that have left the run
-        self._left_at: dict[str | None, float] = {}  # When a query last left or moved here, by checkpoint
+        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query last left this run or moved to it
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -119,10 +119,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering clients.
-
-        Their queries stay in the run, so that the last update of the lease rows does not move past the slowest query's position.
-        """
+        """Stop answering clients. Their queries remain in the run, so that the last lease rows do not pass the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,
@@ -136,7 +133,7 @@ class Clients:
     # -- joining and leaving the run
 
     async def _join(self, request: Join) -> JoinReply:
-        # A reader that did not receive the reply to `Join` sends it again. Drop the client of its first `Join`, which would never leave.
+        # A reader that received no reply to `Join` sends it again. Drop the first request's client, for which `Leave` is never sent.
         for name in [name for name, client in self._clients.items() if client.reader == request.reader]:
             await self._drop(name)
         if self._closed:
@@ -194,9 +191,9 @@ class Clients:
                 await client.planner.finished(marks, finished.query, alone=finished.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:
-        """Whether the driver's report is certainly about this client's query, not about another query with a copy of its checkpoint.
+        """Whether a driver's report is for this client. False if it may be about another query, which uses a copy of the same checkpoint.
 
-        Ignoring a report does no harm: once Spark requests the next micro-batch, the previous one is known to be finished.
+        Ignoring a report is harmless: Spark's request for the next micro-batch also shows that the previous one is finished.
         """
         same = [each for each in self._clients.values() if each.planner.query.progress.checkpoint == mark.checkpoint]
         if client not in same:
@@ -215,7 +212,7 @@ class Clients:
         client = self._clients.get(request.client)
         if client is None or self._closed:
             return CallReply(known=False)
-        # Start the call only if it is new: a request that was repeated, or delayed in a closed connection, must not execute it again.
+        # Start only new calls. A repeated request, or one that was delayed in a closed connection, must not execute its call again.
         if client.calling is None or client.number < request.number:
             try:
                 call = client.offsets.decode(request.call, AnyCall)

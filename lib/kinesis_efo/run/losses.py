@@ -40,8 +40,8 @@ class Losses:
     async def check(self, offset: Mapping[ShardKey, Position], *, rows: bool) -> bool:
         """Check for lost data if the shards in `offset` have changed, or shards were listed again, since the last check.
 
-        Returns False if a transient error, which is logged, has left a position unchecked. Then call again before the query advances:
-        later positions do not reveal the loss.
+        Returns False if a position could not be checked because of a transient error, which is logged. The caller must then repeat the
+        check before the query advances, because later positions do not reveal the loss.
 
         Args:
             rows: Whether the lease rows were read: they may show that an idle shard was read further than `offset`. Without them, only
@@ -76,7 +76,7 @@ class Losses:
         return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Check the parents of shards that can start once everything up to `reached` is read: they may have been trimmed unread.
+        """Check for parent shards that were trimmed unread. Called when child shards can start, because all up to `reached` is read.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """

@@ -1,6 +1,6 @@
 """The messages between a run and its clients.
 
-A client numbers its calls. While a call takes long, or if its reply was lost, the client repeats the message with the same number; the run
+A client numbers its calls. If a call takes long or its reply is lost, the client repeats the message with the same number; the run
 executes the call only once.
 """
 
@@ -33,7 +33,7 @@ class Join(msgspec.Struct, frozen=True):
     """The request of a process to become a client of the run."""
 
     reader: str  # The name of the process's query; a later request with the same name replaces the client of the earlier one
-    pid: int  # Identifies the process together with `started`; see `Process`
+    pid: int  # Together with `started`, identifies the process; see `Process`
     started: str
     streams: dict[str, StreamRef]  # The query's streams
     options: dict[str, str]  # The query's options
@@ -44,7 +44,7 @@ class JoinReply(msgspec.Struct, frozen=True):
 
     client: str = ""  # Empty if the run rejects the client
     address: FetcherAddress | None = None  # Where tasks read records or, with `by_planner`, request fetcher addresses
-    by_planner: bool = False  # Whether the fetchers are in other processes, so that tasks request their addresses first
+    by_planner: bool = False  # Whether fetchers are in other processes, so that tasks must request their addresses
     certificate: Certificate | None = None  # The TLS certificate of the run's and the client's services, if any
     faults: list[str] = []  # Reasons why the query cannot share the run
 
@@ -85,7 +85,7 @@ class CallReply(msgspec.Struct, frozen=True):
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset as changes to the offset with number `base`: shards that `moved` or `left`. Without `base`, `moved` has all shards."""
+    """An offset, encoded as shards that have `moved` or `left` since the offset with number `base`. Without `base`, all shards moved."""
 
     number: int
     base: int | None

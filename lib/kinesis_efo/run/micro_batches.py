@@ -1,7 +1,7 @@
 """Decides from the buffered events how far the next micro-batch of a query reads each shard.
 
-Checking thousands of idle shards would take longer than everything else. So a poll only checks shards that have changed since the last
-poll, and shards with records that are not planned yet.
+Checking thousands of idle shards in each poll would be too slow. So a poll only checks shards that have changed since the last poll, and
+shards with records that are not planned yet.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class MicroBatchPlanner:
             if position is None or position.is_end:
                 continue
             if (row := self._row(key, position)) is None:
-                # No buffer covers this position yet. Check it in every poll, as a buffer may come to cover it without a new event.
+                # No buffer covers this position yet. Check the shard in every poll: a buffer may cover it later even without a new event.
                 self._fresh.add(key)
                 continue
             rows[key] = row
@@ -177,7 +177,7 @@ class MicroBatchPlanner:
         max_records: int,
         horizon: float | None,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch with at most `max_data` bytes of data, if possible. Lowers the limit of buffered bytes until the data fits."""
+        """Plan a micro-batch with at most `max_data` bytes of data, if possible. If it exceeds that, plans again with fewer events."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)
@@ -192,7 +192,7 @@ class MicroBatchPlanner:
             if size > max_bytes or sum(each.records for each in portions.values()) > max_records:
                 portions = plan(buffers, offset, max_bytes, max_records, horizon)
                 size = sum(each.bytes for each in portions.values())
-            # Buffered payloads are base64, which is longer than the data. So estimate the data only if the buffered bytes exceed its limit.
+            # Buffered payloads are base64, which is longer than the data. So estimate the data only if the buffered bytes exceed the limit.
             data = 0 if size <= max_data else sum(map(_data, portions.values()))
             # If the plan exceeds `max_bytes`, a smaller one is impossible: a micro-batch has at least one event with records.
             if data <= max_data or size > max_bytes:
@@ -201,6 +201,6 @@ class MicroBatchPlanner:
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a shard's planned events: at least one per record, as long partition keys make the estimate too low."""
+    """Estimate the bytes of data in a shard's planned events. Assumes at least one per record: long partition keys lower the estimate."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))

@@ -60,8 +60,8 @@ async def watch_fetchers(
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a fetcher's port is certainly closed. Tries all addresses concurrently, for at most a second.
 
-    Returns False if an address accepts the connection or does not answer, even if another address refuses it: a paused process may be
-    alive, and an address (of a container bridge, for example) may lead to another host.
+    Returns False if any address accepts the connection or does not answer, even if another address refuses it: a process that does not
+    answer may only be paused, and an address that refuses (of a container bridge, for example) may belong to another host.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_refuses(host, address.port) for host in hosts))

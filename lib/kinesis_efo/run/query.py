@@ -35,15 +35,15 @@ T = TypeVar("T")
 _LIST_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _TIP_SECONDS: Final = 60.0
-"""Seconds to wait until shared buffers have reached the tip. Even an idle shard sends events that prove this in that time."""
+"""Maximum seconds to wait for shared buffers to reach the tip. Even an idle shard sends events that show this within that time."""
 
 _SENT_SECONDS: Final = 2.0
-"""Assumed maximum delivery time: an event that is received this many seconds after a given time was sent after that time."""
+"""Assumed maximum delivery time of an event. If a search for tips receives an event later than this, it was sent during the search."""
 _CONFIRM_SECONDS: Final = 15.0
-"""Seconds to wait for events that confirm the end of a shared buffer as recent. Even an idle shard sends such events in that time."""
+"""A query at LATEST waits up to this many seconds for events that confirm that a shared buffer ends at the tip, even in an idle shard."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""A query at LATEST begins up to this many seconds before its start, at the same record as queries that were started together with it."""
+"""A query at LATEST may begin up to this many seconds earlier, so that queries that are started together begin at the same record."""
 
 
 class Query:
@@ -107,7 +107,7 @@ class Query:
         return self._run.streams.streams if self._given_streams is None else self._given_streams
 
     def horizon(self, key: ShardKey) -> float | None:
-        """Return the trim horizon (epoch seconds) from which the query reads a shard; None if it starts elsewhere or has read further."""
+        """Return the trim horizon (epoch seconds) from which the query reads a shard; None if the query starts elsewhere or is past it."""
         offset = self.progress.finished
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
@@ -174,12 +174,12 @@ class Query:
     async def start_at_latest(self, offset: Offset) -> Offset:
         """Return the start of a new query at LATEST. Queries that are started together then begin at the same record.
 
-        If other queries are reading a shard at the tip, the new query starts it at the end of their shared buffer, provided that events
+        If other queries are at a shard's tip, the new query starts the shard at the end of their shared buffer, provided that events
         confirm within 15 seconds that this end is at most a minute old. Other shards start at the current time, as in `offset`.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
-        # Use the buffers' ends as of now, so that records arriving during the wait are read. Drop an end that moves while unconfirmed.
+        # Use the buffers' current ends, so that records that arrive from now on are read. Ignore an end that moves before it is confirmed.
         first = {key: self._run.table.shared[key].index.end for key in self._shared_tips(offset)}
         uncertain, moved = set(first), dict[ShardKey, Position]()
         while True:
@@ -220,7 +220,7 @@ class Query:
 
     @property
     def _has_rows(self) -> bool:
-        """Whether this run owns the leases on the query's streams, and so has read their lease rows."""
+        """Whether this run owns the leases on the query's streams, and has therefore read the lease rows."""
         return all(map(self._run.leases.is_held, self.streams))
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
@@ -230,7 +230,7 @@ class Query:
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
-            # ListShards has not returned all shards of the offset yet. List them again: the parents of missing shards would seem unread.
+            # ListShards did not return all shards of the offset. List them again: the parents of a missing shard would seem to be unread.
             await self._run.streams.refresh(self.streams)
         if not await self._check(self._losses.check(offset, rows=self._has_rows)):
             await self._run.clock.sleep(min(1.0, at_most))
@@ -252,7 +252,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return the facts that show whether records after a position were lost: those of the run, and this query's start and options."""
+        """Return what is known about a position, to detect lost records after it: the run's facts, and this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         proven = (self.progress.finished or Offset({})).proof(key, position)
@@ -271,7 +271,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that the query can start at `offset`. Caches an empty result until the offset's shards or the list change."""
+        """Return the shards that the query can start at `offset`. Caches an empty result until the offset's or listed shards change."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -288,13 +288,13 @@ class Query:
         return starting
 
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
-        """Return the entries of `quiet` for shards in which the query is apparently still at the tip."""
+        """Return the entries of `quiet` (when each tip was reached) for shards in which the query is apparently still at the tip."""
         now = self._run.clock.monotonic()
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
 
     def stop_reading(self, shards: frozenset[ShardKey]) -> None:
-        """Stop reading `shards`, which the query has finished: their events would fill the buffers and never be dropped."""
+        """Stop reading `shards`, which the query has finished. Otherwise, their new events would fill the buffers and never be dropped."""
         planner = self._rows.planner
         if shards != planner.finished_shards:
             changed = shards ^ planner.finished_shards
@@ -302,7 +302,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Pause (`yes`) or resume fetching for this query. It pauses during the search for its end, which reads the same shards."""
+        """Pause (`yes`) or resume fetching for this query. Used during the search for the query's end, which reads the same shards."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())
@@ -312,10 +312,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the shards for which the run writes lease rows, if necessary.
-
-        This is the case if the offset has different shards than before, or if ListShards has now returned one that was missing.
-        """
+        """Update for which shards the run writes lease rows, if the shards of the offset or the shards known from ListShards changed."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -343,7 +340,7 @@ class Query:
         return True
 
     def _processed(self, offset: Offset, before: Offset | None) -> None:
-        """Called when everything up to `offset` is finished: drop the buffered events up to there, and move the lease rows to `offset`."""
+        """Called when everything up to `offset` is finished: drop the buffered events before it, and move the lease rows to it."""
         moved = offset.changes_since(before if self._has_moved_rows else None)
         self._resumption.processed(offset)
         self._count(offset)
@@ -360,7 +357,7 @@ class Query:
             # Usually, the last poll has called `_follow`, but the single micro-batch of `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
-        # In the first call, also use the sequence numbers in the offset: only an earlier run may have buffered the last micro-batch.
+        # In the first call, also use the sequence numbers in the offset, since only an earlier run may have buffered the last micro-batch.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
         self._has_moved_rows = True
@@ -392,7 +389,7 @@ class Query:
         self.begin(begin, end)
         streams = self._run.streams
         old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
-        # Wait for the leases, with which the lease rows are read: a row may show that an idle shard was read further than `ranges`.
+        # Wait for the leases and, with them, the lease rows: a row may show that an idle shard was read further than `ranges`.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
             # Wait until the check succeeds: reading does not reveal the loss of records that a shared buffer has already skipped.
@@ -425,9 +422,9 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Yield the tips of those shards whose shared buffers reach the tip within a minute. In this context, the other buffers are closed.
+        """Yield the tips of shards whose shared buffers reach the tip within a minute. Close the other shards' buffers in this context.
 
-        The caller can then subscribe to the other shards: two subscriptions to one shard would keep disconnecting each other.
+        The caller can then subscribe to these other shards. Otherwise, two subscriptions to one shard would keep disconnecting each other.
         """
         async with self._run.searches:
             found = await self._tips_of_others(shards)
@@ -474,15 +471,15 @@ class Query:
         return Offset(found.ends, found.lasts)
 
     async def _find_ends(self, offset: Offset) -> EndPositions:
-        # `endingPosition` may be some seconds in the future. Wait for it before listing the shards, as one may be split until then.
+        # `endingPosition` may be some seconds in the future. Wait for that time, then list the shards: until then, a shard may be split.
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(self.streams)
         while True:
-            # Wait until all shards of the offset are listed: a shard that is not listed would get no end, and be skipped.
+            # Wait until all shards of the offset are listed: otherwise, no end is found for a missing shard, and the shard is skipped.
             await self._run.streams.list_shards(offset)
             known = await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
-            # Instead of trimmed shards, the query reads their descendants: check whether these were trimmed, too.
+            # The query reads the descendants of trimmed shards instead. Check whether the descendants were trimmed, too.
             if not (known and await self._losses.check_starting({**offset, **ends.gone})):
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(self.streams)
@@ -500,8 +497,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
 
-    The lease rows of a stream are read when its lease is acquired. `continued`, shared by all queries of the run, contains the streams for
-    which a new query does not warn: another query of the run continues reading the stream, or the warning was already logged.
+    The lease rows of a stream are read when its lease is acquired. `continued` is shared by all queries of the run. It contains the streams
+    for which new queries do not warn: another query of the run continues reading the stream, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -551,7 +548,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # An offset with a mark is compared by the mark, with the same result for each stream: then warn only once per checkpoint.
+        # If the offset has a mark, only the mark is compared, so that the result is the same for all streams: warn once per checkpoint.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

@@ -21,7 +21,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 logger = logging.getLogger(__name__)
 
 _MARGIN_SECONDS: Final = 60.0
-"""Assumed maximum difference between the time in a sequence number and the arrival of its record."""
+"""Assumed maximum difference, in seconds, between the time in a sequence number and the arrival of its record."""
 _OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 
@@ -44,10 +44,13 @@ def seconds_left(bounds: Bounds, clock: Clock) -> float:
 
 
 class Ends:
-    """Finds where a query at `offset` ends, as of the creation of this object. The shards of `streams` must have been listed just before.
+    """Finds where a query at `offset` ends. List the shards of `streams` just before creating this object.
 
-    Attribute `listed` has the shards that the query may read; `gone` has the shards of `offset` that were trimmed. Raises
-    ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
+    Raises ConfigurationError if `endingPosition` names a missing stream or shard, or a time in the future.
+
+    Attributes:
+        listed: The shards that the query may read.
+        gone: The shards of `offset` that were trimmed.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class Ends:
         return [*self._timed, *self._open]
 
     async def find(self, suspend_others: SuspendOthers) -> EndPositions:
-        """Find the ends with GetRecords or, if that may not be used, with subscriptions. Raises `StreamError` on failure.
+        """Find the end positions with GetRecords or, if that may not be used, with subscriptions. Raises `StreamError` on failure.
 
         Before subscribing, enters the context of `suspend_others`: it closes other subscriptions, and yields tips that are already known.
         """
@@ -152,7 +155,7 @@ class Ends:
             self._times[key] = min(times, key=lambda time: time.value)
 
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
-        """Return the later of `bound` and `begin`, if `begin` is a time, so that the next run does not read the records between them."""
+        """Return `begin` if it is a time after `bound`, else `bound`, so that the next run does not read records from before `begin`."""
         written = time_of(key.shard, bound, self._clock.time())
         start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
         return begin if written is not None and written + 1 <= start else bound  # `written` is in whole seconds
@@ -165,7 +168,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return where a query that ends at `time` ends in a shard, without calling Kinesis; None if the shard may have been open then."""
+        """Return the end position for `time` in a shard that was certainly not open then, without calling Kinesis; otherwise None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:
@@ -176,7 +179,7 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Return the end of each shard that the query reads (None if not found yet). It reads children only of parents that it finishes."""
+        """Return the end of each shard that the query reads (None if not found yet). It only reads children of finished parents."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # shard ids increase, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

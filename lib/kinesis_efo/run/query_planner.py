@@ -27,7 +27,7 @@ _ENDING_SECONDS: Final = 0.2
 """Seconds between two checks whether a query with an end has reached it. The checks are frequent because events without records can show
 this, but do not wake a waiting poll."""
 _PROVEN_PART: Final = 1 / 24
-"""Offsets store the low watermark of an idle shard if it is newer than the stored one by this part of the minimum retention."""
+"""An idle shard's low watermark is stored in the offset again once it has advanced by this fraction of the minimum retention."""
 _FIRST_PROOF_SECONDS: Final = 60.0
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
@@ -95,7 +95,7 @@ class Advance:
                 justified = True
             else:
                 self._idle[key] = through
-        # Store the positions of idle shards from time to time, before they are older than the stream's retention.
+        # Store the positions of idle shards regularly, so that the stored positions do not become older than the stream's retention.
         due = self._now() - self._stored_idle_at >= self._idle_interval
         if not justified and not (self._idle and (due or self._ending.reached(position | self._idle))):
             return None
@@ -220,7 +220,7 @@ class QueryPlanner:
             ending.once()
         # Do not subscribe until the query's end positions are known: the query may have reached them already.
         self.query.pause(yes=ending.wanted)
-        # Spark requests a micro-batch only after it has written the previous one to its commit log.
+        # Everything up to `position` is finished: Spark writes a micro-batch to its commit log before it requests the next one.
         self.query.begin(position)
         if ending.over:
             return self._step()
@@ -236,7 +236,7 @@ class QueryPlanner:
             if (tips := await self.query.tips(position, call.wait)) is None:
                 return self._step(again=True)
             ending.set_targets(tips, self._run.clock.monotonic())
-            # Include the start of added streams. They are not read in this micro-batch, but when the query is started again.
+            # Include the start of added streams. This micro-batch does not read them yet; the query reads them when it is started again.
             end = await self._proven(position, {**ending.single_batch_end(position), **added}, tips.lasts, added)
             self.query.pause(yes=end is position)
             return self._step(end, size=None)
@@ -297,7 +297,7 @@ class QueryPlanner:
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
-        """Return whether to plan nothing now, so that the micro-batch becomes larger. If so, first wait a moment for more records.
+        """Return whether to postpone planning, so that the micro-batch becomes larger. If so, first wait a moment for more records.
 
         Waiting delays the query's other sources, since Spark polls them one after another. So by default, only a query with a single source
         waits. With `minBytesPerTrigger`, every query waits and reports no records meanwhile, like Spark's Kafka source.
@@ -355,24 +355,24 @@ class QueryPlanner:
     async def _proven(
         self, position: Offset, after: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], added: Offset | None
     ) -> Offset:
-        """Return the end offset of a micro-batch, with the low watermarks of idle shards that have not been stored for long.
+        """Return the end offset of a micro-batch. It includes an idle shard's low watermark if that was not stored recently.
 
-        Without them, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
+        Without it, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
         """
-        until, horizons, run, now = {}, dict[str, float | None](), self._run.run, self._run.clock.time()
+        until, horizons, now = {}, dict[str, float | None](), self._run.clock.time()
         stored = {
             key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()
         }
         old = [key for key, at in after.items() if not at.is_end and now - stored[key] >= self._prove_interval]
-        with suppress(StreamError):  # without the retention, store none: the next call tries again
+        with suppress(StreamError):  # if the retention is unknown, store no low watermarks; the next call tries again
             for name in {key.stream for key in old}:
-                horizons[name] = await within(self._run.clock, 1.0, run.streams.stream(name).horizon())
+                horizons[name] = await within(self._run.clock, 1.0, self._run.run.streams.stream(name).horizon())
         for key in old:
             at, horizon = after[key], horizons.get(key.stream)
             known = self.query.low_watermark(key, at) or 0.0
             if horizon is None or (at == TRIM_HORIZON and gap(known, horizon, self.query.horizon(key), START_SECONDS)):
-                continue  # unread records may have been trimmed
-            time = run.read_until(key, at, known)
+                continue  # unread records may have been trimmed: do not hide this loss
+            time = self._run.run.read_until(key, at, known)
             if time is not None and time - stored[key] >= self._prove_interval:
                 until[key] = time
         return position.moved_to(after, lasts, self._mark, added, until)
@@ -383,7 +383,7 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of streams that the query's offset does not contain yet; empty if there are none. It is chosen only once."""
+        """Return the start of added streams, which `position` does not contain yet; empty if there are none. Chosen by the first call."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

@@ -172,7 +172,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # Release the leases without waiting for the queries: a query that is writing to its sink fails only afterwards.
+        # Release the leases without waiting for the queries: a query that is writing to its sink raises the error only afterwards.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -190,7 +190,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Pass the `Order` for each buffer (which events to keep) to its fetcher: directly in this process, else in a message."""
+        """Pass each buffer's `Order`, which specifies the events to retain, to its fetcher: directly in this process, else by message."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -249,7 +249,7 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-            # Leave out the last record of a shard if a slower query determines the position in its lease row.
+            # `records` belongs to this query's positions. Leave out shards whose lease rows are at the position of a slower query.
             records = {key: record for key, record in records.items() if moved.get(key) == offset.get(key)}
         self._save(moved, records)
 
@@ -268,13 +268,13 @@ class Run(LeaseListener):
                 self._checkpoints.update(key, position, records.get(key))
 
     def _proof(self, key: ShardKey, position: Position) -> float | None:
-        """Return the low watermark (epoch seconds) that the offsets of all queries at a position store; None if one lacks it."""
+        """Return the lowest low watermark (epoch seconds) in the offsets of the queries at a position; None if one of them has none."""
         offsets = [each.progress.finished or Offset({}) for each in self.queries]
         proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
         return min(proofs, default=0.0) or None
 
     def read_until(self, key: ShardKey, position: Position, known: float = 0.0) -> float | None:
-        """Return the low watermark of a position that has been read, in epoch seconds; None if unknown. `known` is an earlier one."""
+        """Return the low watermark of a position that has been read, in epoch seconds; None if unknown. `known`: an earlier result."""
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
@@ -283,7 +283,7 @@ class Run(LeaseListener):
             covered = max(stored, known) >= since or (begun is not None and since <= begun + START_SECONDS)
             idle = idle if covered else None
         found = max((each for each in (row, idle) if each is not None), default=None)
-        # Subtract the time for which an event may have waited in the socket while the buffer was full.
+        # Subtract the maximum time for which an event waits in the socket while the buffer is full.
         return None if found is None else found - KINESIS_LIMITS.full
 
     # -- called by the run's lease

@@ -57,7 +57,7 @@ async def start_offset(
 async def added_offset(
     start: Start, streams: Mapping[str, Stream], table: LeaseStore, lease_keys: LeaseKeys, clock: Clock
 ) -> Offset:
-    """Return the start of streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
+    """Return the start offset of streams that were added to a query with a checkpoint, from the option `newStreamPosition`.
 
     The lease table is read only for `LEASES`; streams without lease rows then start at TRIM_HORIZON. Raises StreamReplacedError if the
     lease rows belong to another stream.
@@ -86,9 +86,9 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return, by stream, the trim horizon at which the application began. Leaves out streams without shards at `TRIM_HORIZON`.
+    """Return, by stream, the trim horizon when the application began to read. Leaves out streams without shards at `TRIM_HORIZON`.
 
-    Records trimmed since that time are lost.
+    Records that were trimmed since then count as lost.
     """
     found: dict[str, float] = {}
     for shard, lease in lease_keys.by_shard(scan.leases).items():
@@ -98,9 +98,9 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed from now on are lost."""
+    """Return the current trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed after it count as lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams in which the parent of such a shard was already read: there, records of the shard trimmed before now are lost, too.
+    # Leave out streams in which such a shard's parent was already read to its end: there, even records trimmed before now are lost.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
@@ -146,7 +146,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
     """Wait until all shards at which the query starts are listed, then return its first offset.
 
-    Until a shard is listed, its ancestors are unknown. If `start` names one of them, the shard must wait until that ancestor is read.
+    Until a shard is listed, its ancestors are unknown. If `start` names such an ancestor, the shard must not be read before it.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
@@ -216,7 +216,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another format, or only a KCL writes such a checkpoint."""
+    """Raise an error if a KCL application wrote a lease row: its key has another format, or only the KCL writes such a checkpoint."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.position is None or (lease.key != lease_keys.encode(shard) and not lease.ours)
         if shard.stream in streams and foreign:
@@ -244,7 +244,7 @@ def _before(
     streams: Mapping[str, Stream],
     parents: Mapping[ShardKey, Collection[str]],
 ) -> tuple[set[ShardKey], set[ShardKey]]:
-    """Return two sets of shards that have an unfinished ancestor which is also in `positions`.
+    """Find the shards that have an unfinished ancestor in `positions`, and return them in two sets.
 
     Shards of the first set are at their beginning and can wait for their ancestors: a KCL application creates the rows of children before
     it reads them. Shards of the second set were already read further: they and their ancestors cannot be read in order.

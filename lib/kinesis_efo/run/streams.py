@@ -40,7 +40,7 @@ class RunStreams:
         return faults
 
     def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Start opening the given streams that are new to the run."""
+        """Start opening those of the given streams that are new to the run."""
         for name, ref in streams.items():
             if name not in self._refs:
                 self._refs[name] = ref

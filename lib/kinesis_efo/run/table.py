@@ -95,7 +95,7 @@ class Row:
 
     Attributes:
         fetcher: The name of the fetcher that fills the buffer; empty for the fetcher in the run's process.
-        moved_at: When the buffer last moved to another position, or received its first event since. The next move must wait some seconds.
+        moved_at: When the buffer last moved to another position, or received its first event since. The next move has to wait some seconds.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -188,8 +188,6 @@ class Table:
         may_read: Returns whether the run may read a shard now.
         send_orders: Called with the keys of buffers whose `Order` has changed.
         hold: Whether queries that share a full buffer wait for the slowest query (option `slowQueries`).
-
-    `orders_changed` is notified after each call of `send_orders`.
     """
 
     def __init__(
@@ -205,7 +203,7 @@ class Table:
         self.clock: Final = clock
         self.queries: dict[str, QueryRows] = {}
         self.shared: Final[dict[ShardKey, Row]] = {}
-        self.orders_changed = Signal()
+        self.orders_changed = Signal()  # Notified after each call of `send_orders`
         self._separate: dict[ShardKey, dict[str, Row]] = {}
         self._may_read = may_read
         self._send_orders = send_orders
@@ -225,7 +223,7 @@ class Table:
         return self.home.may_poll if self._may_poll is None else self._may_poll
 
     def forbid_polling(self, why: AccessRefusedError) -> None:
-        """Stop catching up with GetRecords, which Kinesis has denied. Queries then wait for the slowest query of a shard."""
+        """Stop using GetRecords, because access was denied. From now on, all queries that read a shard wait for the slowest query."""
         if self._may_poll is not None:
             return
         self._may_poll = False
@@ -292,7 +290,7 @@ class Table:
         self.on_reports({key.shard for key in touched}, wakes=wakes)
 
     def apply_report(self, news: ShardNews, fetcher: str, room: int, made_at: float) -> int | None:
-        """Apply a report about a shard that another process's fetcher created after `made_at` (monotonic seconds).
+        """Apply a report about a shard from a fetcher in another process, created after `made_at` (monotonic seconds).
 
         Returns the bytes of new events; None if an earlier report was lost. `room` is the fetcher's buffer size in bytes.
         """
@@ -319,7 +317,7 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """Update the `Order` for each shard with a new report, and make queries check these shards. `wakes`: also wake waiting polls."""
+        """After new reports about `shards`, update each `Order`, and make queries check the shards. `wakes`: also wake waiting polls."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -334,10 +332,13 @@ class Table:
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Positions = _NONE, finished: Positions = _NONE
     ) -> dict[ShardKey, LastRecord]:
-        """Decide where the buffers of some shards start, and from where they retain events. Send each changed `Order` to its fetcher.
+        """Decide where the buffers of `shards` start and from where they retain events. Send each changed `Order` to its fetcher.
 
-        `requested` has the positions from which tasks of `query` are waiting to read; `finished`, the positions up to which `query` has
-        finished. Returns the last record up to each position in `finished`, if known, so that the caller need not look at all rows again.
+        Returns the last record up to each position in `finished`, if known.
+
+        Args:
+            requested: The positions from which tasks of `query` are waiting to read.
+            finished: The positions up to which `query` has finished.
         """
         lasts: dict[ShardKey, LastRecord] = {}
         changed: set[RowKey] = set()
@@ -452,7 +453,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart shared buffers whose fetcher no longer fills them, at the start of the retained events. Does not change `moved_at`."""
+        """Restart shared buffers that are no longer filled at the positions from which they retain events. Does not change `moved_at`."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -494,7 +495,7 @@ class Table:
         return shared.key if shared is not None and not self.may_poll and shared.view(now).has(position) else None
 
     def find(self, query: str, wanted: Positions, *, in_turn: bool = False) -> dict[ShardKey, RowKey | None]:
-        """Return the result of `serving` for several shards. If a shard has no such buffer, first try to move or open a buffer for it.
+        """Return the result of `serving` for each position in `wanted`. If no buffer serves a shard, first try to move or open a buffer.
 
         `in_turn`: one task reads the shards in this order. If GetRecords is not allowed, only the first shard's buffer is then moved.
         """

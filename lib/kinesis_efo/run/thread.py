@@ -84,7 +84,7 @@ class RunThread:
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Queue a log line for the next client that makes a call, which logs it. If there are too many, drop the oldest. Thread-safe."""
+        """Queue a log line; the next client that makes a call receives and logs it. Drops the oldest of too many lines. Thread-safe."""
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:

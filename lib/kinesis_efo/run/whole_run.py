@@ -101,7 +101,7 @@ class WholeRun:
         manifest, options = setup.manifest, setup.options
         self.options: Final = options  # The options of the run's first query
         self.clock: Final[Clock] = clock
-        self.end_report: Callable[[], None] = lambda: None  # Reports the last metrics
+        self.end_report: Callable[[], None] = lambda: None  # Called when the run has ended: reports the last metrics
         self._setup = setup
         self.limits: Final = setup.limits
         self._table = table

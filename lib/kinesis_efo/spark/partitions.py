@@ -17,7 +17,7 @@ from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.positions import Offset, ShardKey, ShardRange
 
 TASK_BYTES: Final = 8 << 20
-"""Bytes of events that one task should read."""
+"""Target size of a task: how many bytes of events it should read."""
 
 UNKNOWN_BYTES: Final = 4 << 20
 """The assumed size of a range whose size is unknown, for example after a restart: Spark's offset log does not contain sizes."""
@@ -52,7 +52,7 @@ def streams_with_generations(begin: Offset, ranges: Iterable[ShardRange]) -> set
 def by_fetcher(
     ranges: Sequence[ShardRange], fetchers: Sequence[FetcherAddress | None], *, together: Collection[str] = ()
 ) -> list[tuple[FetcherAddress | None, list[ShardRange]]]:
-    """Group ranges by fetcher. With several fetchers, streams in `together` are grouped under None, as each is read by one task."""
+    """Group ranges by fetcher. If there are several, streams in `together` are grouped under None: one task reads all of such a stream."""
     found: dict[FetcherAddress | None, list[ShardRange]] = {}
     several = len(set(fetchers)) > 1
     for wanted, fetcher in zip(ranges, fetchers, strict=True):

@@ -70,7 +70,7 @@ class SinkOptions:
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
-# `retryTimeout` rejects numbers up to 999 without a unit: as milliseconds, they are so short that one throttled request fails the task.
+# `retryTimeout` rejects numbers up to 999 without a unit. They would mean milliseconds, so that one throttled request fails the task.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's stream, if it has only one",

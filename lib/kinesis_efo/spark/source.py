@@ -59,7 +59,7 @@ class KinesisEfoSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Spark creates this object at `load()`. Record this time, because the reads of all actions on the DataFrame end at it.
+        # Spark creates this object at `load()`. Record the time, because all actions on the DataFrame read up to it.
         self._loaded, self._offset = time.time(), _clock_offset()
 
     @classmethod

@@ -168,7 +168,7 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange, begin: Offset) -> ShardRange:
-        """Return the range; without its `last` record if the query accepts a loss there, because that record may be lost."""
+        """Return the range. If the query accepts data loss there, drop `last`, because the range's last record may be lost, too."""
         accepted, horizon = self._options.accepted_losses.get(wanted.key), begin.horizons.get(wanted.key.stream)
         facts = Facts(accepted=accepted, horizon=horizon)
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
@@ -305,7 +305,7 @@ class QueryRun:
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
         """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
 
-        A query that has an end (`ends`) would then seem complete, so it fails after `wait` seconds. Others fail after `stall` seconds.
+        A query with an end (`ends`) would then seem complete, so it fails after `wait` seconds. Other queries fail after `stall` seconds.
         """
         if ends:
             time.sleep(wait)  # usually, Spark stops the query, and with it this process, during this time

@@ -51,7 +51,7 @@ class KinesisStreamReader(StreamReaderBase):
 
     @cached_property
     def _planner(self) -> StreamPlanner:
-        # Import these modules here: tasks also import this module, but do not need them.
+        # Import these modules only here: tasks also import this module, but never plan.
         with latency.without_collections():
             from kinesis_efo.planner.run_process import run_of_program
             from kinesis_efo.spark.stream_planner import StreamPlanner
@@ -118,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # Let a call to a fetcher last as long as the reader waits in total: if the call ended earlier, the next one would wait anew.
+        # Let a call to a fetcher last as long as the reader waits in total: otherwise, the next call would start waiting from zero.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

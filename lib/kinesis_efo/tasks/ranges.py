@@ -89,7 +89,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Request fetchers from the planner. If the first range has one, yield it with the leading ranges that it serves, and the rest."""
+        """Request fetchers from the planner. Yields the first range's fetcher, if any, the leading ranges that it serves, and the rest."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers

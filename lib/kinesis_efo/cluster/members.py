@@ -18,7 +18,7 @@ from kinesis_efo.positions import ShardKey
 
 
 class Member:
-    """A fetcher of the run, with its shards and each `Order` that was sent to it."""
+    """A fetcher of the run, with its shards and the instructions (`Order`) that were sent to it."""
 
     def __init__(self) -> None:
         self.request: WorkRequest  # The fetcher's last request
@@ -36,19 +36,19 @@ class Member:
         return f"{self.request.place} on {self.request.host}"
 
     def record_request(self, request: WorkRequest, now: float) -> None:
-        """Record a request. If the fetcher has missed a reply or is starting over, the next reply contains every `Order` again."""
+        """Record a request. If the fetcher has missed a reply or is starting over, the next reply contains all instructions again."""
         self.request, self.requested_at = request, now
         if request.done != self.number or not request.revision:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """From `orders`, return those for this fetcher's shards that no reply has contained yet."""
+        """Return the instructions in `orders` that are for this fetcher's shards, and that no reply has contained yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
 
     def send(self, orders: Mapping[ShardKey, Order]) -> list[tuple[ShardKey, Order]]:
-        """Return the unsent `Order` messages for the next reply, and count them as sent."""
+        """Return the unsent instructions for the next reply, and count them as sent."""
         news, sent = self.unsent(orders), self._sent
         self._sent = {key: order for key, order in {**sent, **news}.items() if key in self.shards}
         self.number += 1
@@ -68,7 +68,7 @@ class Member:
             return False
         self._reports = number
         if number == 1:
-            self.replied_at = -inf  # the fetcher may have created report 1 before the last reply
+            self.replied_at = -inf  # the fetcher may have created its first report before that reply
         return True
 
 

@@ -37,7 +37,7 @@ _RETRY_SECONDS: Final = 0.5
 
 
 class Planner(Protocol):
-    """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not answer."""
+    """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not respond."""
 
     async def work(self, request: WorkRequest) -> Work:
         """Request this fetcher's shards, with an `Order` for each shard, which specifies the events to buffer."""
@@ -94,7 +94,7 @@ class Assignment:
         return before - self._shards
 
     def orders(self, shards: Iterable[ShardKey]) -> dict[RowKey, Order | None]:
-        """Return the `Order` of each given shard that still belongs to this fetcher."""
+        """Return the instruction (`Order`) for each given shard that still belongs to this fetcher."""
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def renew(self, asked_at: float) -> None:
@@ -189,7 +189,7 @@ class RemoteFetcher:
         self._reports = 0
 
     async def run(self) -> None:
-        """Fetch until the run has ended. Raises `FetcherUnreachableError` if the run has not answered for too long."""
+        """Fetch until the run has ended. Raises `FetcherUnreachableError` if the run has not responded for too long."""
         self._streams.in_use = lambda: self._assignment.streams
         self._fetcher.start(self._assignment, self._reporter)
         tasks = [asyncio.create_task(each) for each in (self._work(), self._report(), self._expire(), self._open())]

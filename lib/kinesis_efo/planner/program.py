@@ -229,7 +229,7 @@ class Program:
             return secret
 
     def begin(self, entry: RunEntry) -> OwnFile:
-        """Write this process's run file. Meanwhile, the planner that started this process must own the lock of `deciding`."""
+        """Write this process's run file. Call this while the planner that started this process owns the lock of `deciding`."""
         return OwnFile(self._directory / f"{self._name}.{secrets.token_hex(4)}.json", entry)
 
     @contextlib.contextmanager

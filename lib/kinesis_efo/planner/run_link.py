@@ -61,8 +61,8 @@ class RunLostError(Exception):
 class Silence:
     """Measures for how long a run's process has not replied. Warns after 10 seconds; after another `patience` seconds, `check` fails.
 
-    `tick` is called about every half second, and counts at most one second at a time: if more time has passed, this process was suspended,
-    probably with the whole machine.
+    `tick` is called about every half second, and adds at most one second. If more time has passed, this process was suspended, probably
+    with the whole machine, so that it could not receive a reply.
     """
 
     def __init__(self, patience: float, streams: str = "") -> None:
@@ -167,7 +167,7 @@ class RunLink:
         """Request to become a client of the run. If the reply has no client name, the run has rejected the request.
 
         `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost. Raises
-        FetcherUnreachableError or FetcherRefusedError if the run has ended or does not answer.
+        FetcherUnreachableError or FetcherRefusedError if the run has ended or does not respond.
         """
         request = Join(reader, *process, dict(streams), dict(options.given))
         self._silence.expect(self.file.entry.pid)

@@ -306,7 +306,7 @@ class FetcherJob:
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
     """Until the run has begun, send heartbeats, and end this process if its program or its planner ends.
 
-    The start may wait minutes for AWS. Other queries can join only after it, so a run whose planner has ended would remain unused.
+    The start may wait minutes for AWS. Other queries can only join afterwards, so a run whose planner has ended would remain unused.
     """
     while not begun.wait(_JVM_SECONDS):
         if not jvm.lives() or os.getppid() != planner:

@@ -1,6 +1,6 @@
 """Connects one query to a run: joins a run of the Spark program or starts one, and does so again if the run's process dies.
 
-Tasks are only delayed meanwhile, because they repeat their requests for fetchers.
+Meanwhile, the query's tasks are only delayed: they repeat their requests for fetchers.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ class WhereService(Service):
 
     Args:
         place: Returns the current run's reply to `Join`, or None without a run. Raises the error that has ended the query.
-        doubt: Called if the run may be dead, because it did not answer this process or a task.
+        doubt: Called if the run may be dead, because it did not respond to this process or a task.
     """
 
     what = "planner"

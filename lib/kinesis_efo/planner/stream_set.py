@@ -39,7 +39,7 @@ class StreamSet:
         self._source = manifest.source
         self._drop = drop
         self._warned: set[str] = set()
-        self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last result of `to_dict`
+        self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last offset and result of `to_dict`
         # The last few offsets, since Spark passes them repeatedly, and parsing thousands of shards is slow
         self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 

@@ -76,7 +76,7 @@ class Step(msgspec.Struct, frozen=True):
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)
-    plan: BatchPlan | None = None  # Saves a `Plan` call; None if a shard has no fetcher yet
+    plan: BatchPlan | None = None  # The plan, which saves a `Plan` call; None if a shard has no fetcher yet
     ending: EndingState | None = None  # `Ending` state, such as end positions; None if unchanged
 
 
@@ -87,7 +87,7 @@ class Next(Call[Step], frozen=True):
     wait: float
     hurry: bool = False  # Do not wait, since another source has rows. Ignored once the query's end is known
     once: bool = False  # Trigger.Once: read up to the tips of all shards
-    available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips as of its first `Next` call
+    available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips that its first `Next` call finds
 
 
 class Plan(Call[BatchPlan], frozen=True):
@@ -104,7 +104,7 @@ class Plan(Call[BatchPlan], frozen=True):
 
 
 class Logged(Call[bool], frozen=True):
-    """Report the last mark in Spark's log. Waits up to `wait` seconds for the end of its micro-batch; returns whether it is finished."""
+    """Report the mark of the last micro-batch in Spark's log. Waits up to `wait` seconds for it to finish; returns whether it has."""
 
     mark: Mark
     wait: float = 0.0

@@ -1,4 +1,4 @@
-"""Assigns a run's shards to its fetchers (option `fetchers`) and answers the fetchers' calls, in the run's event loop."""
+"""Assigns a run's shards to its fetchers (option `fetchers`) and handles the fetchers' calls, in the run's event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REPORTS: Final = 200
 
 
 class Assignments:
-    """Assigns the shards of `table` to the current fetchers, and answers the fetchers' calls.
+    """Assigns the shards of `table` to the current fetchers, and handles the fetchers' calls.
 
     Args:
         table: The run's buffers.
@@ -62,7 +62,7 @@ class Assignments:
         self._shared: frozenset[ShardKey] = frozenset()
 
     def forward_orders(self, shards: Collection[ShardKey]) -> None:
-        """Send the current `Order` for each shard, which specifies the events to buffer, to the shard's fetcher."""
+        """Send each shard's fetcher its current instruction (`Order`), which specifies the events to buffer."""
         if any((key in self._table.shared) != (key in self._shared) for key in shards):
             self.distribute()
         for member in {self.members.owner(key) for key in shards}:
@@ -76,7 +76,7 @@ class Assignments:
             await within(self._clock, TICK_SECONDS, self.changed.wait())
 
     async def work(self, request: WorkRequest) -> Work:
-        """Reply to a fetcher's request for work once its shards or an `Order` for them have changed, or after `request.wait` seconds."""
+        """Reply to a request for work once the fetcher's shards or instructions (`Order`) have changed, or after `request.wait` seconds."""
         name = request.name
         if request.version != __version__:
             raise FetcherError(

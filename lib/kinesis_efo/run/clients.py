@@ -1,4 +1,4 @@
-"""Answers the clients of a run and owns the query of each client, in the run's event loop.
+"""Handles the calls of a run's clients and owns the query of each client, in the run's event loop.
 
 A client is a planner: the Python process that Spark starts for a query's source. The query of a client that has died is removed within
 about a second.
@@ -73,7 +73,7 @@ class _Client:
 
 
 class Clients:
-    """Answers the clients of one run. It lives in the run's event loop and is not thread-safe.
+    """Handles the calls of one run's clients. It lives in the run's event loop and is not thread-safe.
 
     `log_lines` collects log lines of the run. The next client that makes a call receives and logs them.
     """
@@ -110,7 +110,7 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop accepting clients and answering the current clients, which then join another run or start one.
+        """Stop accepting clients and serving the current clients, which then join another run or start one.
 
         With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed to clients now.
         """
@@ -119,7 +119,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop answering clients. Their queries remain in the run, so that the last lease rows do not pass the slowest query's position."""
+        """Stop serving clients. Their queries remain in the run, so that the last lease rows do not pass the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,
@@ -234,7 +234,7 @@ class Clients:
         try:
             return CallReply(done=True, result=calling.result(), said=client.log_lines[:])
         except FetcherUnreachableError as error:
-            # Change the type: for a client, a `FetcherUnreachableError` means that the run does not answer.
+            # Change the type: for a client, a `FetcherUnreachableError` means that the run does not respond.
             raise FetcherError(str(error)) from error
 
     def _drain_log(self) -> list[str]:

@@ -76,7 +76,7 @@ class Losses:
         return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Check for parent shards that were trimmed unread. Called when child shards can start, because all up to `reached` is read.
+        """Check for parent shards that were trimmed unread. `reached`: everything up to here is read, so that child shards can start.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """

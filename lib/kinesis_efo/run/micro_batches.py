@@ -201,6 +201,6 @@ class MicroBatchPlanner:
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a shard's planned events. Assumes at least one per record: long partition keys lower the estimate."""
+    """Estimate the bytes of data in a shard's planned events: at least one per record, since long partition keys lower the estimate."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))

@@ -60,8 +60,8 @@ async def watch_fetchers(
 async def nobody_listens(address: FetcherAddress) -> bool:
     """Whether a fetcher's port is certainly closed. Tries all addresses concurrently, for at most a second.
 
-    Returns False if any address accepts the connection or does not answer, even if another address refuses it: a process that does not
-    answer may only be paused, and an address that refuses (of a container bridge, for example) may belong to another host.
+    Returns False if any address accepts the connection or does not respond, even if another address refuses it: a silent process may only
+    be paused, and an address that refuses (of a container bridge, for example) may belong to another host.
     """
     hosts = address.hosts_from(network_namespace())
     answers = await all_of(*(_refuses(host, address.port) for host in hosts))
@@ -69,7 +69,7 @@ async def nobody_listens(address: FetcherAddress) -> bool:
 
 
 async def _refuses(host: str, port: int) -> bool | None:
-    """Whether an address refuses connections; False if it accepts them or does not answer, None if it is unreachable."""
+    """Whether an address refuses connections; False if it accepts them or does not respond, None if it is unreachable."""
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, port)

@@ -38,12 +38,13 @@ _TIP_SECONDS: Final = 60.0
 """Maximum seconds to wait for shared buffers to reach the tip. Even an idle shard sends events that show this within that time."""
 
 _SENT_SECONDS: Final = 2.0
-"""Assumed maximum delivery time of an event. If a search for tips receives an event later than this, it was sent during the search."""
+"""Assumed maximum delivery time of an event. Events received later than this after a search for tips began were sent during it."""
 _CONFIRM_SECONDS: Final = 15.0
-"""A query at LATEST waits up to this many seconds for events that confirm that a shared buffer ends at the tip, even in an idle shard."""
+"""A query that starts at LATEST waits up to this many seconds for events that confirm that the end of a shared buffer is recent. Even an
+idle shard sends such events in that time."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""A query at LATEST may begin up to this many seconds earlier, so that queries that are started together begin at the same record."""
+"""A query at LATEST may begin up to this many seconds before now, so that queries that are started together begin at the same record."""
 
 
 class Query:
@@ -201,7 +202,7 @@ class Query:
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
                 continue
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
-            # `now` precedes the listing of the shards. Ignore a later end: the query must read all records that arrived after `now`.
+            # `now` precedes the listing of the shards. Ignore an end after it: the query must read all records that arrived after `now`.
             until = now.value / 1000 + 1
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
@@ -312,7 +313,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update for which shards the run writes lease rows, if the shards of the offset or the shards known from ListShards changed."""
+        """Update the shards with lease rows, if the offset has different shards than before or ListShards has returned a missing shard."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None
@@ -446,7 +447,7 @@ class Query:
         return found
 
     async def ends(self, offset: Offset, at_most: float) -> EndPositions | None:
-        """Return where a query at `offset` ends: at the tips as of the first call of this method, or at the positions in `endingPosition`.
+        """Return where a query at `offset` ends: at the tips that the first call finds, or at the positions in `endingPosition`.
 
         Returns None if the search takes longer than `at_most` seconds: call again. Raises ConfigurationError if the option names a missing
         stream or shard, or a time in the future.

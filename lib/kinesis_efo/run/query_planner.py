@@ -1,4 +1,4 @@
-"""Plans the micro-batches of one query by answering the calls defined in `access`, in the run's event loop."""
+"""Plans the micro-batches of one query by executing the calls defined in `access`, in the run's event loop."""
 
 from __future__ import annotations
 
@@ -197,9 +197,9 @@ class QueryPlanner:
             self._ending.restore(call.ending, self._run.clock.monotonic())
         if call.resumed is not None:
             query.resume(call.resumed)
-        # If the query has already begun, ignore `kept`: a call from another thread was faster, and `kept` is outdated.
+        # If the query has already begun, a call from another thread was faster: `kept` is outdated, so ignore it.
         if call.kept is not None and query.progress.finished is None:
-            # Begin at `kept` even before the query's first `Next`, because tasks may already be reading from there.
+            # Begin at `kept` without waiting for the query's first `Next` call, because tasks may already be reading from there.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None

@@ -59,7 +59,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return the `Query.number` and the position of each shard's slowest query. Position: `TRIM_HORIZON` if it still reads an ancestor."""
+    """Return the `Query.number` and position of each shard's slowest query. While it reads an ancestor, its position is `TRIM_HORIZON`."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}

@@ -151,7 +151,7 @@ async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginnin
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        # A left-out shard may be known only from a parent's last event, not from ListShards. Then wait for its other parent, too.
+        # A shard in `left_out` may be known only from a parent's last event, not from ListShards. Then wait for its other parent, too.
         parents = [parent for shard in found.left_out for parent in stream.lineage[shard].parents]
         new = stream.lineage.too_new([*found.offset, *parents]) or ([] if start.named else found.left_out)
         if not new or not (found.left_out or start.named):

@@ -1,7 +1,7 @@
 """Finds the streams in which tasks may drop records of KPL aggregates whose keys belong to other shards (option `deaggregate`).
 
 If Kinesis has ever distributed a stream's records over its shards regardless of keys, no record may be dropped: the producer does not
-resend it to another shard. DescribeStreamSummary only returns how records are distributed now, so lease rows store if this ever occurred.
+resend it to another shard. DescribeStreamSummary only returns the current distribution, so lease rows store whether this ever occurred.
 """
 
 from __future__ import annotations

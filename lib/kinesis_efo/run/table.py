@@ -186,7 +186,7 @@ class Table:
     Args:
         home: The fetcher in the run's process.
         may_read: Returns whether the run may read a shard now.
-        send_orders: Called with the keys of buffers whose `Order` has changed.
+        send_orders: Called with the keys of buffers whose fetchers need a new instruction (`Order`).
         hold: Whether queries that share a full buffer wait for the slowest query (option `slowQueries`).
     """
 
@@ -317,7 +317,7 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """After new reports about `shards`, update each `Order`, and make queries check the shards. `wakes`: also wake waiting polls."""
+        """After reports about `shards`, update the fetchers' instructions and make queries check the shards. `wakes`: also wake polls."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -325,14 +325,14 @@ class Table:
                 query.planner.wake()
 
     def tick(self) -> None:
-        """Update each `Order` that depends on the time. Called once a second."""
+        """Update the instructions for fetchers that depend on the time. Called once a second."""
         self.touch(RowKey(name, key) for key, rows in self._separate.items() for name in rows)
         self.update_orders(list(self._watched))
 
     def update_orders(
         self, shards: Iterable[ShardKey], query: str = "", requested: Positions = _NONE, finished: Positions = _NONE
     ) -> dict[ShardKey, LastRecord]:
-        """Decide where the buffers of `shards` start and from where they retain events. Send each changed `Order` to its fetcher.
+        """Decide where the buffers of `shards` start and from where they retain events. Send changed instructions to fetchers.
 
         Returns the last record up to each position in `finished`, if known.
 
@@ -420,7 +420,7 @@ class Table:
     def _retain(self, row: Row, kept: Mapping[str, Position], keep: Position, changed: set[RowKey]) -> None:
         if keep != row.retain_from or kept != row.retained:
             row.retain_from, row.retained = keep, kept
-            if isinstance(row.index, ShardBuffer):  # a buffer of this process: drop the events here, without an `Order`
+            if isinstance(row.index, ShardBuffer):  # a buffer of this process: drop the events directly
                 row.index.drop_before(keep, kept if len(kept) > 1 else _NONE)
                 return
             changed.add(row.key)
@@ -453,7 +453,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart shared buffers that are no longer filled at the positions from which they retain events. Does not change `moved_at`."""
+        """Restart the shared buffers of shards that a fetcher has stopped reading, where their retained events begin. Keeps `moved_at`."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -481,7 +481,7 @@ class Table:
         return self._separate.get(key, {}).get(query)
 
     def order(self, key: RowKey) -> Order | None:
-        """Return the `Order` for the fetcher of a buffer; None if the fetcher must close the buffer."""
+        """Return the instruction for the fetcher of a buffer; None if the fetcher must close the buffer."""
         row = self._row(key)
         return None if row is None else row.order()
 

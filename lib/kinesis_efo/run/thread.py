@@ -84,7 +84,7 @@ class RunThread:
         return self.whole.address
 
     def say(self, line: str) -> None:
-        """Queue a log line; the next client that makes a call receives and logs it. Drops the oldest of too many lines. Thread-safe."""
+        """Queue a log line; the next client that makes a call receives and logs it. A full queue drops its oldest line. Thread-safe."""
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:

@@ -54,7 +54,7 @@ class Lag:
     """
 
     def __init__(self, directory: Callable[[], Path]) -> None:
-        self.size: tuple[int | None, int | None] = (None, None)  # `Report.bytes` and `Report.data`
+        self.size: tuple[int | None, int | None] = (None, None)  # The sizes for `Report.bytes` and `Report.data`
         self._millis: dict[ShardKey, int | None] = {}
         self._directory = directory
         self._written: deque[str] = deque()

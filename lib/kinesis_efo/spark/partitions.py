@@ -27,7 +27,7 @@ UNKNOWN_BYTES: Final = 4 << 20
 class KinesisPartition(InputPartition):
     """The ranges that one task reads, one after the other. There is at most one range per shard."""
 
-    address: FetcherAddress | None  # The fetcher of all ranges; None: the task requests fetchers from `planner`
+    address: FetcherAddress | None  # The fetcher of all ranges; None if the task must request fetchers from `planner`
     secret: str  # The run's secret, which must not be logged
     ranges: tuple[ShardRange, ...]
     _: KW_ONLY

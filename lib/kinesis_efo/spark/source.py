@@ -133,7 +133,7 @@ class KinesisBatchReader(DataSourceReader):
 
     Args:
         manifest: Contains only the streams to read.
-        loaded: The time of `load()` in epoch seconds. Without `endingPosition`, the read ends at the tips as of this time.
+        loaded: The time of `load()` in epoch seconds. Without `endingPosition`, the read ends at the tips at this time.
         here: Whether `loaded` is by this machine's clock; otherwise, it is by Kinesis' clock.
     """
 
@@ -145,7 +145,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A Spark worker unpickles the reader right before it receives the task's partition. `install` speeds this up; see latency.py.
+        # A worker unpickles the reader right before it receives the task's partition, which `install` makes faster; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()

@@ -67,7 +67,7 @@ class StreamPlanner:
 
     def __init__(self, options: SourceOptions, manifest: Manifest, join: Callable[[], SharedRun]) -> None:
         self.lag = Lag(notes_directory)
-        # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips as of the first call of `latest`
+        # Whether the trigger is AvailableNow: the query ends at `endingPosition`, or at the tips at the time of the first call of `latest`
         self.available_now = False
         self._options = options
         self._offsets = StreamSet(manifest, drop=options.drop_removed_streams)
@@ -174,7 +174,7 @@ class StreamPlanner:
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned a micro-batch. If this source has no records for it, another source of the query has rows."""
+        """Record that Spark has planned a micro-batch. If it has no records of this source, it has rows of another source."""
         self._others_have_rows = self._had_nothing
 
     def stop(self) -> None:

@@ -104,7 +104,7 @@ class KinesisStreamReader(StreamReaderBase):
         return read_limit(self._options.max_bytes_per_trigger or _NO_LIMIT, self._options.max_records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the query end: at `endingPosition` or, without this option, at the tips as of the first call of `latestOffset`."""
+        """Make the query end: at `endingPosition` or, without this option, at the tips at the time of the first `latestOffset` call."""
         self._available_now = True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ _KEPT_BYTES: Final = 32 << 20
 """Bytes of freed memory that glibc is to retain: the largest value that it accepts for `_MMAP_THRESHOLD`."""
 _SWITCH: Final = "KINESIS_EFO_TUNING"
 _frozen_in = 0
-"""Id of the process in which `leave_imports_alone` was called. `gc.get_freeze_count` would take longer than a small task."""
+"""Id of the process in which `leave_imports_alone` was called. Calling `gc.get_freeze_count` takes longer than a small task."""
 
 
 def install() -> None:
@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def acknowledge_quickly() -> int:
-    """Set `TCP_QUICKACK` on this process's loopback connections, and count them. The kernel resets the option after a while."""
+    """Set `TCP_QUICKACK` on this process's loopback connections; return their count. The kernel resets the option after a while."""
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not sys.platform.startswith("linux"):
         return 0

@@ -35,7 +35,8 @@ class Begin(Call[Offset | None], frozen=True):
     # The last offset in Spark's log when the query started; None if the query is new or has completed a `Next` call since
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
-    kept: Offset | None = None  # Everything up to here is finished; tasks may still read later records. None if unknown
+    # Everything up to here is finished, but tasks may still read later records; None before the first `Next` or `Plan` call
+    kept: Offset | None = None
     end: Offset | None = None  # The end of the last micro-batch that was planned or is in Spark's log
     ending: EndingState | None = None  # The previous run's `Ending` state, such as the query's end positions
 

@@ -38,13 +38,13 @@ _TIP_SECONDS: Final = 60.0
 """Maximum seconds to wait for shared buffers to reach the tip. Even an idle shard sends events that show this within that time."""
 
 _SENT_SECONDS: Final = 2.0
-"""Assumed maximum delivery time of an event. Events received later than this after a search for tips began were sent during it."""
+"""Assumed maximum delivery time of an event. Events received later than this after a search for the tips began were sent during it."""
 _CONFIRM_SECONDS: Final = 15.0
 """A query that starts at LATEST waits up to this many seconds for events that confirm that the end of a shared buffer is recent. Even an
 idle shard sends such events in that time."""
 
 _TOGETHER_SECONDS: Final = 60.0
-"""A query at LATEST may begin up to this many seconds before now, so that queries that are started together begin at the same record."""
+"""A query at LATEST may begin up to this many seconds in the past, so that queries that are started together begin at the same record."""
 
 
 class Query:
@@ -423,7 +423,7 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Yield the tips of shards whose shared buffers reach the tip within a minute. Close the other shards' buffers in this context.
+        """Yield the tips of shards whose shared buffers reach the tip within a minute, and close the other shards' buffers meanwhile.
 
         The caller can then subscribe to these other shards. Otherwise, two subscriptions to one shard would keep disconnecting each other.
         """

@@ -145,7 +145,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # A worker unpickles the reader right before it receives the task's partition, which `install` makes faster; see latency.py.
+        # Workers unpickle the reader just before they receive the task's partition. `install` accelerates this receipt; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()

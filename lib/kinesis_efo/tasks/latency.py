@@ -35,7 +35,7 @@ _KEPT_BYTES: Final = 32 << 20
 """Bytes of freed memory that glibc is to retain: the largest value that it accepts for `_MMAP_THRESHOLD`."""
 _SWITCH: Final = "KINESIS_EFO_TUNING"
 _frozen_in = 0
-"""Id of the process in which `leave_imports_alone` was called. Calling `gc.get_freeze_count` takes longer than a small task."""
+"""Id of the process in which `leave_imports_alone` was called. Avoids `gc.get_freeze_count`, which takes longer than a small task."""
 
 
 def install() -> None:

@@ -22,7 +22,7 @@ MOST_ENTRIES: Final = 5_000
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What this fetcher has reported to the run about a buffer. Once it is set, `before_end` never changes."""
+    """What this fetcher has reported to the run about a buffer. `before_end`: an end position and the last record before it."""
 
     buffer: ShardBuffer
     entries: int = 0

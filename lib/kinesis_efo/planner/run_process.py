@@ -340,7 +340,7 @@ def _lift_memory_limit() -> None:
 
 
 def _hand_over_output(say: Callable[[str], None]) -> None:
-    """Pass the output of this process to `say`: Spark closes the inherited pipes when the query of the first planner ends."""
+    """Pass this process's output to `say`, because Spark closes the inherited pipes when the query of the first planner ends."""
     ours, theirs = os.pipe()
     for stream in (1, 2):
         os.dup2(theirs, stream)

@@ -302,7 +302,7 @@ class SharedRun:
                 link.ask(known)
 
     def _watch(self) -> None:
-        """Replace the run if it dies between the query's calls, because tasks still need it. Report marks stored by `record_logged`, and
+        """Replace a run that dies between the query's calls, because tasks still need a run. Report marks stored by `record_logged`, and
         check whether the micro-batch is finished.
 
         If a task received no reply, call the run: if the run is suspended, this call times out, and the query fails.

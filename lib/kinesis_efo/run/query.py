@@ -496,7 +496,7 @@ class Query:
 
 
 class Resumption:
-    """Warns once if a query's checkpoint is behind the lease table, or if a new query's streams were read before.
+    """Warns once if a query's checkpoint is behind the lease table, or if a new query reads streams that earlier queries have read.
 
     The lease rows of a stream are read when its lease is acquired. `continued` is shared by all queries of the run. It contains the streams
     for which new queries do not warn: another query of the run continues reading the stream, or the warning was already logged.

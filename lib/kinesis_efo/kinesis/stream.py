@@ -96,7 +96,9 @@ class Stream:
         listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
         # Detect a re-created stream by its shards' first sequence numbers, because a position that is a time is valid in any stream.
-        if any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
+        # Shard ids only increase within a stream.
+        begins_anew = bool(known and listed) and max(self._shards) < min(known)
+        if begins_anew or any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
         self.listings += 1
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
@@ -168,6 +170,7 @@ class Stream:
     async def _list_until(self, lacking: Callable[[], list[str]], what: str) -> None:
         async def list_all() -> None:
             await self.refresh(patient=True)
+            self._raise_if_created_again()  # the shards belong to the earlier stream, and will never be listed
             if shards := lacking():
                 raise ResponseParserError(f"shard {min(shards)} {what}")
 
@@ -201,8 +204,7 @@ class Stream:
 
         Raises `DataLossError` for a fatal loss, `StreamReplacedError` for an earlier stream, `StreamError` if calls to Kinesis fail.
         """
-        if self._created_again:
-            raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
+        self._raise_if_created_again()
         if lost := set(self.lineage.lost(positions)) - reported:
             await self.refresh()  # a shard may be missing from the last list only because it is too new
             losses = LossErrors()
@@ -214,6 +216,10 @@ class Stream:
             losses.raise_if_any()
         for shard_id, position in positions.items():
             self._check_number(shard_id, position)
+
+    def _raise_if_created_again(self) -> None:
+        if self._created_again:
+            raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
         """Raise an error if a position belongs to an earlier stream, or belongs to another shard and is past this shard's end."""

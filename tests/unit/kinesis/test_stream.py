@@ -120,6 +120,16 @@ async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
     assert clock.monotonic() < 1080
 
 
+@pytest.mark.parametrize("listed", [shard(0), shard(5, created=9)])
+async def test_wait_for_a_shard_ends_if_the_stream_is_created_again(listed: Shard) -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    lister.listed = [listed]
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        await made.hash_ranges([name(7)])
+
+
 async def test_start_waits_for_the_creation_time_and_the_horizon() -> None:
     lister = Lister(shard(0))
     made, faults = stream(lister), [refused("LimitExceededException", operation="DescribeStreamSummary")] * 3

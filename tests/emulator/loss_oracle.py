@@ -259,7 +259,10 @@ class Membership:
                 Need.MAY
             )  # the row of a child says that its parents are read, although theirs may not have been written
         if record.shard in named:
-            return named[record.shard].need(record, self.asked, self.answered, self.early)
+            need = named[record.shard].need(record, self.asked, self.answered, self.early)
+            # A row of an ancestor, which a slower query reads, lets a start from rows read the whole shard.
+            after_another = self.later is not None and not facts.ancestors(record.shard).isdisjoint(named)
+            return Need.MAY if need is Need.MUST_NOT and after_another else need
         if named:
             ancestors = facts.ancestors(record.shard)
             if ancestors & named.keys():

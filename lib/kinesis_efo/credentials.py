@@ -251,8 +251,8 @@ class _RefreshState:
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Raise `SignInError` if fetching credentials in this context fails and waiting does not help. With `works`, success proves that
-        the credentials are valid, so later failures may be transient."""
+        """Raise `SignInError` if the `with` block fails to fetch credentials and retries cannot help. If `works`, the block's success
+        proves that the credentials are valid; failures of later blocks may then be transient."""
         try:
             yield
         except Exception as error:

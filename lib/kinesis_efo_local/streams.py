@@ -94,10 +94,12 @@ class KeptStream(msgspec.Struct):
 
 
 class Stream:
-    """One stream of an account and region.
+    """One stream of an account and region in the local AWS.
 
-    With `shard_count` 0, the stream has no shards until `restored` adds the stored ones. `ticks` is the account's source of ticks for
-    sequence numbers; `now` is the creation time.
+    Args:
+        shard_count: Number of shards to create; 0 to create none, because `restored` adds the stored ones.
+        ticks: The account's source of ticks, which sequence numbers contain.
+        now: The creation time.
     """
 
     def __init__(self, name: str, arn: str, shard_count: int, traits: Traits, ticks: Ticks, now: Moment) -> None:

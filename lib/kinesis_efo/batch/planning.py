@@ -106,7 +106,7 @@ async def plan(
         identities = await asyncio.gather(*(identified(lister, ref.stream_arn) for ref in refs))
         listed = await listings()  # the responses also set `clock`
         if here and clock.skew == 0 and clock.latest - clock.here > _TIP_MS / 1000:
-            # List again: response times are whole seconds, so a response early in a second makes this machine's clock seem slow.
+            # List again to narrow `clock.latest`: response times are whole seconds, so it may be over a second ahead of the actual time.
             await clock.sleep(_AGAIN_SECONDS)
             listed = await listings()
         tip = tip_for_kinesis(tip, clock, here=here)

@@ -66,10 +66,13 @@ def created_at(shard: Shard) -> float:
 
 
 def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) -> Gap | None:
-    """Return the time span whose records may have expired between planning and reading a shard's range; None if none can have expired.
+    """Return the gap in a shard's range if records may have expired after the read was planned; otherwise None.
 
-    `earliest` and `latest` are the bounds of the trim horizon when reading begins, epoch seconds. `again`: whether this is a later attempt
-    of a Spark task, which must return the same rows as the first attempt.
+    Args:
+        part: The range, as planned.
+        earliest: Lower bound of the trim horizon when reading begins, in epoch seconds.
+        latest: Upper bound of this trim horizon.
+        again: Whether this is a later attempt of a Spark task, which must return the same rows as the first attempt.
 
     >>> horizon = Position.parse("TRIM_HORIZON")
     >>> part = BatchRange(ShardKey("orders", "s"), (0, 9), horizon, Position.after(9), horizon=1000.0, created=500.0)

@@ -74,19 +74,19 @@ class Ending:
     def set_targets(
         self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
-        """Set the targets at `now` (monotonic seconds). `lasts` has the sequence number of the last record up to each target, if known."""
+        """Set each shard's end position. `now`: monotonic seconds; `lasts`: sequence numbers of the last records up to there, if known."""
         self.wanted, self.changed = False, True
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
 
     def end_quiet(self, position: Mapping[ShardKey, Position], quiet: Mapping[ShardKey, float], now: float) -> bool:
-        """End shards that seem to have no more records before their targets: without new records, their positions may not advance.
+        """Finish shards that seem to have no more records before their targets. Return whether any shard was finished.
 
-        Returns whether any shard has ended.
+        Without new records, the position of such a shard may never reach its target.
 
         Args:
             position: The query's positions.
-            quiet: Since when each shard has apparently been at its tip, monotonic seconds.
+            quiet: The time since which the query has apparently been at each shard's tip, monotonic seconds.
 
         Raises RetriesExhaustedError if a shard sends nothing for `patience` seconds although a known record or the shard's end is unread.
         """
@@ -151,7 +151,7 @@ class Ending:
         )
 
     def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the single micro-batch that reads up to all targets. With `endingPosition`, the query ends after it."""
+        """Return the end of the single micro-batch that reads up to the query's end. With `endingPosition`, reading is then over."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

@@ -62,7 +62,7 @@ class Lineage:
     @property
     def shards(self) -> list[Shard]:
         """All shards, parents before their children."""
-        # Listed children have higher first sequence numbers than their parents. Announced children only have higher ids.
+        # Sort listed shards by first sequence number, then shards that only events announced by id: children have higher ones.
         return sorted(
             self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
         )
@@ -211,7 +211,7 @@ class Lineage:
 
 
 def reached_from(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return all items reachable from `starts` by one or more calls of `following`. Visits each item once, as there may be many paths."""
+    """Return all items reachable from `starts` in one or more steps, where `following` returns the items that are one step away."""
     found: set[str] = set()
     ahead = list(starts)
     while ahead:

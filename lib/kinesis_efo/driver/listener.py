@@ -170,7 +170,7 @@ class LagListener(ProgressListener):
         self._then = then or _log
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Write a line about the micro-batch, or pass it to `then`."""
+        """Write a line for each Kinesis source of the micro-batch, or pass the source's progress to `then` instead."""
         for each in progress(event.progress):
             self._then(each)
 

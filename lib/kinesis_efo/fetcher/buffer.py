@@ -342,7 +342,7 @@ class Cursor:
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
         # Set if an event reaches past the range's last record without containing it: the event's payload, or [] if it has no records
         self.beyond: list[bytes] | None = None
-        # The task made no progress while another task waited, so events are no longer retained for it
+        # Whether events are no longer retained for this task, because it made no progress while another task was waiting
         self.given_up = False
 
     def waited(self, now: float) -> float:

@@ -155,7 +155,7 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes, because the receive buffer is reused. Join small chunks: the window does not limit the overhead per chunk.
+            # Copy the bytes: the receive buffer is reused. Join small chunks: the window limits their bytes, not the overhead of each.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:

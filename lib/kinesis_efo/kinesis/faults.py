@@ -226,7 +226,7 @@ def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
 
 
 def former_position(shard_id: str, position: Position) -> str:
-    """Describe a checkpoint position that belongs to an earlier stream, as the argument `what` of `replaced`."""
+    """Return the part of a StreamReplacedError's message that describes a checkpoint position of an earlier stream."""
     return f", shard {shard_id}: the checkpoint is at {position}, a position of an earlier stream"
 
 

@@ -66,7 +66,7 @@ class _Check(NamedTuple):
 
 
 class LossLog:
-    """Logs the losses of a stream that do not fail the query. Losses within a second share log lines. `count` is their number so far."""
+    """Logs losses of records that do not fail the query. Losses within a second are logged together. `count`: number of losses so far."""
 
     def __init__(self, stream: str, clock: Clock) -> None:
         self.count = 0
@@ -144,7 +144,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position: the times that the last `was_idle` recorded, so that a restart at this position does not report a loss.
+        # By shard and position: `read_until` and `since` of the last `was_idle` call. A restart there then does not report a loss.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}

@@ -16,7 +16,7 @@ class Kind(Enum):
     COUNTER = "counter"
     """A total since the start of the process; values are summed."""
     AMOUNT = "gauge"
-    """A current amount; values are summed."""
+    """A current amount, such as the bytes in a buffer; the values of several sources are summed."""
     WORST = "gauge, worst"
     """A current measurement, such as a lag, for which higher is worse; only the highest value is reported."""
 

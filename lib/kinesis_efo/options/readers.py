@@ -310,6 +310,6 @@ MOMENT: Final = "datetime | int | str"
 starts = partial(_bounds, read=_start, default=TRIM_HORIZON)
 """Parses the start positions of a batch read; raises ValueError for an invalid value."""
 query_starts = partial(_bounds, read=query_start, default=None)
-"""Parses the start positions of a streaming query if they are JSON; raises ValueError for an invalid value."""
+"""Parses a streaming query's `startingPosition` in JSON form, by stream and shard; raises ValueError for an invalid value."""
 ends = Typed(partial(_bounds, read=_end, default=None), MOMENT)
 """Parses the end positions of a batch read or of a query; raises ValueError for an invalid value."""

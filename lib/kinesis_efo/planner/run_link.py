@@ -74,17 +74,17 @@ class Silence:
         self._ticked_at = time.monotonic()
 
     def expect(self, pid: int) -> None:
-        """Start counting: a reply is now expected from process `pid` (0 if it is unknown which process has to reply)."""
+        """Start measuring: a reply is now expected from process `pid` (0 if it is unknown which process has to reply)."""
         if self._awaited is None:
             self._seconds, self._word_at = 0.0, _SILENT_SECONDS
         self._awaited = pid
 
     def reset(self) -> None:
-        """Stop counting after a reply."""
+        """Stop measuring the silence: the expected reply was received."""
         self._awaited = None
 
     def tick(self) -> None:
-        """Count the time since the last call, and warn if due."""
+        """Add the time since the last call to the silence, and warn if due."""
         before, self._ticked_at = self._ticked_at, time.monotonic()
         if self._awaited is None:
             return

@@ -548,7 +548,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # The distribution strategy may change without a reshard. Skip this call after a reshard: AWS allows 20 a second per account.
+            # If the shards are unchanged, check the distribution strategy. Otherwise skip this call: AWS allows 20 per second and account.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)

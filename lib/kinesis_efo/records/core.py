@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     """The decoder that this process uses."""
 
     core: Any | None  # The native core's module, `kinesis_efo_core`; None if Python decodes everything
-    detail: str  # A description of the choice, for the log
+    detail: str  # Which decoder is used and why, for the log
     fix: str = ""  # What the user should do if the native core is installed but cannot be used; else empty
 
 

@@ -32,7 +32,7 @@ class Begin(Call[Offset | None], frozen=True):
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
     mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started; None if the query is new or has completed a `Next` call since
+    # The last offset in Spark's log when the query started, to be compared with the lease rows; None if the query is new, or afterwards
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     # Everything up to here is finished, but tasks may still read later records; None before the first `Next` or `Plan` call

@@ -95,7 +95,7 @@ class Assignments:
             logger.info("fetcher %s has joined", member)
             self.distribute()
         elif not request.revision:
-            # The fetcher was disconnected and has closed its shards. Restart the buffers at the positions from which events are retained.
+            # The fetcher lost the connection and has stopped reading its shards. Restart the buffers where their retained events begin.
             self._table.reopen(member.shards)
         self.changed.notify()
         if member.revision == request.revision and not member.unsent(self._orders(member)):

@@ -166,17 +166,17 @@ class Query:
     # -- called by `QueryPlanner`
 
     def plan(self, end: Offset) -> None:
-        """Record the end of a planned micro-batch, which Spark may write to its log; see `Progress.plan`."""
+        """Record the end of a planned micro-batch, which Spark may write to its log. Replaces an end with the same mark."""
         before = self.progress.reach
         self.progress.plan(end)
         if len(self._run.queries) > 1:
             self._run.table.update_orders(end.changes_since(before))
 
     async def start_at_latest(self, offset: Offset) -> Offset:
-        """Return the start of a new query at LATEST. Queries that are started together then begin at the same record.
+        """Return the start of a new query at LATEST, such that queries that are started together begin at the same record.
 
-        If other queries are at a shard's tip, the new query starts the shard at the end of their shared buffer, provided that events
-        confirm within 15 seconds that this end is at most a minute old. Other shards start at the current time, as in `offset`.
+        If other queries have read a shard to its tip, the new query starts at the end of their shared buffer, provided that events received
+        within 15 seconds confirm that this end is at most a minute old. The other shards start at the current time, as in `offset`.
         """
         clock = self._run.clock
         give_up_at = clock.monotonic() + _CONFIRM_SECONDS
@@ -303,13 +303,13 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Pause (`yes`) or resume fetching for this query. Used during the search for the query's end, which reads the same shards."""
+        """Stop fetching for this query, or resume it unless `yes`. Stopped while its end is searched, which reads the same shards."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())
 
     async def until_tip(self, at_most: float) -> None:
-        """See `MicroBatchPlanner.until_tip`."""
+        """Wait up to `at_most` seconds for records in a shard that the query has read to the tip."""
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
@@ -323,7 +323,7 @@ class Query:
         self._shards = offset.keys()
 
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
-        """Record that Spark has finished everything up to `offset`; see `Progress.begin`."""
+        """Record that Spark has processed everything up to `offset`. `end` is the end of the micro-batch that begins there, if known."""
         self._raise_if_failed()
         before = self.progress.finished
         if self.progress.begin(offset, end):
@@ -381,9 +381,9 @@ class Query:
     async def check_replay(
         self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
     ) -> None:
-        """Begin the first micro-batch after the query's start, and check for lost data in its `ranges`.
+        """Begin the first micro-batch after a start or restart of the query, and check whether records in its `ranges` were lost.
 
-        `repeated`: the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been deleted and re-created.
+        `repeated`: whether the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been re-created.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
@@ -407,7 +407,7 @@ class Query:
         self._run.leases.notes.record_mark(mark)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new; see `Resumption.mark_new`."""
+        """Record that the query is new. Unless it starts `from_leases`, a warning is logged if earlier queries have read its streams."""
         self._resumption.mark_new(streams, from_leases=from_leases)
 
     def resume(self, offset: Offset) -> None:
@@ -476,7 +476,7 @@ class Query:
         await self._run.clock.sleep(seconds_left(self._ends, self._run.clock))
         await self._run.streams.refresh(self.streams)
         while True:
-            # Wait until all shards of the offset are listed: otherwise, no end is found for a missing shard, and the shard is skipped.
+            # Wait until ListShards returns all shards of the offset: the query would ignore a shard for which no end position was found.
             await self._run.streams.list_shards(offset)
             known = await self._losses.check(offset, rows=self._has_rows)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)

@@ -126,7 +126,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Executes the calls of one query in the run. `name` is the query's name in the run, `streams` are the logical names of its streams."""
+    """Plans one query's micro-batches by executing the calls that its source sends to the run. `streams`: logical names of its streams."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -383,7 +383,7 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start of added streams, which `position` does not contain yet; empty if there are none. Chosen by the first call."""
+        """Return the start positions of the query's streams that `position` lacks; empty if there are none. Later calls return the same."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

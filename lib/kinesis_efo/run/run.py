@@ -172,7 +172,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # Release the leases without waiting for the queries: a query that is writing to its sink raises the error only afterwards.
+        # Release the leases now. Do not wait until the queries have failed: one that is writing to its sink only fails afterwards.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -249,7 +249,7 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-            # `records` belongs to this query's positions. Leave out shards whose lease rows are at the position of a slower query.
+            # Omit the last records of shards whose lease rows are at the position of a slower query: these records lie after it.
             records = {key: record for key, record in records.items() if moved.get(key) == offset.get(key)}
         self._save(moved, records)
 
@@ -268,7 +268,7 @@ class Run(LeaseListener):
                 self._checkpoints.update(key, position, records.get(key))
 
     def _proof(self, key: ShardKey, position: Position) -> float | None:
-        """Return the lowest low watermark (epoch seconds) in the offsets of the queries at a position; None if one of them has none."""
+        """Return the lowest low watermark (epoch seconds) among the queries at `position`; None unless all their offsets contain one."""
         offsets = [each.progress.finished or Offset({}) for each in self.queries]
         proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
         return min(proofs, default=0.0) or None
@@ -402,7 +402,7 @@ class Run(LeaseListener):
         elif isinstance(error, AccessRefusedError):
             self.table.forbid_polling(error)
         elif query is None and row.query:
-            pass  # the query has left, but one of its tasks may still be reading
+            pass  # a task of a stopped query may still be reading: ignore its errors
         elif len(self.queries) == 1:
             self.failure.set(error)
         elif query is not None:

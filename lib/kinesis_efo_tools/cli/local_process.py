@@ -148,7 +148,7 @@ class ChildFailed(Exception):
 def stop(
     path: Path, ready: Ready, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], Any] = time.sleep
 ) -> None:
-    """Stop a local AWS in the background, and wait until its process has ended."""
+    """Stop the local AWS that runs as a background process, and wait until the process has ended."""
     deadline = clock() + _PATIENCE
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(ready.pid)

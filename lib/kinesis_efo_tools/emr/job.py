@@ -315,7 +315,7 @@ def read_settings(parts: Iterable[str]) -> dict[str, str]:
 
 
 def read_settings_text(text: str) -> dict[str, str]:
-    """Read the settings in `sparkSubmitParameters`. Empty if the string is malformed, which is possible if another tool wrote it."""
+    """Parse the Spark settings in `sparkSubmitParameters` of an EMR job. Returns {} if another tool has written a malformed string."""
     try:
         return read_settings(shlex.split(text))
     except ValueError:

@@ -281,7 +281,7 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return this library's packages that jobs do not need. With the extra `cli`, the tools are needed: a job can run `doctor`."""
+    """Return this library's packages to leave out of an archive. With the extra `cli`, retain the tools, so that jobs can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 

@@ -159,18 +159,14 @@ class QueryPulse:
 
 
 class Sum(NamedTuple):
-    """The figures of several shards together. Rates are None while unknown.
+    """The total rates of several shards, and the lag of the slowest one. Values are None while unknown."""
 
-    `shards` is the number of shards, `seconds` the lag of the slowest. `incoming` and `processed` are in bytes per second; `records_in` and
-    `records_out` are in Kinesis records per second.
-    """
-
-    shards: int
-    seconds: float | None
-    incoming: float | None
-    processed: float | None
-    records_in: float | None
-    records_out: float | None
+    shards: int  # Number of shards
+    seconds: float | None  # Lag of the slowest shard
+    incoming: float | None  # Bytes per second that arrive from Kinesis
+    processed: float | None  # Bytes per second that are processed
+    records_in: float | None  # Kinesis records per second that arrive
+    records_out: float | None  # Kinesis records per second that are processed
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +324,7 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
             if now.subscription.records is not None and before.subscription.records is not None:
                 came = now.subscription.records - before.subscription.records
-                if came >= 0:  # negative if a new fetcher has counted more bytes than the old one, but fewer records
+                if came >= 0:  # negative if the shard moved to a fetcher that has counted more bytes but fewer records
                     records_in = came / seconds
                     records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)

@@ -199,7 +199,7 @@ class Stream(Shareable):
         return self._key_arn
 
     def grant_read(self, grantee: Grantee, consumer: StreamConsumer, *, polling: bool = True) -> Grant:
-        """Allow a grantee to read the stream through a consumer, and decrypt it. It never allows registering consumers.
+        """Allow a grantee to read and decrypt the stream through a consumer, but not to register consumers.
 
         Args:
             grantee: A `Policy`, to which permissions are added; a role, its name or its ARN; or a `ReaderAccess` with a role. Principals

@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @command(app.command("list", epilog="Example: kinesis-efo leases list -m lake.json"))
 class List:
-    """List the owner of the lease on each stream, and how far each shard was read. `lag` shows whether an owner is alive."""
+    """List the owner of the lease on each stream, and how far each shard was read. `kinesis-efo lag` shows whether an owner is alive."""
 
     aws: arguments.Aws
     manifest: arguments.ManifestOption

@@ -44,7 +44,7 @@ def _no_target(given: ApplicationOptions, deployment: Deployment) -> str:
 
 @dataclass(slots=True)
 class Context:
-    """An application and its target. `deployment` is None unless the command line names a deployed application."""
+    """The application that a command is for, and where its jobs run. `deployment`: None without --environment and --application."""
 
     aws: AwsSettings
     deployment: Deployment | None

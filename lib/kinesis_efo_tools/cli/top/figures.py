@@ -20,7 +20,7 @@ _STEADY: Final = 0.02
 
 
 class Tone(Enum):
-    """The severity of a state; the terminal and the page show each severity in a different color."""
+    """The severity of a displayed state. It determines the state's color in the terminal and on the web page."""
 
     GOOD = "good"
     BUSY = "busy"

@@ -1,1 +1,1 @@
-"""The gate: checks that stacks and plans contain and grant only what is allowed, and runs checkov."""
+"""Checks that stacks and Terraform plans contain only allowed resources and grant only allowed permissions, and runs checkov."""

@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.intern
 
 
 class Head(Protocol):
-    """The settings of an environment that `refuse` checks."""
+    """Settings of an environment in which placeholder values of the template are detected."""
 
     @property
     def environment(self) -> str:

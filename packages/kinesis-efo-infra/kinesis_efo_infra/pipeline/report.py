@@ -38,13 +38,13 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan to report on.
+    """A stack's Terraform plan, as the report needs it.
 
     Attributes:
         stack: Name of the stack.
         meta: Metadata of the plan.
-        text: The plan, as Terraform shows it.
-        plan: The plan, as `comparison.shown` returns it.
+        text: The plan in Terraform's text format.
+        plan: The plan's changes as JSON, without secrets; see `comparison.shown`.
     """
 
     stack: str

@@ -126,7 +126,7 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | Non
     stacks = [each.stack for each in deployment_order(deployments, options.branch)]
     planned = []
     for stack in stacks:
-        # `plan` writes <stack>; on GitHub, an artifact is unpacked into plan-<stack>-<commit>, and a commit has no hyphen.
+        # The step `plan` creates the directory <stack>. On GitHub, artifacts are in plan-<stack>-<commit>; commits have no hyphens.
         artifacts = [each for each in plans.glob(f"plan-{stack}-*") if f"plan-{stack}" == each.name.rpartition("-")[0]]
         planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *artifacts])]
     shown = {each.stack for each in planned}
@@ -136,7 +136,7 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | Non
 
 
 def _planned(stack: str, bundle: Path) -> Planned:
-    """Return a plan to report on. Changes, digest and notes are computed from the plan, not taken from the bundle's metadata."""
+    """Read a stack's plan for a report. Recomputes the changes, digest and notes instead of trusting the bundle's metadata."""
     plan = read_plan(bundle)
     meta = replace(read_meta(bundle), changes=Changes.of(plan), plan=comparison.digest(plan), notes=tuple(notes(plan)))
     return Planned(stack, meta, read_text(bundle), plan)

@@ -9,7 +9,7 @@ import pytest
 
 import kinesis_efo_infra
 
-# checkov imports them, which has an environment of its own.
+# Only checkov, in its own virtual environment, can import these files.
 collect_ignore = ["kinesis_efo_infra/gate/checks"]
 
 

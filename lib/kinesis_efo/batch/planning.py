@@ -45,7 +45,7 @@ def tip_at(loaded: float) -> Position:
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was adjusted. `before` and `now` are the clock's offsets from the monotonic clock."""
-    # Ignore a small difference: the two clocks were just not read at the same instant, and every action must compute the same end.
+    # Ignore a small difference, which only shows that the clocks were read one after the other: every action must compute the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 

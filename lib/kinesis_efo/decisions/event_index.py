@@ -208,7 +208,7 @@ class EventIndex:
     ) -> Portion:
         """Return the whole events after `after` that fit the limits. With `some`, include the first event with records anyway.
 
-        With `horizon`, omit records that arrived later; see `_portion_before`.
+        With `horizon` (epoch milliseconds), omit records that arrived later, even if this divides an event.
         """
         if horizon is not None:
             return self._portion_before(after, max_bytes, max_records, horizon, some=some)

@@ -227,7 +227,7 @@ class ShardRoom:
 
     @property
     def share(self) -> int:
-        """Bytes that may be received without queueing; see `Budget.share`."""
+        """Bytes that the shard may use without queueing for buffer space."""
         return self._account.share
 
     def try_reserve(self, size: int) -> bool:

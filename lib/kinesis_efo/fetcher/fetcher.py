@@ -72,7 +72,7 @@ class Coordinator(Protocol):
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
 
     def facts(self, shard: ShardKey, position: Position) -> Facts:
-        """Return the low watermark at a position of a shard, and which losses are accepted there."""
+        """Return what is known about a position in a shard: its low watermark, and whether the loss of records after it is accepted."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Report an error. If `row` names a query, the error fails this query; otherwise, it ends all reading."""
@@ -338,7 +338,7 @@ class _RangeReading:
         self._shortfall: Shortfall
 
     async def payloads(self) -> AsyncGenerator[list[bytes], None]:
-        """Yield the payloads that cover the range; see `Fetcher.read`."""
+        """Yield the payloads that cover the range, a few at a time. Raises the same errors as `Fetcher.read`."""
         fetcher, wanted = self._fetcher, self._left
         fails, waits_for = fetcher._loss_is_fatal(wanted), partial(fetcher._waits_for, self._row)
         timeout = await fetcher._timeout(wanted)

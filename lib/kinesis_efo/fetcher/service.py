@@ -40,7 +40,7 @@ class FetcherService(Service):
 
     Args:
         source: Returns the `RangeSource` of the query with the given name, or raises `FetcherUnreachableError`.
-        word_seconds: Seconds between heartbeats; see `WORD_SECONDS`.
+        word_seconds: Seconds between the heartbeats that a call sends while it has no data.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Streams:
         await all_of(*(self.stream(name).refresh(patient=True) for name in names))
 
     async def list_shards(self, offset: Mapping[ShardKey, Position]) -> None:
-        """Wait until the shards of an offset are listed; see `Stream.list_shards`."""
+        """Wait until ListShards returns all shards of an offset, except trimmed shards. New shards may be missing for up to a minute."""
         await all_of(*(self.stream(name).list_shards(some) for name, some in by_stream(offset).items()))
 
     async def list_children(self, ended: Mapping[ShardKey, Position]) -> set[ShardKey]:
@@ -102,7 +102,7 @@ class Streams:
         return any(stream.lineage.outdated for stream in self.streams.values())
 
     async def identify(self) -> None:
-        """Read the creation times of the streams; see `Stream.identify`."""
+        """Read the creation times of the streams, to detect streams that are deleted and re-created."""
         await all_of(*(stream.identify() for stream in self.streams.values()))
 
     def identity(self, name: str) -> StreamIdentity:
@@ -128,7 +128,7 @@ class Streams:
         }
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """Return the first and last hash key of shards; see `Stream.hash_ranges`."""
+        """Return the first and last hash key of each shard. Waits until new shards are listed."""
         found: dict[ShardKey, tuple[int, int]] = {}
         for name in {key.stream for key in shards}:
             known = await self.stream(name).hash_ranges([key.shard for key in shards if key.stream == name])

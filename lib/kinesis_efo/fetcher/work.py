@@ -168,7 +168,7 @@ class WhereReply(msgspec.Struct, frozen=True):
 
 
 class PlannerClient(Connection):
-    """A connection to a run whose fetchers are in other processes; see `Connection`."""
+    """A connection to a run whose fetchers are in other processes. See `Connection` for the arguments."""
 
     service = "planner"
 

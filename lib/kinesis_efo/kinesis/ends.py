@@ -26,7 +26,7 @@ _FAR_MILLIS: Final = 5_000
 
 
 class LookResult(NamedTuple):
-    """The result of searching the events of one subscription; see `last_before`."""
+    """The result of searching one subscription for the last record before a given time, or for the tip."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
     complete: bool  # Whether the tip or the given time was reached; if given up, False without a `position`

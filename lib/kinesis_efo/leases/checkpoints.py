@@ -230,7 +230,7 @@ class Checkpoints:
             row = each.row
             outdated_by = 1.0 if last else REFRESH_INTERVAL
             change = each.change(partial(self._read_until, shard), outdated_by, self._horizon(shard))
-            if change is None or each.stray is not None or change.epoch > epoch:  # no change, a stray row, or a row of a later run
+            if change is None or each.stray is not None or change.epoch > epoch:  # do not overwrite a later run's row
                 return wrote
             wrote = True
             stream, fetcher, now = self._identity(shard.stream), self._fetcher(shard), self._clock.time()

@@ -111,7 +111,7 @@ class Silence:
 
 
 class RunConnection(Connection):
-    """A connection to a run; see `Connection`."""
+    """The connection of a planner or driver to a run. See `Connection` for the arguments."""
 
     service = "run"
 

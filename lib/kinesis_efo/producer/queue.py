@@ -89,7 +89,7 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum entries of this lane in a request; lower during throttling or while suspect
+        self.most = MAX_REQUEST_RECORDS  # Maximum entries per request; lower while throttled or suspect
         self.is_suspect = False  # Kinesis refused a whole request, maybe due to this lane: send the lane alone
         self.in_flight = 0
         self.failing: Outage | None = None

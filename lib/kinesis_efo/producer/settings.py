@@ -1,4 +1,4 @@
-"""The settings of a producer, checked on creation."""
+"""Defines the settings of a producer, and validates them when they are created."""
 
 from __future__ import annotations
 

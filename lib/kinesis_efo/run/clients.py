@@ -86,7 +86,7 @@ class Clients:
         self._clients: dict[str, _Client] = {}
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
-        self._past: set[str] = set()  # Spark's run ids of queries that have left the run
+        self._past: set[str] = set()  # Spark run ids of queries that no longer use the run
         self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query last left this run or moved to it
 
     def __len__(self) -> int:

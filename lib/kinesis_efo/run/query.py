@@ -53,7 +53,7 @@ class Query:
     Args:
         ends: The option `endingPosition`.
         name: The query's name in the requests that its tasks send.
-        max_skew: See `MicroBatchPlanner`.
+        max_skew: How far a shard may be ahead of the slowest shard, in seconds of arrival time; None for no limit.
         streams: The streams that the query reads; None for all streams of the run.
         accepted: The positions up to which the loss of records is accepted, by shard (option `acceptDataLoss`).
     """
@@ -366,7 +366,7 @@ class Query:
     def _count(self, offset: Offset) -> None:
         """Called when everything up to `offset` is processed: add the planned records and bytes up to there to the totals."""
         for each in self._uncounted:
-            # A shard that has left the offset was read to its end, so its planned records count as processed.
+            # A shard that is no longer in the offset was read to its end, so its planned records count as processed.
             if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
                 self._records_done += each.records
                 self._bytes_done += each.bytes
@@ -398,7 +398,7 @@ class Query:
             self._raise_if_failed()
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
-        """Return the hash key range of each shard in which tasks may drop aggregated records of other shards; see `Strictness`."""
+        """Return the hash key range of each shard in which tasks drop aggregated records that belong to other shards."""
         strict = await self._run.strictness.of(sorted({key.stream for key in shards}))
         return await self._run.streams.hash_ranges([key for key in shards if key.stream in strict])
 

@@ -71,7 +71,7 @@ class Run(LeaseListener):
         checkpoint_rate: Maximum checkpoints per second.
         patience: Seconds for which a query waits for a lease before it fails.
         elsewhere: Settings for fetchers in other processes; None if this process fetches everything.
-        hold: See `Table`.
+        hold: Whether queries that share a full buffer wait for the slowest query (option `slowQueries`).
 
     `failure` stores the error that ends the run. See `Resumption` for `continued`.
     """

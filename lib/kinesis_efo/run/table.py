@@ -595,7 +595,7 @@ class QueryRows:
         return found
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the buffer from which to plan a shard, beginning at a position; None if no buffer covers the position."""
+        """Return the buffer from which the query's next range of a shard, after `position`, is planned; None if no buffer covers it."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

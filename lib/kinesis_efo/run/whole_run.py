@@ -109,7 +109,7 @@ class WholeRun:
         self._streams = RunStreams(manifest, open_stream)
         self._streams_changed = streams_changed
         self._clients: Final = Clients(self, said)
-        self.emptied: Final = threading.Event()  # Set when the last client has left
+        self.emptied: Final = threading.Event()  # Set once all clients have ended
         self.certificate: Certificate | None = None  # The certificate of `service`; None without TLS
         self._fetchers: RemoteFetchers | None = None
         self._tool_call = ToolCall(secrets.token_urlsafe(16), STATUS, StatusRequest, self._status)
@@ -238,7 +238,7 @@ class WholeRun:
         return QueryPlanner(self, query, name, options, streams)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop accepting clients; see `Clients.close`."""
+        """Stop serving clients, unless `only_if_alone` and there are some. Return whether the run is closed to clients."""
         return self._clients.close(only_if_alone=only_if_alone)
 
     async def _status(self, request: StatusRequest) -> RunStatus:

@@ -69,7 +69,7 @@ _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The names that the settings of an environment allow in its stack.
+    """The accounts, boundaries, names and paths that an environment's settings allow in its stack.
 
     Attributes:
         account: Id of the environment's account.

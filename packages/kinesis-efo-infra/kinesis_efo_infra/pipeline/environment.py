@@ -215,7 +215,7 @@ class _Bootstrapping(Protocol):
 
 
 class _Bootstrapped(Protocol):
-    """The settings of an environment that a bootstrap stack needs."""
+    """Settings that a bootstrap stack needs from an environment file."""
 
     @property
     def project(self) -> str: ...

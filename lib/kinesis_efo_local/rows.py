@@ -16,7 +16,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 
 def put_rows(kinesis: Any, stream: str, rows: Iterable[Row], patience: float) -> int:
-    """Put rows into a stream; see `LocalAws.put`."""
+    """Put rows into a stream, and return their number. Retries throttled rows for `patience` seconds. See `LocalAws.put`."""
     count = size = 0
     waiting: list[dict[str, Any]] = []
     for row in rows:

@@ -37,7 +37,7 @@ class Ending:
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:
-        self.wanted = catch_up  # Whether the targets are yet to be found
+        self.wanted = catch_up  # Whether the query's end positions (targets) have yet to be found
         self.in_one_batch = catch_up  # Whether a single micro-batch reads up to all targets
         self.over = False  # Whether the query has finished reading
         # The targets; None for a query without an end, or before the targets are found
@@ -117,7 +117,7 @@ class Ending:
         return self.targets is None or shard in self.targets
 
     def limit_to_target(self, shard: ShardKey, at: Position, through: Position) -> Position:
-        """Return `through`, limited to the shard's target. `at` is the position up to which the shard was read."""
+        """Return `through`, or the query's end position in the shard if that is lower. `at`: how far the shard has been read."""
         if self.targets is None:
             return through
         target = self.targets.get(shard, at)

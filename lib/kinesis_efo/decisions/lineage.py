@@ -62,7 +62,7 @@ class Lineage:
     @property
     def shards(self) -> list[Shard]:
         """All shards, parents before their children."""
-        # Sort listed shards by first sequence number, then shards that only events announced by id: children have higher ones.
+        # Sort by first sequence number, which is higher for children. It is unknown for announced shards: sort these last, by id.
         return sorted(
             self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
         )
@@ -154,7 +154,7 @@ class Lineage:
         )
 
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
-        """Return finished shards that can leave the offset: all their children are, or were, in the offset."""
+        """Return finished shards that can be removed from the offset: all their children are, or were, in the offset."""
         passed = self.ancestors(positions)
         return sorted(
             shard_id

@@ -135,7 +135,7 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return `known` for a read from the trim horizon: `read_since` becomes the horizon, unless `read_until` is later than the horizon."""
+    """Return `known` for a read from the trim horizon: set `read_since` to that horizon, unless `read_until` already reaches it."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)

@@ -19,7 +19,7 @@ SEPARATE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# The lag of an event with records is a minimum for this many seconds: events without records may report too small a lag.
+# For this many seconds, use at least the lag of the last event with records: an event without records may report too small a lag.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this many seconds, the query that retains the most events switches to GetRecords.
 STARVING_SECONDS: Final = 2.0

@@ -105,7 +105,7 @@ async def _open_separate(
     """Open the GetRecords transport that queries use while they are catching up."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    # These responses also set the clock. Trimmed records are not detected if it is wrong, for example after this machine was suspended.
+    # These responses also set the clock. With a wrong clock, such as after this machine was suspended, trimmed records are not detected.
     clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 

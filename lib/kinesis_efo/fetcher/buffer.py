@@ -146,7 +146,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # fetched again after all queries committed it: no later commit would drop it
+            self._evict(len(self))  # all queries committed this event before: no later commit would drop it
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -203,7 +203,7 @@ class ShardBuffer(EventIndex):
             self._exceed_if_starving()
 
     def drop_before(self, position: Position, retained: Mapping[str, Position]) -> None:
-        """Drop the events before `position`, which the buffer must cover: no query needs them. `retained`: from where each needs events."""
+        """Drop the events before the covered `position`, which no query needs. `retained`: from which position each query needs events."""
         self._retained, self.committed = retained, position
         self._evict(len(self._ends) if position == self.end else self.index_after(position))
 

@@ -29,7 +29,7 @@ class LookResult(NamedTuple):
     """The result of searching one subscription for the last record before a given time, or for the tip."""
 
     position: Position | None  # How far the shard was read; None if reading did not advance
-    complete: bool  # Whether the tip or the given time was reached; if given up, False without a `position`
+    complete: bool  # Whether the tip or the given time was reached; False if the search was given up
     record: int | None = None  # The sequence number of the last record found, if available
 
 

@@ -212,7 +212,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Read the retention again after `_CONFIRM_SECONDS` or, if `is_last`, at once. If it was shortened, report what `last` missed."""
+        """Repeat the check `last` after `_CONFIRM_SECONDS` or, if `is_last`, now: if the retention was shortened, it missed a loss."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

@@ -150,7 +150,7 @@ class SharedRun:
 
     @property
     def planner_address(self) -> FetcherAddress:
-        """The address of the service that returns the fetcher of a shard to tasks. Only valid after `start`."""
+        """The address of the service from which tasks request the fetchers of shards. Only valid after `start`."""
         assert self._where is not None
         return self._where.address
 
@@ -338,7 +338,7 @@ class SharedRun:
     # -- serving the query's tasks
 
     def _serve_tasks(self, link: RunLink) -> None:
-        """Start the service that returns the fetcher of a shard to tasks of this query."""
+        """Start the service from which this query's tasks request the fetchers of shards."""
         listening = self._listening
         if listening.loopback_only:
             # On loopback, ignore the configured ports, which only matter to firewalls.

@@ -32,7 +32,7 @@ class Begin(Call[Offset | None], frozen=True):
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
     mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started, to be compared with the lease rows; None if the query is new, or afterwards
+    # The last offset in Spark's log when the query started, which the run compares with the lease rows; None if new, or if this is done
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     # Everything up to here is finished, but tasks may still read later records; None before the first `Next` or `Plan` call
@@ -112,7 +112,7 @@ class Logged(Call[bool], frozen=True):
 
 
 class Reading(Call[bool], frozen=True):
-    """Return whether any task, of any query, is reading records now."""
+    """Request whether a task of any query is currently reading records."""
 
 
 AnyCall = Begin | Next | Plan | Logged | Reading

@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""After a query has left this run or has moved to it from a dead run, driver reports with an unknown Spark run id are ignored for this many
-seconds. They may be about another query that uses a copy of the same checkpoint, and that has just left or has not moved yet."""
+"""For this many seconds after a query has left this run, or joined it because its run died, ignore driver reports with an unknown Spark run
+id. They may be about another query that uses a copy of the same checkpoint, and that has also just left or not joined yet."""
 
 
 class _Client:

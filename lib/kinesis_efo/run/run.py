@@ -53,11 +53,11 @@ _LOOK_SECONDS: Final = 0.1
 
 
 class Elsewhere(NamedTuple):
-    """Settings for fetchers in other processes. See `Assignments` for `timeout`, and `watch_fetchers` for `problem` and `gone`."""
+    """Settings for fetchers in other processes."""
 
-    timeout: float
-    problem: Callable[[], str] = lambda: ""
-    gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]] = nobody_listens
+    timeout: float  # Seconds without a request after which a fetcher counts as dead
+    problem: Callable[[], str] = lambda: ""  # Returns what prevents fetchers from starting; empty if unknown
+    gone: Callable[[FetcherAddress], Coroutine[Any, Any, bool]] = nobody_listens  # Whether a port is certainly closed
 
 
 class Run(LeaseListener):

@@ -23,7 +23,7 @@ ASK_SECONDS: Final = 5.0
 
 
 class Strictness:
-    """Tracks how Kinesis distributes the records of streams over their shards.
+    """Determines, from how Kinesis distributes a stream's records, whether tasks may drop KPL aggregates that span shards.
 
     `leases.notes` stores the streams that were ever distributed regardless of keys. `patience`: maximum seconds to wait for a lease.
     """

@@ -22,7 +22,7 @@ class CommandExit(Exception):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation before a change, unless `yes` confirmed it on the command line.
+    """Ask the user to confirm a change, unless `yes` (the option --yes) is set.
 
     `question` has no question mark. Raises CommandExit with `ExitCode.REFUSED` if the answer is no, or stdin is not a terminal.
     """

@@ -69,7 +69,6 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
     """Return the gap in a shard's range if records may have expired after the read was planned; otherwise None.
 
     Args:
-        part: The range, as planned.
         earliest: Lower bound of the trim horizon when reading begins, in epoch seconds.
         latest: Upper bound of this trim horizon.
         again: Whether this is a later attempt of a Spark task, which must return the same rows as the first attempt.

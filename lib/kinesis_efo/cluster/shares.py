@@ -15,8 +15,7 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards move only once a fetcher's load exceeds the mean load times this factor, or a fetcher has no shards: each move reads some records
-again."""
+"""Shards move only once a fetcher's load exceeds the mean load times this factor, or a fetcher has no shards: a move repeats some reads."""
 
 EVEN: Final = 1.1
 """Once shards move, they do so until no fetcher's load exceeds the mean load times this factor, if possible."""

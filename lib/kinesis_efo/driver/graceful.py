@@ -177,7 +177,6 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
             break
         time.sleep(_BOUNDARY_SECONDS)
     query.stop()
-    # Raise the query's error, if it failed meanwhile.
     failure = query.exception()
     if failure is not None:
         if not _killed_by_signal(failure):
@@ -252,7 +251,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
             )
 
     def restore() -> None:
-        with suppress(Py4JError, OSError):  # the JVM may be gone
+        with suppress(Py4JError, OSError):  # the JVM may have ended
             for named, handler in before:
                 jvm_signal.handle(named, handler)
 
@@ -273,8 +272,7 @@ def watch_marker(
         while not ended.wait(every):
             try:
                 there = _exists(spark, location)
-            # If the JVM is gone, an OSError is raised.
-            except (Py4JError, OSError) as error:
+            except (Py4JError, OSError) as error:  # OSError: the JVM has ended
                 if not warned and not ended.is_set():
                     logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
                     warned = True

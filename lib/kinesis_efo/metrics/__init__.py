@@ -1,7 +1,6 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetchers and producers only increment plain numbers. An exporter reads these once per interval, through a `Source`, so metrics cost hardly
-anything per record.
+Fetchers and producers only increment plain numbers, which an exporter reads once per interval, so metrics add almost no cost per record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Handles the calls of a run's clients and owns the query of each client, in the run's event loop.
 
-A client is a planner: the Python process that Spark starts for a query's source. The query of a client that has died is removed within
-about a second.
+A client is a planner: the Python process that Spark starts for a query's source. If it dies, its query is removed in about a second.
 """
 
 from __future__ import annotations

@@ -134,10 +134,10 @@ def drift_body(
     Args:
         stack: Name of the stack.
         meta: Metadata of the plan that would undo the drift.
-        text: The plan, as Terraform shows it.
+        text: The plan in Terraform's text format.
         links: Links for further reading, by name.
         foreign: Lines about undeclared consumers.
-        plan: The plan, as `comparison.shown` returns it.
+        plan: The plan's changes as JSON, without secrets; see `comparison.shown`.
         branch: The branch that is deployed.
         under_way: The commit whose deployment failed or was stopped midway; empty if there is none.
         workflow: File name of the workflow that deploys.

@@ -59,7 +59,7 @@ class Ending:
         self.wanted = self.in_one_batch = True
 
     def state(self) -> EndingState:
-        """Return the state to pass to the next run."""
+        """Return the state to pass to the next run, and reset `changed`."""
         self.changed = False
         targets = None if self.targets is None else list(self.targets.items())
         return EndingState(self.wanted, self.in_one_batch, self.over, targets, list(self._lasts.items()))

@@ -118,7 +118,7 @@ class ShardFeed:
             self.buffer.drop_before(order.keep, dict(order.kept))
 
     def begin(self, position: Position) -> None:
-        """Start a subscription at a position, with a new buffer."""
+        """Create a new buffer that begins at `position`, and start a subscription that fills it."""
         before = self.close()
         self.has_failed = False
         self.buffer = self._new_buffer(position)

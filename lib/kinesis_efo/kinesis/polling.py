@@ -54,7 +54,7 @@ _USUAL_BYTES: Final = 3 << 19
 
 
 async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Position | None) -> str:
-    """Return a shard iterator that starts at a position, or at the tip if the position is None."""
+    """Return a shard iterator for the records after `position`, or for new records if it is None."""
     names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
     request = {names.get(name, name): value for name, value in starting_position(position).items()}
     answer = await client.get_shard_iterator(StreamARN=stream_arn, ShardId=shard_id, **request)

@@ -144,7 +144,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position: `read_until` and `since` of the last `was_idle` call. A restart there then does not report a loss.
+        # By shard and position: `read_until` and `since` of the last `was_idle` call, so that a restart there does not report a loss.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
@@ -212,7 +212,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Repeat the check `last` after `_CONFIRM_SECONDS` or, if `is_last`, now: if the retention was shortened, it missed a loss."""
+        """Repeat `last` after `_CONFIRM_SECONDS` or, if `is_last`, now. If the retention was shortened, report the loss that it missed."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention

@@ -59,7 +59,7 @@ class Telemetry:
         self.registry = MetricsRegistry()
         self.own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # If the program has set up an SDK (with `force_flush`), use it. If it does so later, the API's default provider forwards to it.
+        # `force_flush` shows that the program has set up an SDK, which is then used. The default provider forwards to one set up later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self.own = sdk_provider(exporters)
         publish(self.registry, (self.own or provider).get_meter(METER))

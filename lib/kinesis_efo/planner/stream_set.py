@@ -46,7 +46,7 @@ class StreamSet:
     def to_dict(self, offset: Offset, begin: Offset | None = None) -> dict[str, Any]:
         """Return an offset as plain data, with the ARNs of the streams or consumers that are read.
 
-        If `offset` is the end of the query's first micro-batch, `begin` is the start of that micro-batch; see `OffsetDocument.begin`.
+        If `offset` is the end of the query's first micro-batch, `begin` is the start of that micro-batch, which Spark does not log.
         """
         for data, known in self._kept:
             if known is offset:

@@ -32,7 +32,7 @@ class Begin(Call[Offset | None], frozen=True):
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
     mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log when the query started, which the run compares with the lease rows; None if new, or if this is done
+    # The last offset in Spark's log at the query's start, which the run compares with lease rows. None for a new query, or once compared
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     # Everything up to here is finished, but tasks may still read later records; None before the first `Next` or `Plan` call

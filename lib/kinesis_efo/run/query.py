@@ -303,7 +303,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """Stop fetching for this query, or resume it unless `yes`. Stopped while its end is searched, which reads the same shards."""
+        """If `yes` is true, stop fetching for this query, else resume it. It stops while other subscriptions search for the query's end."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())

@@ -23,7 +23,7 @@ ASK_SECONDS: Final = 5.0
 
 
 class Strictness:
-    """Determines, from how Kinesis distributes a stream's records, whether tasks may drop KPL aggregates that span shards.
+    """Decides whether tasks may drop KPL aggregates with records of other shards: only if Kinesis distributes records by their keys.
 
     `leases.notes` stores the streams that were ever distributed regardless of keys. `patience`: maximum seconds to wait for a lease.
     """

@@ -104,7 +104,7 @@ class Row:
         self.restart(start, version, now)
 
     def restart(self, start: Position, version: int, now: float) -> None:
-        """Restart the buffer at a position, and discard the state that its fetcher has reported."""
+        """Restart the buffer at `start`, and discard the state that its fetcher has reported."""
         self.start = self.retain_from = start
         self.version = version
         self.index = EventIndex(start)

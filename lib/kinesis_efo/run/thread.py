@@ -88,7 +88,7 @@ class RunThread:
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop serving clients, unless `only_if_alone` and there are some. Return whether the run is closed to clients."""
+        """Stop serving clients; with `only_if_alone`, only if there are none. Return whether the run is closed to clients."""
 
         async def close() -> bool:
             return self.whole.close(only_if_alone=only_if_alone)

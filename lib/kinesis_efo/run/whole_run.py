@@ -67,7 +67,7 @@ _StartOffset = Callable[[Start, Mapping[str, Stream], LeaseStore, LeaseKeys, Clo
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The settings of a run. `options` are the options of its first query. Without `start_fetchers`, one fetcher runs in this process."""
+    """Settings with which a run starts. `options`: those of its first query. Without `start_fetchers`, one fetcher runs in this process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -238,7 +238,7 @@ class WholeRun:
         return QueryPlanner(self, query, name, options, streams)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop serving clients, unless `only_if_alone` and there are some. Return whether the run is closed to clients."""
+        """Stop serving clients; with `only_if_alone`, only if there are none. Return whether the run is closed to clients."""
         return self._clients.close(only_if_alone=only_if_alone)
 
     async def _status(self, request: StatusRequest) -> RunStatus:

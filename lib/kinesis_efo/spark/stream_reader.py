@@ -76,7 +76,7 @@ class KinesisStreamReader(StreamReaderBase):
             self._manifest.check_choice()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a placeholder for the start of a new query (see `START`)."""
+        """Return a placeholder for the start of a new query. The actual start is chosen when Spark requests the first end offset."""
         from kinesis_efo.spark.stream_planner import START
 
         return dict(START)

@@ -42,7 +42,7 @@ class Subscriber(Protocol):
     async def subscribe(
         self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota
     ) -> CarriedEvents:
-        """Subscribe to a shard; see `Transport.subscribe`."""
+        """Subscribe to a shard after `position` (None: at the tip), like `Transport.subscribe`."""
         ...
 
 

@@ -30,7 +30,7 @@ DIRECTORY = Path("environments")
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A user's repository with its own app, as the pipeline's steps use it.
+    """A user's repository with its own app: implements the interface `Project` of the pipeline's steps.
 
     Attributes:
         directory: Directory of the environment files.

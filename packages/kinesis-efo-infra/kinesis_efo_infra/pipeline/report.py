@@ -38,7 +38,7 @@ _WHAT_TO_DO = (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A stack's Terraform plan, as the report needs it.
+    """A stack's Terraform plan, with the data for a report.
 
     Attributes:
         stack: Name of the stack.

@@ -1,4 +1,4 @@
-"""Starting positions, shard iterators and GetRecords."""
+"""Implements GetShardIterator and GetRecords, and finds the record at which a starting position begins."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Frame(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The head of a request."""
+    """The head of a request frame, which names the call."""
 
     name: str  # The name of the call
     seconds: float | None = None  # How long the caller waits for the complete reply; None for no limit

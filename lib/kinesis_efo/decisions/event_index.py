@@ -332,7 +332,7 @@ class EventIndex:
         return freed
 
     def _columns(self) -> tuple[list[Any], ...]:
-        """The lists with a slot for each event."""
+        """All lists that have one slot per event, to drop the same slots from each of them."""
         sums = self._bytes_through, self._records_through
         return self._ends, self._since, self._behind, *sums, self._arrivals, self._newest_through, self._last_through
 

@@ -126,7 +126,7 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the low watermark of a position from the shard's row, in epoch seconds; None if the row does not prove one."""
+        """Return the low watermark of a position from the shard's row, in epoch seconds; None if the row has none for it."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_until_at(position)
 

@@ -54,7 +54,7 @@ def choose(environment: Mapping[str, str], load: Callable[[str], Any] = import_m
 
 
 CHOSEN: Final = choose(os.environ)
-"""The choice for this process, made at import."""
+"""The decoder of this process, chosen when this module is imported."""
 
 
 def new_batch(*, deaggregate: bool) -> Batch | None:

@@ -313,7 +313,7 @@ class Query:
         await self._rows.planner.until_tip(at_most)
 
     def _follow(self, offset: Offset) -> None:
-        """Update the shards with lease rows, if the offset has different shards than before or ListShards has returned a missing shard."""
+        """Update which shards have lease rows, if the offset has other shards than before or ListShards has returned a missing shard."""
         changed = self._shards != offset.keys()
         if changed:
             self._complete_at = None

@@ -115,7 +115,7 @@ class Declaration:
         return [stream.name for stream in self.application.streams]
 
     def rewritten(self, written: Path) -> bool:
-        """Whether `written` is a second manifest, because the local AWS could not use the ARNs of the existing manifest."""
+        """Whether `written` is a second manifest, written because the local AWS could not use the ARNs of the existing one."""
         return self.manifest == self.given and written != self.manifest.absolute()
 
 

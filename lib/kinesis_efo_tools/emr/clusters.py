@@ -17,7 +17,7 @@ from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site
 
 _READY: Final = ("RUNNING", "WAITING")
 _TAG: Final = "spark.yarn.tags"
-# Kills the YARN applications with a tag and a name. `yarn application -list` prints ids and names in the first two columns.
+# Command that kills the YARN applications with a given tag and name. `yarn application -list` prints ids and names in columns 1 and 2.
 _KILL: Final = (
     "yarn application -list -appTags {tag} -appStates SUBMITTED,ACCEPTED,RUNNING 2>/dev/null"
     " | awk -v name={name} '$1 ~ /^application_/ && $2 == name {{print $1}}' | xargs -r -n 1 yarn application -kill"

@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 
 class History:
-    """The points of the last hour.
+    """Stores the figures of a run in each interval of the last hour.
 
     Intervals are never shorter than `pause`, the seconds between two observations.
     """

@@ -21,7 +21,7 @@ WINDOW_SECONDS: Final = 20.0
 """Period in seconds for rates and trends. It spans several micro-batches, because each processes megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""Minimum number of seconds by which fetching must be behind the tip for a cause to be determined."""
+"""A cause of lag is determined only for shards whose fetching is at least this many seconds behind the tip."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0

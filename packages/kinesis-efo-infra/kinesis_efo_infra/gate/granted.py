@@ -276,7 +276,7 @@ def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_S
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object from its pairs. Reject repeated keys: AWS might use another of their values than this check."""
+    """Return a JSON object from its pairs. Reject repeated keys: AWS and this check might use different values."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError(f"a key is written twice among {', '.join(name for name, _ in pairs)}")

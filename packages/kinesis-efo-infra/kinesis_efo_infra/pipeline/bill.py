@@ -87,7 +87,7 @@ def of_stack(document: Mapping[str, Any]) -> list[Resource]:
 
 
 def of_plan(plan: Plan, when: str) -> list[Resource]:
-    """Return the resources of a plan, `before` or `after` it is applied."""
+    """Return the resources that exist before or after a plan is applied. `when` is "before" or "after"."""
     return [
         Resource(each["address"], values)
         for each in plan.get("resource_changes", [])

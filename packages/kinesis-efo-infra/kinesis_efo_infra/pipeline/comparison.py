@@ -20,7 +20,7 @@ _KNOWN_OF_A_RESOURCE = {
 }  # fmt: skip
 _SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
-"""Arguments that create several instances of a resource. Its other arguments may refer to them (`count.index`, `each.value`)."""
+"""Arguments that create several instances of a resource. The resource's other arguments may refer to them, as in `count.index`."""
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:

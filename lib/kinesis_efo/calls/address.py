@@ -61,7 +61,7 @@ def network_namespace(proc: Path = Path("/proc")) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where a service listens."""
+    """Where a service listens: address, ports, and the host names that callers try."""
 
     bind: str = LOOPBACK  # The address or host name to bind to
     ports: range = range(1)  # The ports to try, in order; 0 means any free port

@@ -26,7 +26,7 @@ STARVING_SECONDS: Final = 2.0
 
 
 class Demand(NamedTuple):
-    """The positions of one shard at which a query needs a buffer."""
+    """How far one query has finished, planned and requested a shard, which determines the buffered events that it needs."""
 
     lowest: Position  # The query has finished everything up to here
     reach: Position  # The query has planned up to here

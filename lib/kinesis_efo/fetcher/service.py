@@ -87,7 +87,7 @@ class FetcherService(Service):
 
 
 class _Getting:
-    """Reads the ranges of one call."""
+    """Reads the ranges of one call from a `RangeSource`, and groups small payloads."""
 
     def __init__(self, fetcher: RangeSource, ranges: Sequence[ShardRange]) -> None:
         self._index = 0

@@ -94,7 +94,7 @@ class ReadContext:
 
     @property
     def way(self) -> str:
-        """How shards are read, for messages."""
+        """How shards are read, for messages: "polling" or "subscription"."""
         return "polling" if self.stream.polled else "subscription"
 
     def recovery(self, shard_id: str) -> Recovery:

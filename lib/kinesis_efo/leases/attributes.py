@@ -22,7 +22,7 @@ _MOST_TIME: Final = 10**14
 
 
 class CheckpointMark(NamedTuple):
-    """The newest recorded mark of a checkpoint."""
+    """The newest mark (`Mark`) that a run has recorded for a checkpoint."""
 
     mark: Mark
     at: int  # When the mark was recorded, in epoch milliseconds

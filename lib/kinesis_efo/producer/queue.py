@@ -145,7 +145,7 @@ class RequestOutcome:
 
 @dataclass(slots=True)
 class _LaneOutcome:
-    """The outcome of a request for one lane."""
+    """The outcome of a request for the records of one lane, and thus of one shard."""
 
     taken: int = 0  # Number of acknowledged parcels
     throttled: bool = False  # Whether some parcels were throttled

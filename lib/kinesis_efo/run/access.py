@@ -42,7 +42,7 @@ class Begin(Call[Offset | None], frozen=True):
 
 
 class TaskRange(NamedTuple):
-    """A range to be read by a task."""
+    """A range that a task reads, with the fetcher that serves it."""
 
     wanted: ShardRange
     fetcher: FetcherAddress | None  # The fetcher of the range's shard; None if the shard is not assigned

@@ -147,7 +147,7 @@ class Row:
         return None if self.behind is None else self.behind + (round(1000 * silent) if silent > SILENCE_SECONDS else 0)
 
     def view(self, now: float) -> BufferView:
-        """Return a snapshot of the buffer's state, for `decide`."""
+        """Return a snapshot of the buffer's state, as input for `decisions.rows.decide`."""
         behind = self.behind_now(now)
         earlier = self.index.lag_since(now - BELIEVED_SECONDS)
         return BufferView(

@@ -25,7 +25,7 @@ _KILL: Final = (
 
 
 class Clusters(Platform):
-    """A running EMR cluster on EC2."""
+    """Runs jobs as steps of a running EMR cluster on EC2."""
 
     operation = "AddJobFlowSteps"
     _logs: str | None = None

@@ -16,7 +16,7 @@ _ATTEMPTS: Final = 100  # attempts to run the driver before EMR considers the ru
 
 
 class Containers(Platform):
-    """An EMR on EKS virtual cluster."""
+    """Runs jobs on an EMR on EKS virtual cluster."""
 
     def site(self) -> Site:
         with self.refusals("look at the virtual cluster"):

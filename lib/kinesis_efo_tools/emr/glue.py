@@ -20,7 +20,7 @@ PYTHON: Final = "3.13"
 
 
 class GlueJobs(Platform):
-    """A Glue job. Every run of the Glue job counts as a run of the application."""
+    """Runs jobs as runs of a Glue job. Every run of the Glue job counts as a run of the application."""
 
     def site(self) -> Site:
         with self.refusals("look at the Glue job"):

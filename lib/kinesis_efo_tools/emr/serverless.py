@@ -15,7 +15,7 @@ _GRACE: Final = (15, 1800)  # minimum and maximum seconds ("Job cancellation wit
 
 
 class Serverless(Platform):
-    """An EMR Serverless application."""
+    """Runs jobs in an EMR Serverless application."""
 
     def site(self) -> Site:
         with self.refusals("look at the EMR Serverless application"):

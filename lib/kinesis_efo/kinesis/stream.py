@@ -266,7 +266,7 @@ class Stream:
             return False
 
     def is_recent(self, shard_id: str, position: Position) -> bool:
-        """Whether all records after a position are certainly retained: they are younger than any stream's minimum retention."""
+        """Whether all records after a position are certainly retained: they are younger than the shortest retention that Kinesis allows."""
         return self._retention.is_recent(shard_id, position, self.shard(shard_id))
 
     async def _find(self, shard_id: str) -> Shard | None:

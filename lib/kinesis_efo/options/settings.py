@@ -17,7 +17,7 @@ from kinesis_efo.positions import Position
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a new query starts: the parsed option `startingPosition` or `newStreamPosition`."""
+    """Where a new query, a batch read or an added stream starts: the parsed option `startingPosition` or `newStreamPosition`."""
 
     position: Position | None = None  # The start position in every shard; None for `LATEST` and `LEASES`
     from_leases: bool = False  # Whether to start from the lease table's checkpoints, such as those of the KCL

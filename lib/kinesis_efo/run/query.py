@@ -303,7 +303,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """If `yes` is true, stop fetching for this query, else resume. Stopped until its end is known, which it may have reached already."""
+        """If `yes`, stop fetching for this query, otherwise resume it. It stops until its end is known: it may have reached it already."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())

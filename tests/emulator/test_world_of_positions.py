@@ -302,18 +302,89 @@ def test_job_beside_another_query_proves_an_idle_shard_empty(mode: str, is_job: 
         other.reads(11)
 
 
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+@pytest.mark.parametrize("empties", [False, True])
 @pytest.mark.parametrize("fetchers", [0, 2])
-def test_job_that_ends_proves_an_idle_shard_of_an_old_stream_empty(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers) as w:
+def test_job_that_ends_proves_idle_shards_of_an_old_stream_empty(fetchers: int, empties: bool, mode: str) -> None:
+    with world(shards=3, fetchers=fetchers) as w:
+        w.put(1, key="b")
         w.later(30 * 3600)
         w.put(1, key="a")
-        job = w.query(available_now=True)
+        job = w.query(available_now=True, readMode=mode)
         job.ends(1)
-        for rows in (2, 3):
+        w.put(1, key="b")
+        for rows in range(3, 14):
             w.later(5 * 3600)
+            if empties:
+                w.kinesis.table.items.clear()
             w.put(1, key="a")
             job.start()
             job.ends(rows)
+
+
+def test_start_from_rows_of_trimmed_generations_is_a_loss() -> None:
+    with world(shards=2, options={"readMode": "polling"}, retention_seconds=3600.0) as w:
+        query = w.query()
+        w.put(3, key="a")
+        query.reads(3)
+        query.stop()
+        for reshard in (w.split, w.merge, w.split, w.merge):
+            w.put(8)
+            reshard()
+            w.later(60)
+        w.later(3500)
+        w.warns("are gone")
+        w.query(startingPosition="LEASES").fails(DataLossError)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_offset_proves_a_stream_that_other_queries_do_not_read(is_first: bool) -> None:
+    with world(shards=1, streams=("orders", "clicks"), options={"readMode": "polling"}) as w:
+        queries = both, _ = w.query(("orders", "clicks")), w.query(("clicks",))
+        for _ in range(2):
+            w.later(90)
+            for each in queries:
+                each.stop()
+            w.kinesis.table.items.clear()
+            w.later(15 * 3600)
+            for each in queries[:: -1 if is_first else 1]:
+                each.start()
+                w.later(5)
+        w.put(8, "orders")
+        both.reads(8, within=900)
+
+
+def test_query_that_has_passed_a_shard_lends_it_no_horizon() -> None:
+    with world(shards=2, options={"readMode": "polling"}) as w:
+        w.later(25 * 3600)
+        busy = next(key for key in map(str, range(50)) if w.shard_of(key).endswith("1"))
+        w.put(8, key=busy)
+        query = w.query()
+        query.reads(8)
+        w.later(900)
+        w.split()
+        w.split()
+        for rows in (12, 16):
+            w.put(4, key=busy)
+            query.reads(rows)
+            w.later(90)
+        w.query().reads(16)
+
+
+def test_first_batch_does_not_begin_where_its_end_is_proven() -> None:
+    with world() as w:
+        w.put(5)
+        w.later(18 * 3600)
+        w.put(5)
+        w.later(2 * 3600)
+        query = w.query(once=True, catchUp="true")
+        query.pause_sink(3600)
+        query.plans()
+        w.kill_program()
+        w.later(10 * 3600)
+        w.warns("are gone")
+        query.start()
+        query.fails(DataLossError)
 
 
 def test_start_at_the_horizon_beside_a_query_that_is_further_warns_of_nothing() -> None:

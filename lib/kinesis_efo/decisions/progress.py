@@ -28,6 +28,10 @@ class Progress:
         known = (*self.planned, *((self.finished,) if self.finished is not None else ()))
         return next((each.mark.checkpoint for each in known if each.mark is not None), None)
 
+    def reads(self, key: ShardKey) -> bool:
+        """Whether the query reads a shard. A shard that was read to its end leaves the offset."""
+        return any(key in each for each in (self.finished or (), *self.planned))
+
     def has_finished(self, mark: Mark) -> bool:
         """Whether the micro-batch that ends at the offset with this mark is finished."""
         known = None if self.finished is None else self.finished.mark

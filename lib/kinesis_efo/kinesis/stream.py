@@ -250,8 +250,10 @@ class Stream:
             reader="",
         )
         passed = await self._retried("DescribeStreamSummary", check)
-        if passed is None and known.read_until is not None:
-            self._retention.was_idle(shard_id, position, known.read_until, known.read_since)
+        # At the trim horizon, what an offset proves holds only for its query.
+        until = max(known.read_until or 0.0, 0.0 if position == TRIM_HORIZON else known.proven or 0.0)
+        if passed is None and until:
+            self._retention.was_idle(shard_id, position, until, known.read_since)
 
     async def horizon(self) -> float:
         """Return the trim horizon in epoch seconds. Retries, and raises a `StreamError` if the retention cannot be read."""

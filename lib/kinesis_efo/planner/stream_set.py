@@ -25,7 +25,9 @@ _FIRST: Final = "give the query a new checkpointLocation, or run it once with th
 def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the start offset of the micro-batch that ends at offset `data`; None if `data` does not contain it."""
     begin = data.get("begin")
-    return None if begin is None else {**data, "lasts": {}, "mark": "", "streams": begin or data["streams"]}
+    return (
+        None if begin is None else {**data, "lasts": {}, "mark": "", "until": {}, "streams": begin or data["streams"]}
+    )
 
 
 class StreamSet:

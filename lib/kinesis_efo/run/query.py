@@ -109,7 +109,7 @@ class Query:
 
     def horizon(self, key: ShardKey) -> float | None:
         """Return the trim horizon (epoch seconds) from which the query reads a shard; None if the query starts elsewhere or is past it."""
-        offset = self.progress.finished
+        offset = self.progress.finished if self.progress.reads(key) else None
         begins = offset is not None and offset.get(key, TRIM_HORIZON) == TRIM_HORIZON
         return offset.horizons.get(key.stream) if offset is not None and begins else None
 

@@ -269,7 +269,7 @@ class Run(LeaseListener):
 
     def _proof(self, key: ShardKey, position: Position) -> float | None:
         """Return the lowest low watermark (epoch seconds) among the queries at `position`; None unless all their offsets contain one."""
-        offsets = [each.progress.finished or Offset({}) for each in self.queries]
+        offsets = [each.progress.finished or Offset({}) for each in self.queries if each.progress.reads(key)]
         proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
         return min(proofs, default=0.0) or None
 

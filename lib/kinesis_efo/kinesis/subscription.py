@@ -247,13 +247,14 @@ class OpenSubscription:
         self._stats = stats
         self._timer: asyncio.TimerHandle
         self._looks_at = inf
+        self._was_late = False
         self.expect_event()
         self._check()
 
     @property
     def outdated(self) -> bool:
         """Whether the timer is so late that the process must have been suspended. Events in the socket may then be outdated."""
-        return self._clock.monotonic() - self._looks_at > self._limits.full
+        return self._was_late or self._clock.monotonic() - self._looks_at > self._limits.full
 
     async def next(self) -> Event | None:
         """Return the next event; None after the last. Raises `TimeoutError` if no event arrives within `Limits.silence`."""
@@ -288,6 +289,7 @@ class OpenSubscription:
         self._stream.close()
 
     def _check(self) -> None:
+        self._was_late = self.outdated  # after a suspension, this may run before the reader of the event
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
             # The bytes of a large event are still arriving, so extend the time limit.

@@ -203,7 +203,9 @@ async def _from_leases(
         if (lineage := streams[name].lineage).lost(rows):
             # Do not reject shards whose parents were trimmed: the query reports the loss of the parents and then reads these shards.
             left_out -= lineage.with_descendants(
-                shard for shard in left_out if not all(parent in lineage for parent in lineage[shard].parents)
+                each.shard_id
+                for each in lineage.shards
+                if each.shard_id not in rows and not all(parent in lineage for parent in each.parents)
             )
         if left_out:
             raise LeaseTableError(

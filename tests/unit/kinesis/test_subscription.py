@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import ClientConnectionError, ClientPayloadError, SocketTimeoutError
 
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.decisions.losses import NO_FACTS, Facts
 from kinesis_efo.errors import (
@@ -23,10 +25,10 @@ from kinesis_efo.errors import (
     StreamReplacedError,
     SubscriptionError,
 )
-from kinesis_efo.kinesis.recovery import ReadContext
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
 from kinesis_efo.kinesis.retention import Retention
-from kinesis_efo.kinesis.stats import State
-from kinesis_efo.kinesis.subscription import ShardSubscription
+from kinesis_efo.kinesis.stats import State, SubscriptionStats
+from kinesis_efo.kinesis.subscription import OpenSubscription, ShardSubscription
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
@@ -642,3 +644,36 @@ async def test_waiting_for_room_between_failures_is_no_failing() -> None:
     sink.open.set()
     await running
     assert (world.stats.paused, world.stats.failures) == (1, {"TimeoutError": 2})
+
+
+def test_event_that_arrives_during_a_suspension_is_outdated() -> None:
+    """The overdue timer runs before the reader of the event, and must not hide that it was late."""
+
+    class Waiting:
+        received = 0
+
+        def __init__(self) -> None:
+            self.event: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+
+        def __aiter__(self) -> Waiting:
+            return self
+
+        def __anext__(self) -> asyncio.Future[Event]:
+            return self.event
+
+        def close(self) -> None: ...
+
+    async def main(seconds: float) -> bool:
+        stream: Any = Waiting()
+        opened = OpenSubscription(stream, SystemClock(), replace(KINESIS_LIMITS, full=0.1), SubscriptionStats())
+
+        def suspend() -> None:
+            time.sleep(seconds)
+            asyncio.get_running_loop().call_soon(stream.event.set_result, None)
+
+        asyncio.get_running_loop().call_soon(suspend)
+        await opened.next()
+        opened.close()
+        return opened.outdated
+
+    assert [asyncio.run(main(seconds)) for seconds in (0.0, 0.5)] == [False, True]

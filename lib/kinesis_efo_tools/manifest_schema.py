@@ -20,10 +20,8 @@ _STREAM: Final = {
     "required": ["streamName", "streamArn"],
     "properties": {
         "streamName": _text("the stream's name in Kinesis", STREAM_NAME),
-        "streamArn": _text("the stream's ARN: of that name, in that region", STREAM_ARN),
-        "consumerArn": _text(
-            "the ARN of the application's consumer of that stream; left out where it only polls", CONSUMER_ARN
-        ),
+        "streamArn": _text("the stream's ARN, with that name and region", STREAM_ARN),
+        "consumerArn": _text("the ARN of the application's consumer of that stream; omitted for polling", CONSUMER_ARN),
     },
 }
 
@@ -32,7 +30,7 @@ _TABLE: Final = {
     "required": ["name"],
     "properties": {
         "name": _text("the name of the DynamoDB table, in that region"),
-        "arn": {"description": "its ARN, for people; not read"},
+        "arn": {"description": "its ARN, for information only"},
     },
 }
 
@@ -46,7 +44,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "schemaVersion": {"const": SCHEMA_VERSION, "description": "the version of the format"},
         "application": _text("the application, as metrics and messages call it"),
         "environment": _text(
-            "where it is deployed, such as `prod`, or `lake.prod` in project `lake`, for metrics, messages and names of jobs"
+            "the environment, such as `prod`, or `lake.prod` in project `lake`, for metrics, messages and job names"
         ),
         "region": _text("the AWS region of every stream and of the lease table"),
         "leaseTable": {
@@ -57,7 +55,7 @@ SCHEMA: Final[dict[str, Any]] = {
             "type": "object",
             "minProperties": 1,
             "additionalProperties": _STREAM,
-            "description": "the streams, by the logical names that options, offsets and rows have",
+            "description": "the streams, keyed by the logical names used in options, offsets and rows",
         },
     },
 }

@@ -47,11 +47,11 @@ _SHARD: Final = ("stream", "shard")
 
 LAG: Final = Metric(
     "kinesis_efo.lag", "MillisBehindLatest", Kind.WORST, "ms", _SHARD,
-    "age of the oldest unprocessed record; if none waits, how far reading is behind the tip, plus the time since the last event if over 10 s",
+    "age of the oldest unprocessed record; if there is none, how far reading is behind the tip, plus the time since the last event (if over 10 s)",
 )  # fmt: skip
 SILENCE: Final = Metric(
     "kinesis_efo.silence", "SecondsSinceEvent", Kind.WORST, "s", _SHARD,
-    "time since the last event; an idle shard gets one every 5 s, so more than 35 s is trouble",
+    "time since the last event; idle shards receive an event every 5 s, so over 35 s is a problem",
 )  # fmt: skip
 WAITING: Final = Metric(
     "kinesis_efo.buffer.age", "SecondsUncommitted", Kind.WORST, "s", _SHARD,
@@ -66,7 +66,7 @@ BYTES: Final = Metric(
 EVENTS: Final = Metric("kinesis_efo.events", "EventsFetched", Kind.COUNTER, "{event}", _SHARD, "events fetched")
 BACKPRESSURE: Final = Metric(
     "kinesis_efo.backpressure", "SecondsBackpressured", Kind.COUNTER, "s", _SHARD,
-    "time in which a shard was not read because the buffer was full",
+    "time a shard was not read because the buffer was full",
 )  # fmt: skip
 OPEN: Final = Metric(
     "kinesis_efo.subscriptions.open", "SubscriptionsOpen", Kind.AMOUNT, "{subscription}", ("stream",),
@@ -90,11 +90,11 @@ FAILED: Final = Metric(
 )  # fmt: skip
 LOSSES: Final = Metric(
     "kinesis_efo.losses", "Losses", Kind.COUNTER, "{loss}", ("stream",),
-    "losses that options accept; at most one a minute for each shard",
+    "accepted losses, at most one a minute per shard",
 )  # fmt: skip
 LEFT_OUT: Final = Metric(
     "kinesis_efo.aggregates.left_out", "AggregatesLeftOut", Kind.COUNTER, "{aggregate}", ("stream",),
-    "KPL aggregates left out with `deaggregate=strict`, counted in tasks",
+    "KPL aggregates dropped by `deaggregate=strict`",
 )  # fmt: skip
 BUFFERED: Final = Metric(
     "kinesis_efo.buffer.used", "BufferBytes", Kind.AMOUNT, "By", (), "bytes of events that wait for Spark"
@@ -109,7 +109,7 @@ QUERIES_APART: Final = Metric(
 )  # fmt: skip
 APART_BYTES: Final = Metric(
     "kinesis_efo.apart.bytes", "BytesFetchedApart", Kind.COUNTER, "By", ("stream",),
-    "bytes that queries fetched apart, not part of `kinesis_efo.bytes`",
+    "bytes fetched apart, not part of `kinesis_efo.bytes`",
 )  # fmt: skip
 APART_CALLS: Final = Metric(
     "kinesis_efo.apart.calls", "GetRecordsCallsApart", Kind.COUNTER, "{call}", ("stream",),
@@ -119,7 +119,7 @@ LEASES_WANTED: Final = Metric(
     "kinesis_efo.leases.wanted", "LeasesWanted", Kind.AMOUNT, "{lease}", (), "streams that the run reads"
 )
 LEASES_HELD: Final = Metric(
-    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "streams whose lease it holds"
+    "kinesis_efo.leases.held", "LeasesHeld", Kind.AMOUNT, "{lease}", (), "streams whose lease the run holds"
 )
 LEASES_TAKEN: Final = Metric("kinesis_efo.leases.taken", "LeasesTaken", Kind.COUNTER, "{lease}", (), "leases taken")
 LEASES_LOST: Final = Metric(
@@ -130,7 +130,7 @@ WRITTEN: Final = Metric(
     "kinesis_efo.producer.records", "RecordsWritten", Kind.COUNTER, "{record}", ("stream",), "records acknowledged"
 )
 WRITTEN_BYTES: Final = Metric(
-    "kinesis_efo.producer.bytes", "BytesWritten", Kind.COUNTER, "By", ("stream",), "the same in bytes, including keys"
+    "kinesis_efo.producer.bytes", "BytesWritten", Kind.COUNTER, "By", ("stream",), "bytes acknowledged, including keys"
 )
 REQUESTS: Final = Metric(
     "kinesis_efo.producer.requests", "PutRecordsCalls", Kind.COUNTER, "{call}", ("stream",), "PutRecords calls"
@@ -148,7 +148,12 @@ OUTSTANDING: Final = Metric(
     "records put and not acknowledged yet",
 )  # fmt: skip
 OUTSTANDING_BYTES: Final = Metric(
-    "kinesis_efo.producer.outstanding.bytes", "BytesOutstanding", Kind.AMOUNT, "By", ("stream",), "the same in bytes"
+    "kinesis_efo.producer.outstanding.bytes",
+    "BytesOutstanding",
+    Kind.AMOUNT,
+    "By",
+    ("stream",),
+    "bytes put and not acknowledged yet",
 )
 PUT_WAITS: Final = Metric(
     "kinesis_efo.producer.backpressure", "SecondsPutWaited", Kind.COUNTER, "s", ("stream",),

@@ -74,16 +74,16 @@ class AwsSettings:
 
 _PROVIDER: Final = re.compile(r"(?!__main__\b)[A-Za-z_][\w.-]*(:[A-Za-z_][\w.]*)?", re.ASCII)
 MANIFEST_OPTION: Final = Option("manifest", read.text, "a path, ssm:///name or s3://bucket/key", "-",
-    "the application's manifest; without it, `streamArn` and `consumerArn`, or the sink's `stream`", "manifest")  # fmt: skip
+    "the application's manifest; without a manifest, set `streamArn` and `consumerArn` (writing: `stream`)", "manifest")  # fmt: skip
 AWS_OPTIONS: Final = (
     Option("region", read.text, "an AWS region", "the manifest's", "AWS region", "aws.region", of_run=True),
     Option("endpointUrl", read.url, "a URL such as http://127.0.0.1:4566", "the environment's `AWS_ENDPOINT_URL*`",
            "one endpoint for every AWS service", "aws.endpoint_url", of_run=True),
     Option("roleArn", read.matching(ROLE_ARN), "the ARN of a role", "-", "role to assume", "aws.role_arn", of_run=True),
-    Option("externalId", read.text, "the external id of the role's trust policy", "-", "goes with `roleArn`",
+    Option("externalId", read.text, "the external id of the role's trust policy", "-", "external id for assuming `roleArn`",
            "aws.external_id", needs="roleArn", of_run=True, also=("roleExternalId",)),
     Option("awsProfile", read.text, "the name of an AWS profile", "the environment's `AWS_PROFILE`",
-           "profile in the files of each host that calls AWS", "aws.profile", of_run=True),
+           "profile to use, from the AWS configuration files of each host", "aws.profile", of_run=True),
     Option("credentialProvider", read.matching(_PROVIDER), "package.module:function, which other processes can import, or the name of an entry point", "-",
            "function that returns credentials, called again before they expire", "aws.credential_provider", of_run=True),
 )  # fmt: skip
@@ -102,7 +102,7 @@ def _metrics(text: str) -> MetricsSettings:
 
 METRICS_OPTIONS: Final = (
     Option("metricsExport", _metrics, "otel, none, emf, or emf with a place and a period such as emf:stderr or emf:/var/log/m.log:60s", "`otel`",
-           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines, every 60 s to `stdout` by default; a file is appended to, and may be rotated",
+           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines, every 60 s to `stdout` by default; files may be rotated",
            "metrics", of_run=True, formerly=("metrics.export",)),
 )  # fmt: skip
 _PART: Final = "give it with 'metricsExport', such as emf:stderr:60s"

@@ -148,12 +148,7 @@ OUTSTANDING: Final = Metric(
     "records put and not acknowledged yet",
 )  # fmt: skip
 OUTSTANDING_BYTES: Final = Metric(
-    "kinesis_efo.producer.outstanding.bytes",
-    "BytesOutstanding",
-    Kind.AMOUNT,
-    "By",
-    ("stream",),
-    "bytes put and not acknowledged yet",
+    "kinesis_efo.producer.outstanding.bytes", "BytesOutstanding", Kind.AMOUNT, "By", ("stream",), "bytes outstanding"
 )
 PUT_WAITS: Final = Metric(
     "kinesis_efo.producer.backpressure", "SecondsPutWaited", Kind.COUNTER, "s", ("stream",),

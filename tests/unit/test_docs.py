@@ -24,9 +24,11 @@ def test_the_tables_are_those_of_the_code(path: Path, text: str) -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """What GitHub makes of the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    """What GitHub makes of the headings of a page, and the anchors that the page declares."""
+    text = path.read_text()
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a id="([\w-]+)"', text))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)

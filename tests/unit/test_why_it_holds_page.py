@@ -115,7 +115,7 @@ def test_files_on_the_page_exist() -> None:
 
 def deciding() -> list[Path]:
     """The files that the page names as those that decide."""
-    (paragraph,) = re.findall(r"^All decision logic is pure.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
+    (paragraph,) = re.findall(r"^The pure decision logic.*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
     named = [ROOT / "lib" / "kinesis_efo" / name for name in re.findall(r"`([^`]+)`", paragraph)]
     return [path for each in named for path in (each.glob("*.py") if each.is_dir() else [each])]
 

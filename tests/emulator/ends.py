@@ -69,7 +69,7 @@ class EndingQuery(Query):
         for stream in self.streams.values():
             transport = PollingTransport(self.client, self.run.clock, 1.0)
             stream.allow_separate(transport, polling_limits(KINESIS_LIMITS))
-        self.clock = self.run.clock
+        self.clock, self.limits = self.run.clock, KINESIS_LIMITS
         self.reading = False
         self.neighbour = Planning(self.run, name="neighbour") if neighbour else None
         ending = Planning(self.run, options.ends, name="ending")

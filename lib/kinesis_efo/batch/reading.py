@@ -171,8 +171,8 @@ async def read_range(
                 await begins(replace(part, horizon=None))  # raises an error if the stream was recreated
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
-    # Low watermark for the loss check. For a start at the trim horizon, use the current time: `begins` checks for losses until then. For a
-    # start at a sequence number, use None: the sequence number contains the time.
+    # Low watermark for the loss check: the start of the range, if it is a time. For a start at the trim horizon, use the current time,
+    # because `begins` checks for earlier losses. For a start at a sequence number, use None: the check finds the time in the number.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0

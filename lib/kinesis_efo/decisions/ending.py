@@ -28,12 +28,12 @@ class EndingState(msgspec.Struct, frozen=True):
 
 
 class Ending:
-    """The positions at which one query ends (its targets), and whether it has reached them.
+    """Decides when one query ends: once it has reached its end position (target) in each shard.
 
     Args:
-        catch_up: Whether the first micro-batch reads up to all targets. Spark before 4.2 ends the query after that micro-batch.
-        ends: The option `endingPosition`.
-        patience: Seconds to wait for a shard to reach its target.
+        catch_up: The option `catchUp`: a single micro-batch reads up to all targets, since Spark before 4.2 ends the query after it.
+        ends: The option `endingPosition`, from which the targets are computed; without it, they are the tips.
+        patience: Seconds without progress after which the query fails, if records before a target are known to be unread.
     """
 
     def __init__(self, *, catch_up: bool, ends: Bounds, patience: float = inf) -> None:

@@ -34,7 +34,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     read_until: float | None = None
     # The trim horizon when a query chose `TRIM_HORIZON` as its start in this stream; None if no query starts there
     horizon: float | None = None
-    # Losses of records directly after this or any earlier position are accepted (`acceptDataLoss`); None if no loss is accepted
+    # Option `acceptDataLoss`: lost records are accepted if the gap begins at or before this position; None if no loss is accepted
     accepted: Position | None = None
     # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time (None: all records); earlier ones may be lost
     read_since: float | None = None

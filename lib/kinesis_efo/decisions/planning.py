@@ -37,7 +37,7 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
 
     shards: list[ShardProgress]  # How far each shard can advance
     starting: list[ShardKey] = []  # Children that start at the trim horizon, after the end of their parents
-    finished: list[ShardKey] = []  # Ended shards to remove from the offset, which has all their children
+    finished: list[ShardKey] = []  # Ended shards to remove from the offset, since all their children are in it
     undecided: bool = False  # More shards could start, but it is still unknown whether records before them were lost
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
-"""Seconds between two checks whether a query with an end has reached it. The checks are frequent because events without records can show
-this, but do not wake a waiting poll."""
+"""Maximum seconds that a poll waits for records once the query's end positions are known. The planner then checks whether the query has
+reached them: events without records can advance a shard to its end position, but do not wake the poll."""
 _PROVEN_PART: Final = 1 / 24
 """An idle shard's low watermark is stored in the offset again once it has advanced by this fraction of the minimum retention."""
 _FIRST_PROOF_SECONDS: Final = 60.0
@@ -199,7 +199,7 @@ class QueryPlanner:
             query.resume(call.resumed)
         # If the query has already begun, a call from another thread was faster: `kept` is outdated, so ignore it.
         if call.kept is not None and query.progress.finished is None:
-            # Begin at `kept` without waiting for the query's first `Next` call, because tasks may already be reading from there.
+            # Tasks may still read the micro-batch that begins at `kept`. Begin there now: the next `Next` call comes after these tasks.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None

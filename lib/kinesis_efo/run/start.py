@@ -144,9 +144,9 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 
 
 async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
-    """Wait until all shards at which the query starts are listed, then return its first offset.
+    """Return the query's first offset in a stream. If necessary, first waits until ListShards returns all shards of this offset.
 
-    Until a shard is listed, its ancestors are unknown. If `start` names such an ancestor, the shard must not be read before it.
+    The parents of an unlisted shard are unknown, so it could be read before an ancestor that `start` names, and thus out of order.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:

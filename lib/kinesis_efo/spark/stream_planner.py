@@ -47,7 +47,7 @@ _STALL_SECONDS: Final = 60.0
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0, planned by an old version that did not log its begin, would now begin after its end."""
+    """Raise ConfigurationError if micro-batch 0 would begin after its end: old releases did not log its begin, so it was computed again."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -174,7 +174,7 @@ class StreamPlanner:
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
-        """Record that Spark has planned a micro-batch. If it has no records of this source, it has rows of another source."""
+        """Called after Spark has planned a micro-batch. If all its rows are from other sources, the next call of `latest` does not wait."""
         self._others_have_rows = self._had_nothing
 
     def stop(self) -> None:

@@ -166,7 +166,7 @@ def _require_authorities(session: botocore.session.Session, request: Any, **_: A
 
 
 def _authorities(session: botocore.session.Session) -> tuple[str, str]:
-    """Return the setting that selects the CA bundle (empty for the SDK's own bundle), and the bundle's path."""
+    """Return the setting that selects the SDK's CA bundle (empty if the SDK uses its default bundle), and the path of the bundle."""
     if path := session.get_config_variable("ca_bundle"):
         return "AWS_CA_BUNDLE" if "AWS_CA_BUNDLE" in os.environ else f"ca_bundle of {profile_of(session)}", path
     if path := os.environ.get("REQUESTS_CA_BUNDLE"):

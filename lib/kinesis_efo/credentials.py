@@ -294,9 +294,9 @@ class _RefreshState:
         return self._expired or self._seen != self._stamps
 
     def taken(self, found: Any, kept: Any) -> Any:
-        """Return the credentials to use from now on: `found`, which were just loaded, or `kept`, the current ones.
+        """Return the credentials to use from now on: the reloaded ones (`found`) or, if these are unsuitable, the current ones (`kept`).
 
-        While a file is being written, the SDK may load credentials from another source. These are used only if `kept` has expired.
+        Until `kept` has expired, `found` must come from the same source: the SDK may use another while a credentials file is rewritten.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False

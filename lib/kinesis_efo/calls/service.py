@@ -92,7 +92,7 @@ class Service:
     """Seconds within which a caller must authenticate, and a tool must send its call."""
 
     most_strangers = 512
-    """Maximum number of unauthenticated TCP callers, tools included. Each has a thread; further callers wait in the backlog."""
+    """Maximum TCP connections of command-line tools and unauthenticated callers. Each has a thread; others wait in the listen backlog."""
 
     hurry_seconds = 2.0
     """Replaces `stranger_seconds` while there are `most_strangers` callers, so that silent callers do not block callers of the run."""

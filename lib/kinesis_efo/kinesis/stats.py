@@ -58,7 +58,7 @@ class SubscriptionStats:
         )
 
     def lag(self, now: float) -> int | None:
-        """Return the lag behind the shard's tip in milliseconds, including an unusually long silence; None before the first event."""
+        """Return the lag in milliseconds; None before the first event. Adds the last event's age if it is more than `SILENCE_SECONDS`."""
         silence = self.silence(now)
         if silence is None or self.millis_behind is None:
             return None

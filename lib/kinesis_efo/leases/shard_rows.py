@@ -72,7 +72,7 @@ class ShardRow:
             self.info = None
 
     def update(self, position: Position, record: LastRecord | None) -> bool:
-        """Record up to where the shard is processed. Returns whether this is further than before."""
+        """Record, for the next write, that the shard was processed up to `position`. Returns False if this is not later than before."""
         before = self.pending
         if before is not None and (position == before.position or not position.reaches(before.position)):
             return False

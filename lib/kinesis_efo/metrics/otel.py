@@ -65,7 +65,7 @@ class Telemetry:
         publish(self.registry, (self.own or provider).get_meter(METER))
 
     def flush(self) -> None:
-        """Export the current values through this library's SDK, within a bounded time. An SDK of the program is not flushed."""
+        """Export the current metric values, within 2 s, if this library has set up the SDK. An SDK set up by the program is not flushed."""
         if self.own is not None:
             self.registry.values(fresh=0)
             flushing = threading.Thread(target=self.own.force_flush, args=(int(_FLUSH_SECONDS * 1000),), daemon=True)

@@ -182,7 +182,7 @@ class _CoreDecoder:
         self._size = 0
 
     def begin(self, cutter: _Cutter, hash_range: tuple[int, int] | None) -> None:
-        """Begin the range of `cutter`. Aggregates that have records outside `hash_range` are dropped; None disables dropping."""
+        """Begin decoding the range of `cutter`. KPL aggregates with a hash key outside `hash_range` are dropped, unless it is None."""
         self._ranges.append(_RangePayloads(cutter, hash_range, []))
         self._ready = False
 

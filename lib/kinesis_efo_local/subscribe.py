@@ -88,8 +88,8 @@ class Push:
     async def send(self, to: Wire) -> bool:
         """Send the events until the subscription ends.
 
-        Returns whether to end the response cleanly; False if it was cut. Raises ConnectionError if the client has
-        disconnected, TimeoutError if the client was not reading when the subscription ended.
+        Returns True if the caller should now end the response cleanly, False if an injected fault has already cut it off.
+        Raises ConnectionError if the client disconnects, and TimeoutError if a write still blocks when the time is up.
         """
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)

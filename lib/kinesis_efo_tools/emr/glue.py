@@ -20,7 +20,7 @@ PYTHON: Final = "3.13"
 
 
 class GlueJobs(Platform):
-    """Runs jobs as runs of a Glue job. Every run of the Glue job counts as a run of the application."""
+    """Submits jobs as runs of one Glue job. Glue runs have no names, so every run of this Glue job counts as a run of the application."""
 
     def site(self) -> Site:
         with self.refusals("look at the Glue job"):

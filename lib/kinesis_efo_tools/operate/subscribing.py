@@ -28,7 +28,7 @@ SILENT_SECONDS: Final = 12.0
 
 
 class CarriedEvents(EventStream, Protocol):
-    """The event stream of a subscription, with the properties of its connection."""
+    """An event stream that also describes the connection over which it arrives, for example the HTTP version."""
 
     @property
     def http(self) -> HttpFacts:

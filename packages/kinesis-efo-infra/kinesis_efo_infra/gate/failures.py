@@ -1,4 +1,4 @@
-"""The results of a scan."""
+"""The results of a checkov scan: which checks failed, and which of these failures are excused."""
 
 from __future__ import annotations
 

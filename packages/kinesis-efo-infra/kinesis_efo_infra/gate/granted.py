@@ -431,7 +431,7 @@ def _is_open(pattern: str, service: str, kind: str) -> bool:
     """Whether an ARN pattern may match resources of any name, or in several partitions, regions or accounts."""
 
     def told(reference: re.Match[str]) -> str:
-        # Replace a reference with a plain value, because it never resolves to a pattern. An IAM variable may have any value, so use `*`.
+        # A Terraform reference resolves to a value without wildcards: insert a sample. An IAM variable may have any value: insert `*`.
         return "arn:aws:x:::x" if reference[0].endswith(".arn}") else "x" if reference[1] else "*"
 
     plain = _PLAIN.fullmatch(_ARN.sub(told, pattern))

@@ -208,7 +208,7 @@ class Planner:
         repair = bundle.exists() and read_meta(bundle).repair
         if self._is(deployed, deployment) and not repair:
             logger.info("%s: this configuration was applied with commit %s already", stack, deployed.commit)
-            # Record the new commit: otherwise, a commit between the recorded one and this one could still be deployed.
+            # There is nothing to apply, but record this commit as deployed, so that older commits can no longer be deployed.
             self.records.save(deployment, replace(deployed, commit=commit))
             return
         meta, shown = read_meta(bundle), read_plan(bundle)

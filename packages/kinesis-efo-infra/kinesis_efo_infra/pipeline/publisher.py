@@ -16,5 +16,5 @@ def workflow(name: str) -> str:
 
 
 def trusted(repository: str = REPOSITORY, tag: str = TAG) -> str:
-    """Return the value of the claim `job_workflow_ref` in GitHub's tokens for the published workflow's job that applies a plan."""
+    """Return the claim `job_workflow_ref` of the OIDC tokens that GitHub issues to jobs of the published deployment workflow."""
     return f"{repository}/.github/workflows/deploy-environment.yml@refs/tags/{tag}"

@@ -410,9 +410,9 @@ class QueryOracle:
         if not self._has_lost(shards, report):
             raise Broken(f"{self.name}: nothing is lost that it had to read, but it was told: {report.text}")
 
-    def has_lost(self, report: Report) -> bool:
-        """Whether an unread record of a shard that a report names was trimmed."""
-        return self._has_lost(set(_SHARD.findall(report.text)), report)
+    def has_lost(self, report: Report, within: float = TRIM_SECONDS) -> bool:
+        """Whether an unread record of a shard that a report names was trimmed, or is within some seconds."""
+        return self._has_lost(set(_SHARD.findall(report.text)), report, within)
 
     def tells(self, at: float) -> None:
         """The query has told its run what it has committed."""
@@ -440,9 +440,9 @@ class QueryOracle:
             for begin, end in (map(_epoch, times) for times in _BETWEEN.findall(report.text))
         )
 
-    def _has_lost(self, shards: Collection[str], report: Report) -> bool:
+    def _has_lost(self, shards: Collection[str], report: Report, within: float = TRIM_SECONDS) -> bool:
         return any(
-            record.shard in shards and member.facts.trimmed_at(record) <= report.at + TRIM_SECONDS
+            record.shard in shards and member.facts.trimmed_at(record) <= report.at + within
             for stream, member in self.streams.items()
             if _names_stream(report.text, stream)
             for record in [*self.unread(stream), *member.missed]

@@ -23,6 +23,7 @@ START_SECONDS: Final = 60.0
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0
+_SKEW_SECONDS: Final = 60  # Different hosts may set the times of a shard and of its first records
 
 _36_BITS: Final = (1 << 36) - 1
 
@@ -157,7 +158,7 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
     if not _is_version_2(number) or not index.isdecimal() or _index(number) != int(index):
         return None
     second = number >> 36 & _36_BITS
-    return float(second) if number >> 148 & _36_BITS <= second <= latest else None
+    return float(second) if (number >> 148 & _36_BITS) - _SKEW_SECONDS <= second <= latest else None
 
 
 def created_at(shard: Shard) -> float | None:

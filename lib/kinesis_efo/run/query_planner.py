@@ -28,7 +28,6 @@ _ENDING_SECONDS: Final = 0.2
 reached them: events without records can advance a shard to its end position, but do not wake the poll."""
 _PROVEN_PART: Final = 1 / 24
 """An idle shard's low watermark is stored in the offset again once it has advanced by this fraction of the minimum retention."""
-_FIRST_PROOF_SECONDS: Final = 60.0
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
@@ -149,7 +148,7 @@ class QueryPlanner:
         self._alone = False
         self._planned_at = -inf
         self._prove_interval = run.limits.shortest_retention * _PROVEN_PART
-        self._proven_at = now() - self._prove_interval + _FIRST_PROOF_SECONDS
+        self._proven_at = now() - self._prove_interval + START_SECONDS
 
     async def answer(self, call: Call[Any]) -> Any:
         """Execute a call and return its result. Raises KinesisEfoError if the run or the query has failed."""

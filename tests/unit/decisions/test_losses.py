@@ -16,6 +16,7 @@ from kinesis_efo.decisions.losses import (
     is_whole,
     low_watermark,
     start_horizon,
+    written_at,
 )
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 from kinesis_efo_local.sequence import Numbering
@@ -95,6 +96,13 @@ def test_closed_shard_has_nothing_after_its_last_number() -> None:
 @pytest.mark.parametrize("position", [TRIM_HORIZON, Position.at_timestamp(CREATED * 1000)])
 def test_closed_shard_has_records_after_its_beginning(position: Position) -> None:
     assert not is_whole(shard(number(CREATED + 50)), position)
+
+
+@pytest.mark.parametrize(("early", "known"), [(0, True), (1, True), (60, True), (61, False)])
+def test_record_may_be_older_than_its_shard_by_a_minute(early: int, known: bool) -> None:
+    created = 1_700_000_000
+    number = 2 << 184 | created << 148 | 6 << 144 | 1 << 80 | created - early << 36 | 6 << 4 | 2
+    assert written_at(number, "shardId-000000000006", 2e9) == (created - early if known else None)
 
 
 @pytest.mark.parametrize(

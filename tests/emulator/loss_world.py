@@ -236,7 +236,7 @@ class LossWorld(ProgramWorld):
         faults.world = self
         self.settings = settings
         self.retention = float(settings["retention_seconds"])
-        self.limits = replace(self.limits, shortest_retention=self.retention)
+        self.limits = replace(self.limits, shortest_retention=min(self.retention, 24 * 3600.0))
         self.row_moved: Callable[[str, int, int], None] = lambda *_: None
         self.table = LossRows(lambda *move: self.row_moved(*move))  # type: ignore[assignment]
         self.kinesis.call("DeleteStream", StreamName="dev-orders", EnforceConsumerDeletion=True)

@@ -322,6 +322,55 @@ def test_job_that_ends_proves_idle_shards_of_an_old_stream_empty(fetchers: int, 
             job.ends(rows)
 
 
+def test_daily_job_proves_an_idle_shard_of_a_long_retention_empty() -> None:
+    with world(shards=2, options={"readMode": "polling"}, retention_seconds=7 * 24 * 3600.0) as w:
+        w.put(4)
+        job = w.query(available_now=True)
+        for rows in range(4, 14):
+            job.ends(rows)
+            w.later(25 * 3600)
+            w.put(1, key="key1")
+            job.start()
+        job.ends(14)
+
+
+@pytest.mark.parametrize("interval", ["50s", "10m"])
+def test_accepted_loss_of_one_query_hides_no_loss_of_another(interval: str) -> None:
+    with world(shards=1, options={"idleCheckpointInterval": interval}) as w:
+        w.put(4)
+        one, other = w.query(), w.query()
+        one.reads(4)
+        other.reads(4)
+        w.kill_program()
+        w.later(1800)
+        w.put(3)
+        w.later(26 * 3600)
+        w.warns("are gone")
+        one.start()
+        one.fails(DataLossError)
+        one.accepts_one_loss()
+        w.later(40)
+        w.kill_program()
+        w.later(60)
+        other.start()
+        other.fails(DataLossError)
+
+
+def test_job_beside_a_query_ends_after_one_proof() -> None:
+    with world(shards=4, options={"readMode": "polling"}) as w:
+        keys: dict[str, str] = {}
+        for key in map(str, range(50)):
+            keys.setdefault(w.shard_of(key), key)
+        w.query().reads(0)
+        for key in keys.values():
+            w.put(1, key=key)
+            w.later(60)
+        w.later(1800 - 3 * 60)
+        job = w.query(available_now=True, trigger=90.0)
+        job.ends(4, within=900)
+        assert job.batches <= 2
+
+
 def test_start_from_rows_of_trimmed_generations_is_a_loss() -> None:
     with world(shards=2, options={"readMode": "polling"}, retention_seconds=3600.0) as w:
         query = w.query()

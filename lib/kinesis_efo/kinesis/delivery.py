@@ -86,7 +86,7 @@ class ShardDelivery:
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
             self._before = self._before or self.position
-            self.position, self.lost = event.through, False
+            self.position, self.lost = event.through, self.lost and not head.records
         elif self._retention is not None and self.known.read_until is not None and not self.lost:
             # Subtract the time for which an event may have waited in the socket, as in `is_passed`.
             until = self.known.read_until - self._context.limits.full

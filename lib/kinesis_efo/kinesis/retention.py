@@ -181,10 +181,10 @@ class Retention:
         if until is not None and now - until <= self._shortest and last is None:
             return None  # a fast path, since this is called for every event
         shard = None
-        since = self._low_watermark(shard_id, shard, position, known)
+        since = self.low_watermark(shard_id, shard, position, known)
         if position.sequence_number is None and (since is None or now - since > self._shortest):
             shard = await self._shard(shard_id)
-            since = self._low_watermark(shard_id, shard, position, known)
+            since = self.low_watermark(shard_id, shard, position, known)
         is_recent = since is None or now - since <= self._shortest
         if last is not None:
             await self._repeat_check((shard_id, reader), last, is_last=is_recent)
@@ -223,10 +223,11 @@ class Retention:
 
     def is_recent(self, shard_id: str, position: Position, shard: Shard | None) -> bool:
         """Whether all records after a position are certainly retained: they are younger than `shortest`. `shard` is None if unlisted."""
-        since = self._low_watermark(shard_id, shard, position, NO_FACTS)
+        since = self.low_watermark(shard_id, shard, position, NO_FACTS)
         return since is not None and self._clock.time() - since <= self._shortest
 
-    def _low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Facts) -> float | None:
+    def low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Facts) -> float | None:
+        """Return the low watermark of a position, also from what `was_idle` recorded; None if unknown."""
         latest = self._clock.time() + SKEW_SECONDS
         found = low_watermark(shard_id, shard, position, known, latest)
         if (idle := self._idle.get((shard_id, position))) is None:

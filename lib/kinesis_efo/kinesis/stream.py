@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 from typing import Final, TypeVar
 
 from botocore.parsers import ResponseParserError
@@ -95,8 +94,7 @@ class Stream:
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Detect a re-created stream by its shards' first sequence numbers, because a position that is a time is valid in any stream.
-        # Shard ids only increase within a stream.
+        # Detect a re-created stream by its shards (a position that is a time is valid in any stream): ids and first numbers only increase.
         begins_anew = bool(known and listed) and max(self._shards) < min(known)
         if begins_anew or any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
@@ -326,11 +324,13 @@ class Stream:
         return await self._record_idle(shard_id, position, end, now)
 
     async def _record_idle(self, shard_id: str, position: Position, end: End, read_until: float) -> End:
-        since = None
+        since: float | None = None
         if end.position == position and not self.is_recent(shard_id, position):
             # Records after the position may have been trimmed before the search, so only the time since the trim horizon counts as idle.
-            since = await self.horizon() if position == TRIM_HORIZON else inf
-            if since >= read_until:
+            horizon = await self.horizon()
+            if position == TRIM_HORIZON:
+                since = horizon
+            elif (self._retention.low_watermark(shard_id, None, position, NO_FACTS) or 0.0) < horizon:
                 return end
         self._retention.was_idle(shard_id, end.position, read_until, since)
         return end

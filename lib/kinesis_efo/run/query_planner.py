@@ -26,7 +26,7 @@ _UNKNOWN: Final = -1
 _ENDING_SECONDS: Final = 0.2
 """Maximum seconds that a poll waits for records once the query's end positions are known. The planner then checks whether the query has
 reached them: events without records can advance a shard to its end position, but do not wake the poll."""
-_PROVEN_PART: Final = 1 / 24
+_PROVEN_PART: Final = 1 / 48
 """An idle shard's low watermark is stored in the offset again once it has advanced by this fraction of the minimum retention."""
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
@@ -143,12 +143,11 @@ class QueryPlanner:
         self._added: Offset | None = None
         self._left_at: Offset | None = None
         self._behind: dict[ShardKey, int | None] = {}
-        self._knows_all = self._may_read = False
-        self._rows_are_good = False
-        self._alone = False
+        self._knows_all = self._may_read = self._is_proven = False
+        self._rows_are_good = self._alone = False
         self._planned_at = -inf
         self._prove_interval = run.limits.shortest_retention * _PROVEN_PART
-        self._proven_at = now() - self._prove_interval + START_SECONDS
+        self._proven_at = now() - self._prove_interval + START_SECONDS / 2
 
     async def answer(self, call: Call[Any]) -> Any:
         """Execute a call and return its result. Raises KinesisEfoError if the run or the query has failed."""
@@ -273,8 +272,10 @@ class QueryPlanner:
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
         now, after = self._run.clock.monotonic(), end or position
-        if ending.reached(after) or now - self._proven_at >= self._prove_interval:
-            self._proven_at = now
+        # Once for a query that has reached its end: each proof may plan an empty micro-batch.
+        is_last = ending.reached(after)
+        if not self._is_proven if is_last else now - self._proven_at >= self._prove_interval:
+            self._proven_at, self._is_proven = now, is_last
             proven = await self._proven(position, after, after.lasts, None)
             if end is None and proven is not position:
                 return self._step(proven, behind=behind)
@@ -359,20 +360,18 @@ class QueryPlanner:
         Without it, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
         """
         until, horizons, now = {}, dict[str, float | None](), self._run.clock.time()
-        stored = {
-            key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()
-        }
-        old = [key for key, at in after.items() if not at.is_end and now - stored[key] >= self._prove_interval]
+        last = {key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()}
+        old = [key for key, at in after.items() if not at.is_end and now - last[key] >= self._prove_interval]
         with suppress(StreamError):  # if the retention is unknown, store no low watermarks; the next call tries again
             for name in {key.stream for key in old}:
                 horizons[name] = await within(self._run.clock, 1.0, self._run.run.streams.stream(name).horizon())
         for key in old:
             at, horizon = after[key], horizons.get(key.stream)
             known = self.query.low_watermark(key, at) or 0.0
-            if horizon is None or (at == TRIM_HORIZON and gap(known, horizon, self.query.horizon(key), START_SECONDS)):
-                continue  # unread records may have been trimmed: do not hide this loss
-            time = self._run.run.read_until(key, at, known)
-            if time is not None and time - stored[key] >= self._prove_interval:
+            # If unread records may have been trimmed, do not hide this loss.
+            whole = horizon is not None and not gap(known, horizon, self.query.horizon(key), START_SECONDS)
+            time = self._run.run.read_until(key, at, known) if whole else None
+            if time is not None and time - last[key] >= self._prove_interval:
                 until[key] = time
         return position.moved_to(after, lasts, self._mark, added, until)
 

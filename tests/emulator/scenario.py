@@ -4,6 +4,7 @@ A scenario runs in virtual time, so that minutes cost milliseconds, and the same
 """
 
 import asyncio
+import random as standard_random
 from collections import defaultdict
 from dataclasses import dataclass, field
 from random import Random
@@ -375,6 +376,7 @@ class Scenario:
 
 def play(seed: int, *, moves: bool = False) -> Outcome:
     """Play the scenario of a seed, for at most three hours of virtual time."""
+    standard_random.seed(f"{seed}: backoffs")
 
     async def main() -> Outcome:
         try:

@@ -58,12 +58,16 @@ class FakeQuery:
         self.alone = False
         self.progress = Progress()
         self.left = False
+        self.logged: list[Mark] = []
         self.error: Exception | None = None
         self.going = asyncio.Event()
         self.going.set()
         self.at_once = 0
         self.query = self
         self._run = run
+
+    def record_logged(self, mark: Mark) -> None:
+        self.logged.append(mark)
 
     async def leave(self) -> None:
         self.left = True

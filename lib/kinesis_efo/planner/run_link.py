@@ -17,6 +17,7 @@ from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreach
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import RunFile
+from kinesis_efo.positions import Mark
 from kinesis_efo.processes import Process, read_stat
 from kinesis_efo.run.access import Call, answer_type
 from kinesis_efo.run.messages import (
@@ -204,12 +205,12 @@ class RunLink:
                     return answer
                 self._check()
 
-    def leave(self) -> None:
-        """Report that the query has ended. If this ends the run, wait for it. Ignores errors: the run also detects a dead client."""
+    def leave(self, planned: Mark | None) -> None:
+        """Report that the query has ended, with the mark of its last logged micro-batch. If this ends the run, wait for it. Ignores errors: the run also detects a dead client."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:
-            answer = self._connection.leave(Leave(self.joined.client, self._heard))
+            answer = self._connection.leave(Leave(self.joined.client, self._heard, planned))
             sys.stderr.writelines(answer.said)
             give_up_at = time.monotonic() + self.ending_seconds if answer.done else 0.0
             while time.monotonic() < give_up_at and self.file.lives:

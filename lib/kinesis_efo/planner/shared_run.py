@@ -162,7 +162,7 @@ class SharedRun:
                 link = self._link
             if link is None:
                 return
-            link.leave()
+            link.leave(self._known.planned)
             if self._where is not None:
                 # Use a thread, so that a task's long call does not delay the end of the query.
                 closing = threading.Thread(target=self._where.shutdown, daemon=True)

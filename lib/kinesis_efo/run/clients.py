@@ -104,6 +104,8 @@ class Clients:
             leave = decoded(body, Leave)
             if (client := self._clients.get(leave.client)) is not None:
                 client.drop_received(leave.heard)
+                if leave.planned is not None:
+                    client.planner.query.record_logged(leave.planned)
             await self._drop(leave.client)
             return CallReply(not self._clients, known=False, said=self._drain_log())
         return None

@@ -63,6 +63,7 @@ class Leave(msgspec.Struct, frozen=True):
 
     client: str
     heard: int = 0  # How many of the run's log lines the client has received so far
+    planned: Mark | None = None  # The mark of the query's last micro-batch in Spark's log
 
 
 class FinishedBatches(msgspec.Struct, frozen=True):

@@ -133,6 +133,13 @@ def test_each_run_learns_the_micro_batch_of_sparks_log(programs: Programs) -> No
     assert programs.begun[1].queries[0].done(Begin)[0].planned == LATER.mark
 
 
+def test_mark_logged_just_before_a_query_ends_is_reported(programs: Programs) -> None:
+    reader, run = alone(programs)
+    reader.record_logged(LATER.mark)  # type: ignore[arg-type]
+    reader.stop()
+    assert run.queries[0].logged == [LATER.mark]
+
+
 @pytest.mark.slow
 def test_one_query_starts_the_next_run_for_all(programs: Programs) -> None:
     readers = [programs.reader() for _ in range(5)]

@@ -158,7 +158,7 @@ def test_late_report_does_not_count_for_a_copied_query(client: Client, own: Fake
         copy = Client(own, client.path)
         copied = copy.query
         continue_at(copied, "ab")
-        client.link.leave()
+        client.link.leave(None)
         driver.finished(FinishedBatches(marks[1:], None, run="first run"))
     assert first.left
     assert not any(marks for marks, _ in copied.finishes)

@@ -166,6 +166,17 @@ def test_offset_keeps_a_low_watermark_until_the_position_moves() -> None:
         assert not again.without({"orders"}).until
 
 
+def test_unchanged_low_watermarks_are_sent_once() -> None:
+    one, other = OffsetsOfLink(0), OffsetsOfLink(1)
+    proven = Offset({ORDERS: TRIM_HORIZON, CLICKS: Position.after(5)}, until={ORDERS: 7.5})
+    other.decode(one.encode(Begin(resumed=proven)), AnyCall)
+    one.decode(other.encode(Begin(resumed=proven)), AnyCall)
+    for until, sent in ({ORDERS: 7.5}, False), ({}, False), ({ORDERS: 9.5}, True):
+        message = one.encode(Begin(resumed=Offset({**proven, CLICKS: Position.after(6)}, until=until)))
+        assert other.decode(message, AnyCall).resumed.until == until
+        assert (b".5" in bytes(message)) is sent
+
+
 @given(numbers, st.integers(0, 10**60))
 def test_an_offset_keeps_last_records(last: int, distance: int) -> None:
     offset = Offset({ORDERS: Position.after(last + distance), CLICKS: SHARD_END}, {ORDERS: last, CLICKS: last})

@@ -96,7 +96,7 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     mark: Mark | None
     horizons: dict[str, float] = {}
     created: dict[str, int] = {}
-    until: list[tuple[ShardKey, float]] = []
+    until: list[tuple[ShardKey, float]] | None = None  # If None, the same as in `base`
 
 
 class UnknownOffset(Exception):
@@ -150,22 +150,22 @@ class OffsetsOfLink:
         moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
         left = [] if base is None else [key for key in base if key not in offset]
         since = None if base is None else self._received
-        facts = dict(offset.horizons), dict(offset.created), list(offset.until.items())
+        until = None if base is not None and base.until == offset.until else list(offset.until.items())
+        facts = dict(offset.horizons), dict(offset.created), until
         diff.append(_OffsetChanges(number, since, moved, left, lasts, offset.mark, *facts))
         return number
 
     def _add_offset(self, diff: _OffsetChanges) -> None:
-        positions = {}
+        positions, until = {}, dict(diff.until or ())
         if diff.base is not None:
             if (base := self._offsets.get(diff.base)) is None:
                 raise UnknownOffset
             positions = dict(base.items())
             for key in diff.left:
                 del positions[key]
+            until = dict(base.until) if diff.until is None else until
         positions.update(diff.moved)
-        self._store(
-            diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created, dict(diff.until))
-        )
+        self._store(diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created, until))
 
     def _decode_number(self, _kind: type[Any], number: Any) -> Offset:
         if (offset := self._offsets.get(number)) is None:

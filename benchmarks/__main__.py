@@ -19,10 +19,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import against
+from benchmarks import against, stages
 from benchmarks.figures import STEADY, Figure
 from benchmarks.machine import CREDENTIALS
 from benchmarks.peers.table import table
+from scripts import diagrams
 
 BENCHMARKS: Final = {
     "decoding": ("benchmarks.decoded", "Frames to Arrow batches"),
@@ -41,6 +42,7 @@ BENCHMARKS: Final = {
     "reading": ("benchmarks.reading", "Kinesis to Spark's noop sink, local[2]"),
     "batch": ("benchmarks.batch", "A batch read and a loop over GetRecords"),
     "latency": ("benchmarks.latency", "PutRecords to foreachBatch, 1,000 records/s"),
+    "stages": ("benchmarks.stages", "PutRecords to foreachBatch, stage by stage"),
     "micro_batch": ("benchmarks.micro_batch", "The CPU of a micro-batch, the memory of its processes"),
     "triggers": ("benchmarks.triggers", "What a query takes by its trigger"),
     "available_now": ("benchmarks.available_now", "What a query takes that reads what is there, and ends"),
@@ -59,14 +61,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON instead of the table")
-    form.add_argument("--page", action="store_true", help="print what docs/how-it-compares.md has of them; peers only")
+    form.add_argument("--page", action="store_true", help="renew what a page has of them; peers or stages only")
     form.add_argument("--against", metavar="REV", help="compare with the library of a commit or tag, by turns")
     parser.add_argument("--pairs", type=int, default=against.PAIRS, help="with --against: how many; 5 or more")
     wanted = parser.parse_args(arguments)
     if unknown := [name for name in wanted.names if name not in BENCHMARKS]:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    if wanted.page and wanted.names != ["peers"]:
-        parser.error("no page has the table of others than peers")
+    if wanted.page and wanted.names not in (["peers"], ["stages"]):
+        parser.error("only peers and stages are on a page")
     if wanted.pairs < against.FEWEST_PAIRS:
         parser.error(f"--pairs {wanted.pairs} tell nothing: {against.FEWEST_PAIRS} or more")
     if wanted.against and (unknown := [name for name in wanted.names if name not in against.ONCE]):
@@ -82,7 +84,9 @@ def main(arguments: list[str]) -> None:
         run: Callable[[], list[Figure]] = import_module(module).run
         found[name] = run()
         progress.print(f"{name}: {title.lower()}, measured in {time.monotonic() - begin:.0f} s", highlight=False)
-    if wanted.page:
+    if wanted.page and "stages" in found:
+        stages.PICTURE.write_text(diagrams.latency(stages.percentiles(found["stages"])))
+    elif wanted.page:
         print(table(found["peers"]))
     elif wanted.json:
         print(json.dumps({name: [figure.as_dict() for figure in figures] for name, figures in found.items()}, indent=1))

@@ -7,8 +7,8 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 _STYLE: Final = (
-    "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{font-size:12px}.middle{text-anchor:middle}"
-    "rect{fill:#f6f8fa;stroke:#8c959f;rx:6}rect.host{fill:none;stroke-dasharray:5 4}"
+    "text{font:13px system-ui,sans-serif;fill:#1f2328}.small{font-size:12px}.middle{text-anchor:middle}.end{text-anchor:end}"
+    "rect{fill:#f6f8fa;stroke:#8c959f;rx:6}rect.host{fill:none;stroke-dasharray:5 4}rect.bar{fill:#0969da;stroke:none;rx:2}"
     "path{fill:none;stroke:#57606a;stroke-width:1.3}path.life{stroke:#d0d7de}marker path{fill:#57606a;stroke:none}"
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#161b22;stroke:#6e7681}path{stroke:#9198a1}"
     "path.life{stroke:#30363d}marker path{fill:#9198a1}}"
@@ -172,3 +172,27 @@ def reshard() -> str:
             ("planner", "Spark", "offset 14: children only"),
         ],
     )
+
+
+def latency(stages: Sequence[tuple[str, float, float]]) -> str:
+    """Where a record waits: a bar for each stage, one after the other.
+
+    Args:
+        stages: Name, p50 and p99 in ms; the last one is the sum of the others.
+    """
+    *parts, (total, p50, p99) = stages
+    scale, at = 360 / sum(median for _, median, _ in parts), 0.0
+    lines = [_text(690, 28, "p50", "end"), _text(760, 28, "p99", "end")]
+    for number, (name, median, tail) in enumerate(parts):
+        y = 54 + _ROW * number
+        bar = f'<rect class="bar" x="{300 + at * scale:.1f}" y="{y - 14}" width="{max(1.0, median * scale):.1f}" height="18"/>'
+        lines += [
+            _text(20, y, name, ""),
+            bar,
+            _text(690, y, f"{median:.0f} ms", "end"),
+            _text(760, y, f"{tail:.0f} ms", "end"),
+        ]
+        at += median
+    y = 54 + _ROW * len(parts)
+    lines += [_text(20, y, total, ""), _text(690, y, f"{p50:.0f} ms", "end"), _text(760, y, f"{p99:.0f} ms", "end")]
+    return _svg(780, y + 24, "Where a record waits", lines)

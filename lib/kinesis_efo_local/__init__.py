@@ -49,7 +49,7 @@ __all__ = [
     "declare_stream",
 ]
 
-# Import these modules on first use, to keep pytest fast: it loads this package's plugin wherever the package is installed.
+# Import these modules on first use: pytest imports this package in every session, for its plugin, and should not become slower.
 _HOMES: Final = {
     "AwsError": "errors",
     "Call": "state",

@@ -344,7 +344,7 @@ class LocalAws:
 
     @contextmanager
     def _keeping(self) -> Iterator[None]:
-        """Context manager that records an error when writing the data directory. `stop` raises it once the server has stopped."""
+        """Context manager that stores an error raised while writing the data directory. `stop` raises it after stopping the server."""
         try:
             yield
         except (OSError, BotoCoreError, ClientError) as error:

@@ -43,7 +43,7 @@ def from_json(operation: str, content: bytes) -> bytes:
 def encode(value: Any, shape: str | None = None) -> bytes:
     """Encode a JSON value as CBOR.
 
-    `shape` is the name of its shape in botocore's service model; without it, blobs and timestamps are not converted.
+    `shape` is the name of the value's shape in botocore's service model. If it is None, blobs and timestamps are not converted.
     """
     import cbor2
 

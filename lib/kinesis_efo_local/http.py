@@ -46,7 +46,7 @@ Answerer = Callable[[Incoming], Awaitable[Answer]]
 
 
 def cut(transport: asyncio.BaseTransport, *, reset: bool) -> None:
-    """Close a connection: immediately with a RST if `reset`, else with a FIN after all data written so far."""
+    """Close a connection: immediately with a RST if `reset`, else with a FIN once all data written so far is sent."""
     assert isinstance(transport, asyncio.Transport)
     raw = transport.get_extra_info("socket")
     if reset and raw is not None:

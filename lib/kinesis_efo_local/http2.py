@@ -134,14 +134,14 @@ class Http2(asyncio.Protocol):
         self._pump_soon()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End all requests, and call `when_lost`."""
+        """End all requests, and call the callbacks in `when_lost`. Called by asyncio when the connection is closed."""
         self._transport = None
         self._give_up()
         for call in self.when_lost:
             call(exc)
 
     def close(self) -> None:
-        """Abandon all requests, and close the connection after all data written so far."""
+        """Abandon all requests, and close the connection once all data written so far is sent."""
         self._give_up()
         if self._transport is not None:
             self._transport.close()
@@ -337,7 +337,7 @@ class Http2(asyncio.Protocol):
     def go_away(self, stream: _Stream, error_code: int, *, grace: bool) -> None:
         """Send GOAWAY; without `grace`, this stream and all later ones end without a response."""
         last = self._h2.highest_inbound_stream_id if grace else max(0, stream.id - 2)
-        # A second GOAWAY must not name a higher last stream than the first.
+        # A second GOAWAY must not contain a higher last stream ID than the first.
         self._last_stream = last if self._last_stream is None else min(last, self._last_stream)
         self._flush()
         # Bypass h2, which would close the connection after sending GOAWAY.
@@ -393,7 +393,7 @@ class _Stream(Wire):
         self._sent: asyncio.Future[None] | None = None
 
     async def write(self, data: bytes, *, end: bool = False) -> None:
-        """Send some bytes; waits until flow control and the socket have accepted them."""
+        """Send bytes, and wait until flow control and the socket have accepted them."""
         if not data:
             return
         self.unsent, self.ends = memoryview(data), end
@@ -412,19 +412,15 @@ class _Stream(Wire):
             self._sent.set_result(None)
 
     def cut(self, *, reset: bool) -> None:
-        """Close the whole connection in the middle of the response."""
         self._connection.cut(reset=reset)
 
     def reset_stream(self, error_code: int) -> None:
-        """End this stream."""
         self._connection.reset_stream(self, error_code)
 
     def go_away(self, error_code: int, *, grace: bool) -> None:
-        """Send GOAWAY for the connection."""
         self._connection.go_away(self, error_code, grace=grace)
 
     async def freeze(self, seconds: float) -> None:
-        """Stop reading and writing on the whole connection for some time."""
         await self._connection.freeze(seconds)
 
 

@@ -50,7 +50,7 @@ class Listener:
         """Stop accepting connections, abort HTTP/2 connections, and end the event streams over HTTP/1.1."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
-            # Stop accepting first: asyncio loses track of connections that are accepted just before the server closes.
+            # Stop accepting before closing the server: asyncio would not close a connection that was accepted just before.
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
         for _ in range(3):
@@ -64,7 +64,7 @@ class Listener:
         await self._http1.end_pushes()
 
     async def close(self) -> None:
-        """Close the remaining connections, after `end_pushes`; running requests over HTTP/1.1 get half a second to finish."""
+        """Close the remaining connections. Running HTTP/1.1 requests get half a second to finish. Must be called after `end_pushes`."""
         await self._http1.close()
         await asyncio.sleep(0)
 
@@ -104,7 +104,6 @@ class _FirstBytes(asyncio.Protocol):
         self._undecided.discard(self)
 
     def abort(self) -> None:
-        """Close the connection."""
         assert self._transport is not None
         self._transport.abort()
 

@@ -1,7 +1,7 @@
 """Forwards requests for services other than Kinesis to a moto server in this process, started at the first such request.
 
-moto keeps one state per process; the proxy resets it when it starts and closes. Operations that moto does not support return an error in
-AWS' format.
+moto has one state per process, which the proxy resets when moto is started and stopped. Operations that moto does not support return an
+error in AWS' format.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class MotoProxy:
             raise AwsError("ServiceUnavailable", "the local AWS is ending", 503)
 
     async def close(self) -> None:
-        """Stop moto and reset its state, once it has answered its current request. Waiting requests are rejected."""
+        """Reject waiting requests, wait until moto has answered its current one, then stop moto and reset its state."""
         self._closing = True
         await asyncio.gather(*self._under_way, return_exceptions=True)
         if self._session is not None:

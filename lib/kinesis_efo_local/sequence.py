@@ -1,4 +1,4 @@
-"""Sequence numbers of 56 digits. They increase within a shard and from parent to child shards; other shards' numbers are not ordered.
+"""Sequence numbers of 56 digits. They increase within a shard and from parent to child shards. Otherwise, they have no defined order.
 
 The layout is the one that Kinesis uses today (version 2, as parsed by the KCL's SequenceNumberValidator and kinesalite). Its 186 bits are,
 highest first: version (2 bits), shard creation time in seconds (36), low bits of the shard's index (4), counter (64), marker (8), record

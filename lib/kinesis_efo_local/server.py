@@ -46,7 +46,7 @@ LOOPBACK = re.compile(
 )
 _FORM = "%Y%m%dT%H%M%SZ"
 _OTHERS = 3
-"""Multiplies `Settings.signature_seconds` for STS, S3 and others: they accept a signature for longer than Kinesis and DynamoDB."""
+"""Factor for `Settings.signature_seconds` for STS, S3 and others, which accept a signature for longer than Kinesis and DynamoDB."""
 
 
 class Server:

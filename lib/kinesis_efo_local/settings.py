@@ -17,7 +17,8 @@ class Settings:
         account_id: Account in every ARN.
         subscription_seconds: Time after which a subscription ends by itself (the real service: 5 minutes).
         idle_event_seconds: Interval between empty events in an idle subscription.
-        resubscribe_seconds: How long further SubscribeToShard calls are rejected after a successful one; later calls end its subscription.
+        resubscribe_seconds: How long after a successful SubscribeToShard call the next one for the same consumer and shard is rejected.
+            After that time, the next call ends the open subscription.
         subscribe_interval_seconds: Minimum time between two SubscribeToShard calls per consumer and shard, rejected calls included.
         stream_creating_seconds: How long a stream is CREATING (and DELETING). With 0, botocore's waiters, which check only
             every 10 s, return at once.

@@ -182,7 +182,7 @@ class Shard:
         return self._trimmed + len(self._records)
 
     def cursor_at(self, number: Parsed, *, after: bool) -> int:
-        """Cursor of the record with a sequence number; of the next record if `after`, or if no record has this number (any more)."""
+        """Cursor of the record with this number, or of the next record if `after` is set or no stored record has this number."""
         at = bisect_left(self._records, number.tick, key=_tick)
         if at < len(self._records) and self._records[at].tick == number.tick:
             at += after or number.continuation

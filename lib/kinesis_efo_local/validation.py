@@ -31,8 +31,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def check(operation: str, params: dict[str, Any]) -> None:
     """Check the parameters of an operation.
 
-    Raises AwsError: `SerializationException` for a wrong type; `ValidationException` for all other violations together,
-    worded like the real service's message.
+    Raises AwsError: `SerializationException` for a wrong type; otherwise `ValidationException`, whose message lists all other
+    violations in the wording of the real service.
     """
     operations, shapes = model()["operations"], model()["shapes"]
     if operation not in operations or "input" not in operations[operation]:

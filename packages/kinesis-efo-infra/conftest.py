@@ -1,4 +1,4 @@
-"""Fixtures for the examples in docstrings: a stack, and a stream with all that an application needs to read it."""
+"""Fixtures for the examples in docstrings: a stack, a stream, and the consumer and lease table that an application needs to read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import kinesis_efo_infra
 
-# Only checkov, in its own virtual environment, can import these files.
+# Do not collect these files: they import checkov, which is installed only in a separate virtual environment.
 collect_ignore = ["kinesis_efo_infra/gate/checks"]
 
 

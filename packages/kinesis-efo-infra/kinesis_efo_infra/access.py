@@ -28,7 +28,7 @@ class ReaderAccess(Part):
         scope: The parent construct.
         id: Construct id, unique within `scope`.
         application: The application, as named in descriptions and default names.
-        policy: A policy from `policy_for`, to which all grants have been added. Registering consumers is always denied in addition.
+        policy: A policy from `policy_for`, to which all grants have been added. A statement that denies registering consumers is added.
         environment: Name of the environment, for descriptions and default names; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>`.
         trust: Who may assume the role: `EmrOnEc2`, `EmrServerless`, `Glue`, `ServiceAccount` or `PodIdentity`; default: no role.
@@ -152,7 +152,7 @@ class BatchAccess(Part):
         scope: The parent construct.
         id: Construct id, unique within `scope`.
         application: The application, as named in the description and the default name.
-        policy: A policy from `policy_for`, to which all grants have been added. Registering consumers is always denied in addition.
+        policy: A policy from `policy_for`, to which all grants have been added. A statement that denies registering consumers is added.
         environment: Name of the environment, for the description and the default name; default: the name of the stack.
         policy_name: Name of the policy; default: `kinesis-efo-<environment>-<application>@batch`.
         tags: Tags of the declared policy, in addition to the provider's default tags.

@@ -68,7 +68,7 @@ class Rule:
 
 
 def described(description: str, what: str) -> str:
-    """Return an alarm's description, followed by a reference to the runbook section of alarm `what`."""
+    """Return the description followed by a reference to the runbook section named `what`."""
     return f"{description} Runbook: docs/runbook.md, alarm {what}."
 
 
@@ -116,7 +116,7 @@ class ConsumerAlarms(Part):
         stream: The stream, as named in descriptions.
         stream_name: Name of the stream in Kinesis; may be a Terraform reference.
         consumer_name: Name of the consumer; may be a Terraform reference.
-        notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
+        notify: ARNs of SNS topics that the alarms notify; if empty, the alarms are visible only in CloudWatch.
         lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
         continuous: Whether the consumer is read all the time; if so, the lag alarm also goes off when its metric has no data.
         retention_hours: How long the stream retains records.

@@ -33,9 +33,9 @@ class StreamingApplication(Part):
         scope: The parent construct.
         id: Construct id, unique within `scope`.
         name: Name of the application and its consumers; part of the names of the other resources.
-        streams: Streams to read, by the names used in options and offsets, which cannot be changed later. For a `Stream`, a consumer is
-            declared, except with `Polling.ONLY`; a `StreamConsumer` is used as it is.
-        environment: Name of the environment, such as `prod`: part of all names but the consumers'; default: the name of the stack.
+        streams: Streams to read, by the names used in options and offsets; these names cannot be changed later. For a `Stream`, a
+            consumer is declared, except with `Polling.ONLY`. A `StreamConsumer` is used as it is.
+        environment: Name of the environment, such as `prod`, part of all names except the consumers' names; default: the stack's name.
         polling: Whether to allow GetRecords: for `readMode=polling`, for batch reads, and for queries that have fallen behind other
             queries of their program and catch up separately. With `Polling.NEVER`, a program's queries wait for the slowest one
             instead. With `Polling.ONLY`, subscribing is not allowed, and no consumers are declared.
@@ -221,7 +221,7 @@ class StreamingApplication(Part):
         lag_threshold_seconds: int | None = None,
         place: Place | None = None,
     ) -> Dashboard:
-        """Declare a dashboard that shows whether the application keeps up: states of alarms, its reads, and writes to its streams.
+        """Declare a dashboard with alarm states and with graphs of the application's reads and of the writes to its streams.
 
         Args:
             id: Construct id of the dashboard, within the application.
@@ -248,7 +248,7 @@ class StreamingApplication(Part):
 
     def _reads(self, limit: float | None) -> list[Widget]:
         def graph(title: str, of_consumers: str, of_streams: str, statistic: str, line: float | None = None) -> Widget:
-            # Without consumers, use the streams' metrics, which cover everything that polls the streams.
+            # An application that only polls has no metrics of its own: show its streams' metrics, which include other pollers.
             metrics = [
                 metric(of_consumers, self._streams[key].name, key, each.metric_name)
                 for key, each in self._consumers.items()

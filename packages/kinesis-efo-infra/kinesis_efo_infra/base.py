@@ -1,4 +1,4 @@
-"""Helpers shared by the constructs: Terraform names, protection, the account, and IAM statements as Terraform data sources."""
+"""Helpers shared by the constructs, for Terraform names, `lifecycle` blocks, the account and region, and policy documents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TAGS: Final = "kinesis-efo-infra:tags"
 
 
 class Part(Construct):
-    """Base class of the constructs. All resources in it get its `tags`; the error for an unknown argument lists the valid ones."""
+    """Base class of the constructs. Adds `tags` to all resources of a construct, and lists the valid arguments if one is unknown."""
 
     def __init__(self, scope: Construct, id: str, tags: Mapping[str, str] | None = None) -> None:
         super().__init__(scope, id)
@@ -72,7 +72,7 @@ def _naming_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def put(resource: _Resource, place: Place | None) -> _Resource:
-    """Set the tags and the Terraform name of a resource. If `place` has a former name, Terraform moves the resource to the new one."""
+    """Set a resource's tags and Terraform name. If `place` contains a former name, also declare that the resource was renamed."""
     tags = resource.node.try_get_context(_TAGS)
     if tags and hasattr(type(resource), "tags"):
         resource.tags = tags  # type: ignore[attr-defined]
@@ -184,7 +184,7 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Create an `aws_iam_policy_document` data source. Its statements may contain references, and checkov can check it.
+    """Create an `aws_iam_policy_document` data source. Unlike a JSON policy, checkov can check it even if it contains references.
 
     Args:
         scope: The parent construct.

@@ -1,4 +1,4 @@
-"""Validates constructs' arguments when a construct is created. Accepts CDKTF tokens, whose values are unknown until Terraform runs."""
+"""Validates the arguments of constructs. CDKTF tokens are always accepted, because their values are unknown until Terraform runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PART_OF_NAMES: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """Pattern for the name of an application or environment, which becomes part of the names of a table, parameter, policy and role."""
 
 _NUMBER_TOKEN: Final = -1e288
-"""CDKTF represents each token for a number as a float below this value."""
+"""CDKTF represents a number that is unknown until Terraform runs as a float below this value."""
 
 
 def is_token(value: object) -> bool:
@@ -49,7 +49,7 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
     """Return `value` if it is a token or matches `form`.
 
     Raises:
-        ArgumentError: `value` is neither a token nor a string that matches.
+        ArgumentError: It does not match. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
@@ -60,7 +60,7 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
     """Return `value` if it is a token or a whole number from `lowest` to `highest`.
 
     Raises:
-        ArgumentError: `value` is neither a token nor such a number.
+        ArgumentError: It is not. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):
@@ -71,10 +71,10 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
 
 
 def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy: str) -> str:
-    """Return `value` if it is one of the known values.
+    """Return `value` if it is in `known`.
 
     Raises:
-        ArgumentError: `value` is not one of the known values.
+        ArgumentError: It is not. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     if value not in known:
         raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")

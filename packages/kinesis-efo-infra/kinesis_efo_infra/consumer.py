@@ -34,8 +34,8 @@ class StreamConsumer(Shareable):
         place: Terraform name of the resources; default: derived by CDKTF.
 
     Raises:
-        ArgumentError: The name is invalid (Kinesis API reference, RegisterStreamConsumer), `import_existing` is the ARN of another
-            consumer, or the stream is in another account or region, where its owner must register the consumer.
+        ArgumentError: The name is invalid (Kinesis API reference, RegisterStreamConsumer); `import_existing` is not an ARN of this
+            consumer; or the stream is in another account or region, so that its owner must register the consumer there.
 
     >>> lake = StreamConsumer(stack, "lake", stream=orders, name="lake")
     >>> grant = orders.grant_read("lake-job", lake)
@@ -108,7 +108,7 @@ class StreamConsumer(Shareable):
         return self._stream.grant_read(grantee, self, polling=polling)
 
     def metric(self, metric_name: str, *, statistic: str = "Average", period: int = 300) -> Metric:
-        """Return a CloudWatch metric of the consumer. `metric_millis_behind_latest` accepts the same keywords."""
+        """Return a CloudWatch metric of the consumer. For its lag, call `metric_millis_behind_latest` with the same keywords."""
         dimensions = {"StreamName": self._stream.name, "ConsumerName": self.metric_name}
         return Metric(metric_name, dimensions, statistic, period)
 
@@ -133,9 +133,10 @@ class StreamConsumer(Shareable):
             id: Construct id of the alarms, within the consumer.
             application: The application that reads, for names and descriptions; default: the consumer's name.
             environment: Name of the environment, for names; default: the name of the stack.
-            notify: ARNs of SNS topics that the alarms notify; without any, the alarms only show in CloudWatch.
+            notify: ARNs of SNS topics that the alarms notify; if empty, the alarms are only visible in CloudWatch.
             lag_threshold_seconds: The lag alarm goes off when the lag exceeds this for five minutes.
-            continuous: False for an application that only reads now and then, or may poll, so that missing data raises no alarm.
+            continuous: Whether missing data also sets off the lag alarm. Set it to False if the application only reads now and then, or
+                may poll.
             retention_hours: How long the stream retains records; default: as the stream declares, or 24 for a stream declared elsewhere.
             tags: Tags of the alarms, in addition to the provider's default tags.
             place: Terraform name, to which `_lag`, `_rate` and `_retention` are appended; default: CDKTF derives the names.
@@ -170,7 +171,7 @@ class StreamConsumer(Shareable):
         )
 
     def read_by(self, application: str) -> None:
-        """Record that an application uses this consumer. Synthesis fails if several do: they would end each other's subscriptions.
+        """Record that an application uses this consumer. Synthesis fails if two do, because they would end each other's subscriptions.
 
         Args:
             application: The application and its environment, as named in error messages.
@@ -208,7 +209,7 @@ class StreamConsumer(Shareable):
 
 
 _IN_APP: WeakKeyDictionary[IConstruct, list[StreamConsumer]] = WeakKeyDictionary()
-"""The consumers in each app, by the app's root construct, to detect those that two applications use."""
+"""All consumers of each app, by the app's root construct. Used to detect a consumer that two applications share."""
 
 
 class _GivenConsumer(StreamConsumer):
@@ -219,7 +220,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Reject a stream in another account or region. If `account` has tokens, return preconditions for Terraform to check instead."""
+    """Raise if a stream is in another account or region. If these are tokens, return preconditions that Terraform checks instead."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

@@ -1,4 +1,4 @@
-"""A dashboard that answers one question: is each application keeping up?"""
+"""A CloudWatch dashboard that shows whether an application keeps up with its streams."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def lazy_provider() -> ModuleType:
     package.__spec__, package.__file__, package.__package__ = spec, spec.origin, _PROVIDER
 
     def load(name: str) -> Any:
-        # Users' apps may access modules as attributes, such as `aws.s3_bucket`, as with the original `__init__`.
+        # Import a module, such as `s3_bucket`, when an app first accesses it as an attribute of the package.
         if importlib.util.find_spec(f"{_PROVIDER}.{name}") is None:
             raise AttributeError(f"module {_PROVIDER!r} has no attribute {name!r}")
         return importlib.import_module(f"{_PROVIDER}.{name}")

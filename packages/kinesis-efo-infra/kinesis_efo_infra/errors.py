@@ -4,7 +4,7 @@
 InfraError
 ├── ArgumentError   an argument of a construct is wrong
 ├── MissingError    something that synthesis needs is not installed
-├── SettingsError   environment files are wrong; carries every fault found
+├── SettingsError   environment files are wrong; the message lists all faults
 ├── GateError       checkov could not scan, or its scan cannot be trusted
 ├── AwsError        AWS cannot be called: no credentials, or it cannot be reached
 └── PipelineError   a step of the pipeline failed, or refuses to continue

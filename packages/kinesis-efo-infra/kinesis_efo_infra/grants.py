@@ -40,7 +40,7 @@ class Grantable(Protocol):
 
 
 Grantee = Policy | Grantable | IamRole | ArnPrincipal | ServicePrincipal | str
-"""Who gets permissions: a `Policy`, to which they are added; a role, its name or its ARN; or a principal, named in resource policies."""
+"""Who receives permissions: a `Policy`; a role (the construct, its name or its ARN); or a principal, through resource policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class Shareable(Resource):
         """Add a statement to the resource policy, which is declared when the first statement is added.
 
         Raises:
-            ArgumentError: The resource is declared elsewhere, so that its existing policy would be replaced; or the statement has no
-                principals.
+            ArgumentError: The resource is declared elsewhere, where it may have a policy that this one would replace; or the statement
+                has no principals.
         """
         if self.node.default_child is None or not statement.principals:
             raise ArgumentError(
@@ -166,7 +166,7 @@ def grant(scope: Construct, what: str, grantee: Grantee, add: Callable[[Policy],
         add: Function that adds the permissions to a policy.
 
     Raises:
-        ArgumentError: The grantee is invalid, or needs a resource policy on a resource that cannot have one here.
+        ArgumentError: The grantee is invalid, or needs a resource policy on a resource that is not declared in this app.
     """
     to: Any = getattr(grantee, "grant_principal", grantee)
     policy = Policy(to.region, to.dns_suffix) if isinstance(to, Policy) else policy_for(scope)
@@ -210,7 +210,7 @@ def _inline(scope: Construct, what: str, role: str, text: str, policy: Policy) -
 
 
 def _share(scope: Construct, owner: str, to: ArnPrincipal | ServicePrincipal, statements: Sequence[Statement]) -> Grant:
-    """Add each statement to the resource policies of the resources in it. KMS keys that are given by their ARNs are skipped."""
+    """Add each statement to the resource policies of its resources. KMS keys that this app does not declare are skipped."""
     conditions: tuple[Condition, ...] = ()
     if isinstance(to, ArnPrincipal):
         checks.text(owner, "the principal", to.arn, checks.PRINCIPAL_ARN, "give the ARN of a role, user or account")

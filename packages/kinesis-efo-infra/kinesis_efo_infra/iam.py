@@ -149,7 +149,7 @@ def tls_only(bucket_arn: str) -> Statement:
 
 @dataclass(slots=True)
 class Policy:
-    """The permissions of a role's jobs, collected grant by grant.
+    """An IAM policy for jobs. Each grant adds statements to it.
 
     Args:
         region: Region of the services through which keys are used.
@@ -260,7 +260,7 @@ class Policy:
         self.add(Statement("NeverRegisterConsumers", REGISTRATION, ("*",), effect="Deny"))
 
     def json(self) -> str:
-        """Return the policy as a JSON document. Values of tokens are not escaped."""
+        """Return the policy as a JSON document. Terraform inserts the values of tokens later, without escaping them."""
         return policy_json(list(self.statements.values()))
 
     def _decrypt_stream(self, *key_arns: str | None) -> None:
@@ -275,7 +275,7 @@ class Policy:
 
 
 def policy_json(statements: Sequence[Statement]) -> str:
-    """Return a policy with these statements as a JSON document. Values of tokens are not escaped."""
+    """Return a policy with these statements as a JSON document. Terraform inserts the values of tokens later, without escaping them."""
     return json.dumps(
         {"Version": "2012-10-17", "Statement": [_statement_json(statement) for statement in statements]},
         separators=(",", ":"),

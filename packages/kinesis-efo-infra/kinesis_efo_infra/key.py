@@ -13,9 +13,9 @@ from kinesis_efo_infra.grants import Shareable
 from kinesis_efo_infra.places import Place
 
 OWN: Final = "own"
-"""Choice of key: a customer key, declared together with the resource that it encrypts."""
+"""Value of `encryption_key` that declares a customer key together with the resource that it encrypts."""
 AWS_MANAGED: Final = "aws-managed"
-"""Choice of key: the key that AWS manages for the service, which is free but unusable from other accounts."""
+"""Value of `encryption_key` that uses the AWS managed key of the service. It is free, but other accounts cannot use it."""
 
 
 class CustomerKey(Shareable):

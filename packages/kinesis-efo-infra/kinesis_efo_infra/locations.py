@@ -19,7 +19,7 @@ _URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A bucket and a prefix in it. The location includes the key that equals the prefix, and all keys that begin with it and a `/`.
+    """A bucket and a prefix in it. The location includes the key `<prefix>` and all keys that begin with `<prefix>/`.
 
     Attributes:
         bucket: Name of the bucket.

@@ -194,7 +194,7 @@ class Manifest(Part):
 
 
 def _check_size(owner: str, tier: str, known: dict[str, Any]) -> None:
-    """Reject, before Terraform calls AWS, a manifest whose known part alone is too long for a parameter of the tier."""
+    """Raise during synthesis if a manifest is too long for a parameter of the tier, even if its tokens have empty values."""
     size, limit = len(json.dumps(known, separators=(",", ":")).encode()), _BYTES[tier]
     if size > limit:
         larger = "give tier='advanced', which holds 8 KB, or " if tier == "standard" else "give "

@@ -42,8 +42,8 @@ class Stream(Shareable):
         retention_hours: How long records stay readable, 24 hours to 365 days.
         encryption_key: `own` (a customer key is declared), `aws-managed` (free, but unusable from other accounts), a
             `CustomerKey`, or the ARN of one.
-        former_keys: Customer keys that encrypted the stream before. Readers may still decrypt with them, which they need until the
-            records from that time have expired. `own` is the key that this construct declared earlier.
+        former_keys: Customer keys that encrypted the stream before. Keep them here until the records that they encrypted have expired,
+            so that readers may decrypt these. `own` is the key that this construct declared earlier.
         shard_metrics: Metrics that Kinesis publishes per shard; billed per shard and metric.
         max_record_kib: Maximum size of a record in KiB, 1024 to 10240.
         warm_throughput_mib: MiB per second that an on-demand stream accepts without prior scaling, 1 to 10240, in an account with
@@ -155,8 +155,8 @@ class Stream(Shareable):
             scope: The parent construct.
             id: Construct id, unique within `scope`.
             arn: ARN of the stream; may be a Terraform reference.
-            encryption_key: The customer key that encrypts the stream, or its ARN, so that grants let readers decrypt; default: none,
-                as for the AWS managed key.
+            encryption_key: The customer key that encrypts the stream, or its ARN; grants then include its use. Default: none, which is
+                correct for the AWS managed key.
             former_keys: Customer keys that encrypted the stream before; see `Stream`.
 
         Raises:

@@ -92,7 +92,7 @@ class LeaseTable(Resource):
             scope: The parent construct.
             id: Construct id, unique within `scope`.
             name: Name of the table; may be a Terraform reference.
-            encryption_key: The customer key that encrypts the table, or its ARN, so that grants include its use; default: none.
+            encryption_key: The customer key that encrypts the table, or its ARN; grants then include its use. Default: none.
 
         Raises:
             ArgumentError: The name or the key is invalid.
@@ -116,7 +116,7 @@ class LeaseTable(Resource):
         return None if checks.is_token(self._declared_name) else self._declared_name
 
     def grant_read_write(self, grantee: Grantee) -> Grant:
-        """Allow a grantee to read and write its leases in the table."""
+        """Allow a grantee to read and write the leases in the table."""
         return grant(self, "leases", grantee, lambda to: to.read_write_leases(self.arn, self._key_arn))
 
 

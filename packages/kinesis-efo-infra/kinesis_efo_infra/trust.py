@@ -13,7 +13,7 @@ from kinesis_efo_infra.regions import Account
 
 @dataclass(frozen=True, slots=True)
 class EmrOnEc2:
-    """Trust in EMR on EC2 clusters. The role gets an instance profile with the role's name."""
+    """Lets the instances of EMR on EC2 clusters assume the role, through an instance profile with the role's name."""
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """Return the statement of the role's trust policy."""
@@ -22,7 +22,7 @@ class EmrOnEc2:
 
 @dataclass(frozen=True, slots=True)
 class EmrServerless:
-    """Trust in EMR Serverless jobs of this account.
+    """Lets EMR Serverless jobs of this account assume the role.
 
     Args:
         application_arn: The only application whose jobs may assume the role; default: any of the account and region.
@@ -51,7 +51,7 @@ class EmrServerless:
 
 @dataclass(frozen=True, slots=True)
 class Glue:
-    """Trust in Glue jobs. They must be in the role's account, because `iam:PassRole` passes roles within an account only."""
+    """Lets Glue jobs assume the role. They must be in the role's account: `iam:PassRole` only passes roles within an account."""
 
     def statement(self, account: Account, role_name: str) -> Statement:  # noqa: ARG002 - all kinds are asked alike
         """Return the statement of the role's trust policy."""
@@ -60,7 +60,7 @@ class Glue:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """Trust in a Kubernetes service account, through the cluster's OIDC provider.
+    """Lets the pods of a Kubernetes service account assume the role, through the cluster's OIDC provider.
 
     Args:
         oidc_provider_arn: ARN of the cluster's IAM OIDC provider.
@@ -100,7 +100,7 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Trust in Kubernetes service accounts, through EKS Pod Identity, which needs no OIDC provider.
+    """Lets the pods of Kubernetes service accounts assume the role through EKS Pod Identity, which needs no OIDC provider.
 
     The cluster needs the EKS Pod Identity Agent. Source: Amazon EKS user guide, "Learn how EKS Pod Identity grants pods access".
 

@@ -44,7 +44,7 @@ RESOURCES = frozenset(
 )
 """Resource types that environments' stacks may contain: those that the constructs declare."""
 BOOTSTRAP = frozenset({"aws_iam_openid_connect_provider"})
-"""Additional resource types that bootstrap stacks may contain."""
+"""Additional resource types that may be in bootstrap stacks, which declare the pipeline's roles and are applied by an administrator."""
 DATA = frozenset(
     {"aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region", "aws_subnet"},
 )
@@ -53,27 +53,27 @@ DATA = frozenset(
 _SOURCES = ("aws", "hashicorp/aws", "registry.terraform.io/hashicorp/aws")
 _PROVIDERS = ("registry.terraform.io/hashicorp/aws", "registry.opentofu.org/hashicorp/aws")
 _OF_STATE = re.compile(rf'provider\["({"|".join(map(re.escape, _PROVIDERS))})"\](\.\w+)?')
-"""Pattern for an allowed provider, as a Terraform state writes the provider of a resource."""
+"""Pattern for the `provider` value of a resource in a Terraform state, if the resource belongs to an allowed provider."""
 _BLOCKS = {"//", "terraform", "provider", "resource", "data", "output", "moved", "import", "removed"}
 _TERRAFORM = {"backend", "required_providers", "required_version"}
 _BACKEND = {"bucket", "encrypt", "key", "region", "use_lockfile"}
 _PROVIDER = {"allowed_account_ids", "default_tags", "region"}
 _RUNS = ("provisioner", "connection")
 _READS_FILES = re.compile(r"\b(?:file\w*|template(?:file|string))\s*(?:\(|/\*|//|#)|\bprovider::")
-"""Matches calls in an expression that read local files or templates, whose contents no reviewer sees, and calls of provider functions."""
+"""Pattern for forbidden function calls: those that read local files or templates, which reviewers do not see, and provider functions."""
 _SHOWS = re.compile(r"\bnonsensitive\s*(?:\(|/\*|//|#)")
-"""Matches calls in an expression that would put a secret into plans, which every reader of the repository can see."""
+"""Pattern for a function call that would reveal a secret in a plan. Everyone who can read the repository can see plans."""
 _FILES = {"aws_s3_bucket_object": "source", "aws_s3_object": "source"}
-"""The argument that names a local file to upload to AWS, by resource type. In every type, `filename` counts as such an argument."""
+"""By resource type, the argument that names a local file to upload to AWS. For all other types, this argument is `filename`."""
 _LIFECYCLE = {"precondition", "prevent_destroy", "ignore_changes"}
 _IGNORED = {"aws_kinesis_stream": {"shard_count"}}
-"""Attributes that `ignore_changes` may name, by resource type. Terraform never corrects a change to an ignored attribute."""
+"""Attributes that `ignore_changes` may list, by resource type. All others are forbidden: Terraform never corrects ignored attributes."""
 _MANIFEST = re.compile(r"(?!programs/|environments/)[\w./-]+")
 """Pattern for the S3 key of a manifest. It excludes keys below `programs/` and `environments/`: jobs execute what is stored there."""
 _SENSITIVE = {"aws_ssm_parameter": {"value"}}
-"""Attributes that the provider itself marks as sensitive, for the resource types that the constructs declare."""
+"""Attributes that the AWS provider always marks as sensitive, by resource type. Only these may be sensitive in a plan."""
 _NOT_IN_PLANS = ("action_invocations", "deferred_action_invocations", "deferred_changes")
-"""Keys that only newer Terraform versions write to plans. Plans with these keys are rejected."""
+"""Keys that only newer Terraform versions write to plans. Plans with these keys are rejected, because their values are not checked."""
 
 
 def in_stack(stack: Mapping[str, Any], *, bootstrap: bool = False, extra: Collection[str] = ()) -> list[str]:
@@ -145,7 +145,7 @@ def in_state(state: str | bytes) -> list[str]:
 
 
 def _all(pairs: Any, name: str) -> list[Any]:
-    """Return all values of a name in a JSON object that was parsed into name-value pairs."""
+    """Return all values of a name, which may be repeated, in a JSON object that was parsed into name-value pairs."""
     return [value for each, value in pairs if each == name]
 
 
@@ -155,7 +155,7 @@ def _resources(extra: Collection[str], *, bootstrap: bool) -> frozenset[str]:
 
 
 def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
-    """Yield faults of the providers and the backend, which determine where code comes from, and where credentials and state are sent."""
+    """Yield a message for each forbidden provider or backend setting: these choose what code runs and where state is sent."""
     terraform, providers = stack.get("terraform", {}), stack.get("provider", {})
     if not isinstance(terraform, Mapping) or not isinstance(providers, Mapping):
         yield "terraform, provider: must be objects"
@@ -178,7 +178,7 @@ def _settings(stack: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> Iterator[str]:
-    """Yield faults of resources or data sources."""
+    """Yield a message for each fault in a stack's `resource` or `data` section, in which only `types` are allowed."""
     # Reject lists of blocks: Terraform also reads them, but this project never writes them, and the checks below would miss them.
     kinds = stack.get(section, {})
     if not isinstance(kinds, Mapping) or not all(isinstance(each, Mapping) for each in kinds.values()):
@@ -202,14 +202,14 @@ def _entries(stack: Mapping[str, Any], section: str, types: Collection[str]) -> 
 
 
 def _commands(body: Any, at: str) -> Iterator[str]:
-    """Yield faults of blocks that run commands."""
+    """Yield a message for each block in `body` that runs commands, such as a provisioner."""
     for each in body if isinstance(body, list) else [body]:
         found = [name for name in _RUNS if not isinstance(each, Mapping) or name in each]
         yield from (f"{at}.{name}: it runs commands, and is not allowed" for name in found)
 
 
 def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
-    """Yield faults of arguments that name a local file, which could be a file in /proc with credentials."""
+    """Yield a message for each argument that uploads a local file, such as a file in /proc that contains credentials."""
     if kind == "aws_s3_object" and body.get("source") is None:
         content = [name for name in ("content_base64", "source_hash") if body.get(name) is not None]
         if content or not _MANIFEST.fullmatch(str(body.get("key"))):
@@ -220,7 +220,7 @@ def _files(kind: str, body: Mapping[str, Any], at: str) -> Iterator[str]:
 
 
 def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
-    """Yield faults of a resource's `lifecycle` block, which plans do not show."""
+    """Yield a message for each forbidden setting in a resource's `lifecycle` block. Plans do not contain these blocks."""
     for each in lifecycle if isinstance(lifecycle, list) else [lifecycle]:
         if not isinstance(each, Mapping):
             yield f"{at}.lifecycle: must be an object"
@@ -232,7 +232,7 @@ def _lifecycle(kind: str, lifecycle: Any, at: str) -> Iterator[str]:
 
 
 def _hidden(change: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a fault for each value that an expression marks as sensitive, and so hides from reviewers and checkov."""
+    """Yield a message for each value that an expression marks as sensitive: it would be hidden from reviewers and checkov."""
     marks, after = (change.get("change", {}).get(each) for each in ("after_sensitive", "after"))
     for name, value in (after or {}).items() if change["type"] in RESOURCES | DATA else ():
         mark = marks.get(name) if isinstance(marks, Mapping) else marks
@@ -247,7 +247,7 @@ def _is_marked(mark: Any) -> bool:
 
 
 def _is_dynamic(body: Any) -> bool:
-    """Whether `body` contains, at any depth, a `dynamic` block, from which Terraform creates blocks."""
+    """Whether `body` contains, at any depth, a `dynamic` block. Terraform generates blocks from it that this module does not check."""
     if isinstance(body, Mapping):
         return isinstance(body.get("dynamic"), Mapping | list) or any(map(_is_dynamic, body.values()))
     return isinstance(body, list) and any(map(_is_dynamic, body))

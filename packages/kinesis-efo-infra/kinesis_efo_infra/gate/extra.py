@@ -31,7 +31,7 @@ _NEVER = (
     "aws_servicecatalog_provisioned_product",
     "aws_ssm_association",
 )
-"""Types that cannot be added: they issue access keys, run commands, or create resources from a template, which no check reads."""
+"""Types that cannot be added: they issue access keys, run commands, or create resources from a template, which is not checked."""
 
 
 def types(directory: Path) -> frozenset[str]:

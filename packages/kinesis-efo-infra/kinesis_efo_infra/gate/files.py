@@ -40,7 +40,7 @@ def read_yaml(path: Path) -> Any:
             return None
         _size(node, {})
         return loader.construct_document(node)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: bad UTF-8, impossible dates
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: invalid UTF-8 or dates
         rule = f"cannot be read as YAML: {' '.join(str(error).split())}"
         raise SettingsError([Fault("", None, rule, shown(path))]) from None
 

@@ -1,7 +1,7 @@
 """Checks what a stack or plan grants, and to whom: only what the settings name is allowed.
 
-A checkov check receives one resource at a time, without the settings. These checks also use the boundaries, accounts and workloads that an
-environment's file names, and they cover resources that grant something without a policy: instance profiles, images, alarm actions.
+A checkov check receives one resource at a time, without the settings. The checks in this module use the boundaries, accounts and workloads
+listed in an environment file. They also cover resources that grant access without a policy: instance profiles, images, alarm actions.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ARN = re.compile(
     r"|data\.aws_(caller_identity\.[\w-]+\.account_id|partition\.[\w-]+\.partition|region\.[\w-]+\.\w+))\}"
     r"|\$?\$\{[a-z0-9-]+:[\w/-]+\}"
 )
-"""Pattern for references that the AWS provider resolves to values without wildcards, and IAM variables such as `${aws:username}`."""
+"""Pattern for the `${...}` parts that an ARN may contain: references with values that have no wildcards, and IAM variables."""
 _PLAIN = re.compile(r"arn:[\w-]+:([\w-]+):[\w-]*:\w*:(.*)", re.IGNORECASE)
-"""Matches an ARN with wildcards only in its last part."""
+"""Pattern for an ARN with a literal partition, service, region and account. Only its last part may contain wildcards."""
 _DOCUMENT = re.compile(r"\$\{data\.aws_iam_policy_document\.[\w-]+\.(minified_)?json\}")
 _PRINCIPALS = (
     "allowed_principals", "grantee_principal", "principal", "principal_arn", "principal_org_id", "principals", "retiring_principal"
 )  # fmt: skip
-"""Arguments of resources that a team adds, such as Lambda permissions and KMS grants, that name principals without a policy."""
+"""Arguments that give principals access without a policy, such as those of a Lambda permission or a KMS grant."""
 _INCLUDED = ("source_json", "override_json", "source_policy_documents", "override_policy_documents")
 """Arguments of a policy document that include the statements of other policies."""
 _POLICIES = ("access_policies", "access_policy", "assume_role_policy", "policy", "policy_document")
@@ -61,7 +61,7 @@ _NOT_PLACES = (
     "resources",
     "values",
 )
-"""Arguments whose ARNs are checked in another way, such as a policy's resources, which are checked with its actions."""
+"""Arguments that the check for ARNs of other accounts skips: other checks cover them, such as those of policy statements."""
 _INTERACTIVE = ("livy_endpoint_enabled", "studio_enabled")
 _CLOSED_ACLS = ("bucket-owner-full-control", "bucket-owner-read", "log-delivery-write", "private")
 _BRINGS_CODE = re.compile(r"spark\.(?:archives|extraListeners|files|jars|plugins|submit\.pyFiles)(?:\..*)?")
@@ -75,7 +75,7 @@ class Named:
         account: Id of the environment's account.
         accounts: Ids of other accounts that the environment's policies may give access.
         boundaries: ARNs of permissions boundaries, one of which each role must have.
-        declared: Terraform addresses of boundaries that the stack declares. They may cover all roles and streams; they grant nothing.
+        declared: Terraform addresses of boundaries that the stack declares. They may list all roles and streams: they only limit access.
         reserved: Terraform names reserved for the boundaries of other stacks. No resource of this stack may have such a name.
         unbounded: IAM path of the roles that need no boundary; empty if all roles need one.
         identities: Workloads that may assume roles, as patterns: `<issuer>:<subject>` of an OIDC provider, such as
@@ -97,7 +97,7 @@ class Named:
     services: frozenset[str] = frozenset({"emr-serverless", "pods.eks", "scheduler"})
 
     def has(self, account: str | None) -> bool:
-        """Whether an account is the environment's own, or one that its settings name."""
+        """Whether `account` is the environment's account or one of the other accounts in its settings."""
         return account == self.account or account in self.accounts
 
 
@@ -148,7 +148,7 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
     for each in changes:
         unknown = each["change"].get("after_unknown") or {}
         expressions = refers.get(_as_declared(each["address"]))
-        # Skip values that the stack does not set: they come from AWS.
+        # Skip values that the stack does not set: they were computed by AWS.
         known = {
             name: value for name, value in each["change"]["after"].items() if expressions is None or name in expressions
         }
@@ -216,12 +216,12 @@ def _faults(
 
 
 def _as_declared(address: str) -> str:
-    """Return the address that a plan's resource has in the stack: without the index of `count` or `for_each`."""
+    """Return a plan resource's address as in the stack, which is the address without an index of `count` or `for_each`."""
     return address.partition("[")[0]
 
 
 def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Yield a fault if a role's permissions boundary is not one that the settings name."""
+    """Yield a message if a role's permissions boundary is not in the settings."""
     if named.unbounded and role.get("path") == named.unbounded:
         return
     boundary = role.get("permissions_boundary")
@@ -231,7 +231,7 @@ def _unbounded(address: str, role: Mapping[str, Any], named: Named) -> Iterator[
 
 
 def _statements(address: str, kind: str, body: Mapping[str, Any]) -> Iterator[_Statement | str]:
-    """Yield the `Allow` statements of a resource's policies, and a fault for each policy that cannot be read."""
+    """Yield the `Allow` statements of a resource's policies, and a message for each policy that cannot be read."""
     if kind == "aws_iam_policy_document":
         for each in _blocks(body.get("statement")):
             if each.get("effect") != "Deny":
@@ -289,7 +289,6 @@ def _only(written: Mapping[str, Any], keys: Collection[str]) -> None:
 
 
 def _written(statement: Mapping[str, Any]) -> _Statement:
-    """Parse a statement of a JSON policy."""
     principal = statement.get("Principal")
     groups = principal if isinstance(principal, Mapping) else {"AWS": principal}
     principals = [(kind, name) for kind, group in groups.items() for name in _many(group)]
@@ -309,7 +308,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield faults of policy attachments, instance profiles and pod associations, if neither the stack nor the settings name the role."""
+    """Yield a message for each IAM or EKS resource that gives a policy or role to a receiver unknown to the stack and the settings."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):
@@ -328,7 +327,7 @@ def _received(
 
 
 def _given(address: str, kind: str, body: Mapping[str, Any], named: Named) -> Iterator[str]:
-    """Yield faults of resources that, without a policy, give access to others, act on other accounts, or copy data elsewhere."""
+    """Yield a message for each argument that gives others access without a policy, acts on other accounts, or copies data elsewhere."""
     if "replica" in kind or kind == "aws_dynamodb_global_table":
         yield f"{address}: replicates elsewhere, which no environment's file names"
     if kind.startswith("aws_s3"):
@@ -389,7 +388,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Yield faults of trust in an identity provider. Without a condition on `sub`, it includes all of GitHub or all pods of a cluster."""
+    """Yield a message if a role trusts an identity provider too broadly, such as all of GitHub or all pods of a cluster."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions

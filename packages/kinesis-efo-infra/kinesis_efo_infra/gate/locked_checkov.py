@@ -52,11 +52,11 @@ def install(project: Path = LOCKED, environment: Path | None = None) -> Path:
 
 
 def run(arguments: Sequence[str], scratch: str, timeout: float = LONGEST_SCAN) -> subprocess.CompletedProcess[str]:
-    """Run checkov without calls to its vendor for check descriptions or newer versions.
+    """Run checkov so that it does not contact its vendor for check descriptions or newer versions.
 
     Args:
         arguments: checkov's arguments.
-        scratch: An empty directory to run in: checkov would read a `.checkov.yaml` in the current and the home directory.
+        scratch: An empty directory, used as current and home directory so that checkov does not find a `.checkov.yaml` there.
         timeout: Seconds after which checkov is stopped.
 
     Raises:

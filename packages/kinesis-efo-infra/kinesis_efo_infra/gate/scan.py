@@ -178,7 +178,7 @@ def scan_plans(
 
 
 def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a plan from `comparison.shown` to the format that checkov reads, which is that of `terraform show -json`.
+    """Convert a plan from `comparison.shown` back to the format of `terraform show -json`, which checkov reads.
 
     Args:
         plan: The plan, as `comparison.shown` returns it.
@@ -205,7 +205,7 @@ def scannable(plan: Mapping[str, Any], stack: Mapping[str, Any]) -> dict[str, An
 
 
 def _references(value: Any) -> Any:
-    """Return the references in a block's values, in the format of Terraform plans: each attribute is followed by its resource."""
+    """Return the references in a block as a Terraform plan lists them: `aws_x.y.arn` results in `["aws_x.y.arn", "aws_x.y"]`."""
     if isinstance(value, Mapping):
         return {name: _references(each) for name, each in value.items()}
     if isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
@@ -257,7 +257,11 @@ def judge(
     kinds: Mapping[str, str],
     accepted: Accepted = NOTHING,
 ) -> Result:
-    """Separate planted faults from real ones, and reject a scan that cannot be trusted."""
+    """Return the result of a scan without the planted faults.
+
+    Raises:
+        GateError: The scan cannot be trusted: a planted fault was not found, or too few checks passed.
+    """
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []

@@ -53,7 +53,7 @@ class Own:
         filled_in.refuse(self._environment(environment))
 
     def prepare(self, environment: str) -> Callable[[Plan], None]:
-        """Return a function that warns of EMR applications to stop by hand, because the pipeline does not manage their jobs."""
+        """Return a function that logs which EMR applications someone must stop before a plan can change them."""
 
         def tell(plan: Plan) -> None:
             for application in applications_to_stop(plan):

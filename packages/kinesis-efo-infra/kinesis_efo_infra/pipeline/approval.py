@@ -1,4 +1,7 @@
-"""Decides whether a plan may be deployed: if it was reviewed, its digest was approved, or a CI job's reviewers must still approve it."""
+"""Decides whether a plan may be deployed.
+
+A plan may be deployed if it was reviewed, if its digest was approved, or if a CI job waits for approval before it applies the plan.
+"""
 
 from __future__ import annotations
 

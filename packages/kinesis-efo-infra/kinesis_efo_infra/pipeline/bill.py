@@ -171,7 +171,6 @@ def _others(by_kind: Mapping[str, Sequence[Resource]], others: Elsewhere) -> Ite
 
 
 def _watched(alarm: Resource) -> int:
-    """Return the number of metrics that an alarm watches."""
     queries = alarm.values.get("metric_query") or []
     return sum(bool(each.get("metric")) for each in queries) or 1
 

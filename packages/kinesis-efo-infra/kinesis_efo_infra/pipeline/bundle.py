@@ -103,7 +103,7 @@ class Meta:
 
 @with_config(ConfigDict(extra="allow"))
 class _Change(TypedDict):
-    """A change in a plan, with the keys that it must have."""
+    """The keys of a plan's `change` objects that this package reads; `actions` is required."""
 
     actions: Annotated[list[str], Len(1)]
     before: NotRequired[Any]
@@ -128,7 +128,7 @@ _PLAN: TypeAdapter[Any] = TypeAdapter(_Plan)
 
 
 def read_text(bundle: Path) -> str:
-    """Read the text of a plan that was shown.
+    """Read a bundle's plan as text.
 
     Raises:
         PipelineError: The text is missing, or cannot be read.
@@ -185,7 +185,7 @@ def write_meta(bundle: Path, meta: Meta) -> None:
 
 
 def read_plan(bundle: Path) -> dict[str, Any]:
-    """Read a plan that was shown, as `comparison.shown` returned it.
+    """Read a bundle's plan, in the form that `comparison.shown` returns.
 
     Raises:
         StalePlanError: There is no plan.

@@ -20,7 +20,7 @@ _KNOWN_OF_A_RESOURCE = {
 }  # fmt: skip
 _SHORTEST, _LONG_LINE = 8, 16
 _META = ("count", "for_each")
-"""Arguments that create several instances of a resource. The resource's other arguments may refer to them, as in `count.index`."""
+"""Meta-arguments that create several instances of a resource. Its other arguments may refer to them, as in `count.index`."""
 
 
 def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -58,9 +58,9 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
 
 
 def secrets(plan: Mapping[str, Any]) -> list[str]:
-    """Return all strings that a plan marks as sensitive, and the longer lines of multi-line strings; the longest first.
+    """Return all strings that a plan marks as sensitive, and the longer lines of multi-line strings, sorted by length, longest first.
 
-    They must be removed everywhere, because an expression may have copied them to an unmarked value. Strings of less than 8
+    They must be removed from the whole plan, because an expression may have copied them to an unmarked value. Strings of less than 8
     characters are omitted, because they would also occur in values that are not secret.
     """
     found: set[str] = set()
@@ -78,7 +78,7 @@ def secrets(plan: Mapping[str, Any]) -> list[str]:
 def _marked(value: Any, mark: Any) -> Iterator[str]:
     """Yield the strings in values that are marked as sensitive."""
     if isinstance(value, Mapping) and value.get("type") in ("String", "StringList"):
-        return  # an SSM parameter that is not secret: the provider marks the values of all types as sensitive
+        return  # skip SSM parameters that are not a SecureString: the provider marks the values of all parameters as sensitive
     if isinstance(value, Mapping) and (mark is True or isinstance(mark, Mapping)):
         for name, each in value.items():
             yield from _marked(each, mark is True or mark.get(name))
@@ -101,7 +101,7 @@ def _without(value: Any, hidden: Sequence[str], key: str) -> Any:
 
 
 def redacted(text: str, hidden: Sequence[str]) -> str:
-    """Return the text of a plan without secrets, whether they occur as they are or escaped as in JSON."""
+    """Replace all secrets in the text of a plan, including JSON-escaped ones, with `(sensitive value)`."""
     for each in hidden:
         for form in (each, json.dumps(each)[1:-1]):
             text = text.replace(form, "(sensitive value)")
@@ -192,7 +192,7 @@ def digest(plan: Mapping[str, Any]) -> str:
 
 
 def told(plan: Mapping[str, Any]) -> list[str]:
-    """Return a line for each address that a plan changes: actions, and names of attributes that change in place; never their values.
+    """Return a line for each address that a plan changes, with the actions and, for updates in place, the names of the attributes.
 
     >>> told({"resource_changes": [{"address": "aws_x.y", "change": {"actions": ["update"], "before": {"a": 1}, "after": {"a": 2}}}]})
     ['aws_x.y: update of a']
@@ -241,7 +241,7 @@ def _told(change: Mapping[str, Any]) -> str:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """Return the names of the attributes, or other parts of a change, that differ."""
+    """Return the names of the attributes that differ between two changes, and of other keys that do, such as `actions`."""
     named = set()
     for part in sorted(before.keys() | after.keys()):
         one, other = before.get(part), after.get(part)

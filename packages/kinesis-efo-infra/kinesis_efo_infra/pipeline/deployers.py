@@ -71,7 +71,7 @@ def check_rules(api: Api, deployment: Deployment, deploy: Path = DEPLOY) -> None
 
 
 def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Yield faults if GitHub's tokens contain another repository than the settings, such as after a rename or transfer."""
+    """Yield a message if the repository in GitHub's tokens is not that of the settings, for example after a rename or transfer."""
     given = deployment.repository
     plain, number = github_repository(given)
     repository = api.call("GET", "")
@@ -98,7 +98,7 @@ def _subject(api: Api, deployment: Deployment) -> Iterator[str]:
 
 
 def _rules(api: Api, deployment: Deployment) -> Iterator[str]:
-    """Yield faults of the GitHub environment's protection rules."""
+    """Yield a message for each fault in the GitHub environment's protection rules."""
     name = deployment.github_environment
     path, to_do = f"environments/{quote(name, safe='')}", f"allow it the branch {deployment.branch} and no other"
     try:
@@ -144,7 +144,7 @@ def _warn_of_ways_around(name: str, found: Mapping[str, Any], reviews: Sequence[
 
 
 def _branches(deploy: Path, branch: str) -> Iterator[str]:
-    """Yield faults of the workflow that deploys: it must run on a push to the branch, and must not use branch patterns."""
+    """Yield a message if the workflow that deploys does not run on pushes to the branch, or uses branch patterns."""
     if not deploy.exists():
         logger.warning(
             "warning: there is no %s, so whether a push to %s deploys was not looked at; call deploy-stacks.yml from it",

@@ -1,4 +1,4 @@
-"""The description of a synthesized stack, with which a pipeline plans, shows, applies and watches it."""
+"""The description of a synthesized stack that a pipeline plans, shows to reviewers, applies and checks for drift."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Deployment:
         scaled: Terraform addresses of streams that are scaled elsewhere.
         on_demand_advantage: Whether the account uses Kinesis On-demand Advantage.
         streams: Names of the stack's own streams, by ARN.
-        consumers: Stream's ARN and consumer's name, for each consumer that is declared or expected on a stream in `streams`.
-        expected: Names of consumers that are expected on any stream in `streams`.
+        consumers: Known consumers of the streams in `streams`, as pairs of stream ARN and consumer name.
+        expected: Names of consumers that are declared elsewhere; each may be on any stream in `streams`.
     """
 
     environment: str
@@ -103,7 +103,7 @@ def github_host(issuer: str) -> str:
 
 
 def deployment_order(deployments: Iterable[Deployment], branch: str | None = None) -> list[Deployment]:
-    """Return the deployments that a pipeline deploys, each later than the one that its `after` names, otherwise in the given order.
+    """Sort the deployments that a pipeline deploys so that each follows the deployment in its `after`; otherwise keep their order.
 
     The settings have been checked: `after` names one of the deployments, without cycles.
 

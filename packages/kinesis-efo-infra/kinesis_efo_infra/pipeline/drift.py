@@ -29,8 +29,8 @@ def look_for_drift(
 ) -> str | None:
     """Plan the deployed configuration; if the plan would change anything, there is drift.
 
-    A deployment that failed or was stopped midway counts as drift, even if another configuration is synthesized. Undeclared
-    consumers, which plans do not show, are drift, too.
+    A deployment that failed or was stopped midway counts as drift; the synthesized configuration may then differ from the deployed
+    one. Undeclared consumers, which plans do not show, are drift, too.
 
     Args:
         planner: Makes the plan.
@@ -45,7 +45,7 @@ def look_for_drift(
         The report, as the body of an issue; None if there is no drift.
 
     Raises:
-        PipelineError: The synthesized configuration is not the deployed one, so a plan would also show undeployed changes.
+        PipelineError: The synthesized configuration was not deployed, so its plan would also show undeployed changes.
     """
     stack = deployment.stack
     under_way = planner.records.load(deployment).under_way

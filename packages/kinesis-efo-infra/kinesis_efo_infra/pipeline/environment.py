@@ -261,7 +261,7 @@ def _declared_once(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[
         pipeline = environment.pipeline
         if pipeline is None:
             continue
-        # Compare buckets across all accounts (""), because bucket names are globally unique.
+        # Compare bucket names across all accounts, because they are globally unique: the account below is "".
         bucket, provider = environment.state_bucket, "the OIDC provider"
         for setting, what, where, wanted in (
             ("oidc_provider_arn", provider, environment.account_id, pipeline.oidc_provider_arn is None),

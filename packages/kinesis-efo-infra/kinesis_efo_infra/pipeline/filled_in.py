@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kinesis_efo_infra.errors import Fault, SettingsError
 
 ACCOUNT = "123456789012"
-"""The account in templates and documentation, and the account of the local AWS emulator."""
+"""Account id used in the templates, in the documentation and by the local AWS emulator."""
 EXAMPLES = (ACCOUNT, "111122223333")
 """Accounts that AWS uses in examples."""
 BUCKET = "acme-terraform-state"
@@ -19,7 +19,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1", "local-aws", "host.docker.intern
 
 
 class Head(Protocol):
-    """Settings of an environment in which placeholder values of the template are detected."""
+    """The settings of an environment that `refuse` checks for placeholder values."""
 
     @property
     def environment(self) -> str:

@@ -20,8 +20,8 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""Kinesis queues count against a stream's consumer quota, but older SDKs do not return their number. In that case, warn if the quota leaves
-room for fewer than this many more consumers."""
+"""Warn if the consumer quota of a stream leaves room for fewer consumers than this, and boto3 is too old to return the number of the
+stream's queues, which also count against the quota."""
 
 
 @dataclass(frozen=True, slots=True)

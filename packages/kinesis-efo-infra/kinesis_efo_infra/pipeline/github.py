@@ -49,7 +49,7 @@ class RefusedError(PipelineError):
 
 
 class Api(Protocol):
-    """GitHub's REST API, and its artifacts."""
+    """Interface to GitHub's REST API and to the artifacts of workflow runs; `Gh` implements it."""
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Make one call; `path` is relative to the repository."""
@@ -136,7 +136,7 @@ def put_comment(api: Api, pull_request: int, body: str, place: str = "") -> None
         api: GitHub's API.
         pull_request: Number of the pull request.
         body: The comment, as Markdown.
-        place: Directory in the repository that the comment is about; each has its own comment. Empty for the root.
+        place: Directory of the project in the repository; empty for the root. The pull request has one comment for each project.
     """
     marker = _COMMENT.format(of=f" of {place}" if place else "")
     text = f"{marker}\n{body}"
@@ -226,10 +226,10 @@ class _Planned:
 
 
 def _planned_for(api: Api, pull: Mapping[str, Any]) -> Iterator[_Planned]:
-    """Yield the properties that identify a merged pull request's runs; nothing for a fork, or if another one has the same head.
+    """Yield the properties by which the workflow runs of a merged pull request are found.
 
-    After the merge, a run still names its head commit, but no longer its pull request (github.com/con/tinuous/issues/28). The run
-    executed the workflow and the code of a merge of this head into the pull request's base.
+    After the merge, GitHub's API returns a run's head commit, but no longer its pull request (github.com/con/tinuous/issues/28). Nothing
+    is yielded for a pull request from a fork, or if another pull request has the same head commit.
     """
     head = pull["head"]
     # GitHub returns no head repository if it was deleted.
@@ -267,7 +267,7 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
             and run["conclusion"] == "success"
             and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
         ):
-            # A rerun has the creation time and the base of its first attempt.
+            # The creation time also applies to a rerun: it uses the same base as the run's first attempt.
             if str(run["created_at"]) > wanted.since:
                 return int(run["id"])
             logger.warning("warning: run %s planned before the pull request's base was changed", run["id"])

@@ -26,7 +26,7 @@ _ONLY_IN_STATE = {"enforce_consumer_deletion", "timeouts", "region"}
 _AWS_KEY = "alias/aws/kinesis"
 """Alias of the AWS managed key, with which all readers of the account may decrypt."""
 _POLICIES = ("aws_iam_policy", "aws_iam_role_policy", "aws_kinesis_resource_policy")
-"""Resource types that contain readers' permissions."""
+"""Types of the resources whose policies may allow reading."""
 
 Plan = Mapping[str, Any]
 """A plan, as `terraform show -json` writes it."""
@@ -262,7 +262,7 @@ def _mode(stream: Plan) -> str:
 
 
 def _steps(present: int, wanted: int) -> list[int]:
-    """Return the numbers of shards to deploy one after the other, up to `wanted`: each at most doubles or halves the one before."""
+    """Return the shard counts to deploy one after the other until `wanted` is reached. Each step at most doubles or halves the count."""
     steps = []
     while present != wanted:
         present = min(2 * present, wanted) if wanted > present else max(-(-present // 2), wanted)

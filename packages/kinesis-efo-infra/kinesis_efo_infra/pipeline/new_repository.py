@@ -71,7 +71,7 @@ def write(
 
 
 def _hidden(path: Path) -> str:
-    """Return a template's path in the repository, where names of files for Git and GitHub begin with a dot. The package omits the dot."""
+    """Return a template's path in the new repository: adds the leading dot of `.git...` files, which the templates' names lack."""
     name = str(path).removesuffix(_SUFFIX)
     return f".{name}" if name.startswith("git") else name
 

@@ -226,7 +226,8 @@ class Planner:
                 )
             self._compare(deployment, shown, made, approved)
             refuse_unsafe(deployment, made.json, self.asks)
-            # A plan that was approved by its digest was scanned in a job without credentials. Here, checkov could read credentials.
+            # A plan that was approved by its digest need not be scanned here, where checkov could read credentials: it was already
+            # scanned in a job without them.
             if approved is None:
                 _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
@@ -284,7 +285,7 @@ class Planner:
         return Made(terraform, scratch / _PLAN, plan, comparison.shown(plan, document, key), version, any_changes)
 
     def _write_stack(self, deployment: Deployment, scratch: Path) -> Mapping[str, Any]:
-        """Write a stack to `scratch` if all of it is allowed: `init` installs its providers, and planning reads its data sources."""
+        """Write a stack to `scratch`, but only if everything in it is allowed: Terraform then installs and runs its providers."""
         stack, document = deployment.stack, read_configuration(self._configuration(deployment))
         _only_allowed(
             f"{stack}, as it is synthesized,",

@@ -136,7 +136,7 @@ def nearest_of(region: str, known: Collection[str]) -> str | None:
 
 
 def told(prices: Prices, region: str) -> str:
-    """Return a sentence with the region and date of prices. It begins with a notice if they are from another region.
+    """Return a sentence with the region and date of prices. It begins with a notice if some prices are from another region.
 
     Args:
         prices: The prices.

@@ -1,8 +1,8 @@
 """The record of what is deployed: a small document in S3 beside the state, one per deployment.
 
-It makes the pipeline repeatable: it shows that a run was cancelled or failed midway, so that the next run completes or undoes
-the changes; and that a change is not deployed yet, even if the CI system dropped its run from the queue. Jobs need no record:
-each job run has a fingerprint of what it was started with.
+The record shows whether a run was cancelled or failed midway, so that the next run completes or undoes its changes. It also shows
+whether a commit was deployed, because a CI system may drop a run from its queue. Jobs have no record: each job run contains a
+fingerprint of what it was started with.
 """
 
 from __future__ import annotations

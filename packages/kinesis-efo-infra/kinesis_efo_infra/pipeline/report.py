@@ -201,7 +201,7 @@ def _dollars(usd: float | None) -> str:
 
 
 def _details(summary: str, plan: Mapping[str, Any], text: str, share: int) -> list[str]:
-    """Return the details of a plan: all addresses with their actions, then the text. Both are ordered by `_rank`: losses first."""
+    """Return a plan's addresses with their actions, then its text, in at most `share` characters. Destroyed resources come first."""
     pairs = zip(sorted(normalised(plan).items()), actions(plan), strict=True)
     changes = sorted(pairs, key=lambda each: _rank(*each[0]))
     kinds = {address: f"{' and '.join(change['actions'])} {_type(address)}" for (address, change), _ in changes}
@@ -242,13 +242,13 @@ def _type(address: str) -> str:
 
 
 def _address(block: str, known: Collection[str]) -> str:
-    """Return the address, possibly with spaces, that a block of a plan's text begins with; empty if it is not in `known`."""
+    """Return the address at the beginning of a block of a plan's text; it may contain spaces. Empty if it is not in `known`."""
     words = block.partition("\n")[0].removeprefix("  # ").split(" ")
     return next((each for n in range(len(words)) if (each := " ".join(words[: n + 1])) in known), "")
 
 
 def _fitting(parts: Sequence[tuple[str, str]], between: str, room: int) -> str:
-    """Join the texts that fit into `room` characters, in order, and add how many texts of each kind are left out."""
+    """Join the texts of `parts` (text and kind) that fit into `room` characters, and add how many of each kind are left out."""
     counted = _counted(Counter(kind for _, kind in parts))
     if sum(len(text) + len(between) for text, _ in parts) > room:
         room -= len(counted)

@@ -13,7 +13,7 @@ _ADOPTED = re.compile(r"arn:aws[a-z-]*:kinesis:[a-z0-9-]+:\d{12}:stream/[a-zA-Z0
 
 
 class ConsumerOfKnownStream(BaseResourceCheck):  # type: ignore[misc]
-    """Requires a stream's literal ARN, or a reference to a declared stream. Terraform checks whether a referenced stream exists."""
+    """Requires that `stream_arn` is a literal ARN or a reference to an `aws_kinesis_stream` resource."""
 
     def __init__(self) -> None:
         super().__init__(

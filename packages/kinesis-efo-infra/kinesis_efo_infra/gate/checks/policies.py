@@ -56,7 +56,6 @@ def _statements(conf: Mapping[str, Any], *attributes: str) -> Iterator[dict[str,
 
 
 def _declared(conf: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the statements of a policy document data source."""
     yield from (each for each in conf.get("statement", []) if isinstance(each, dict))
 
 
@@ -65,7 +64,7 @@ def _result(failed: bool) -> CheckResult:
 
 
 class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
-    """Rejects policy document data sources, with which this project declares its policies, if they allow consumer registration."""
+    """Rejects policy document data sources that allow consumer registration. This project declares its policies with data sources."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -85,7 +84,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects JSON policies that allow consumer registration: literal policies of a configuration, and all policies of a plan."""
+    """Rejects JSON policies that allow consumer registration. A stack contains only literal policies as JSON; a plan contains all."""
 
     def __init__(self) -> None:
         super().__init__(

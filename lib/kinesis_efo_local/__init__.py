@@ -49,7 +49,7 @@ __all__ = [
     "declare_stream",
 ]
 
-# Import these modules on first use: pytest imports this package in every session, for its plugin, and should not become slower.
+# Import these modules only when they are used: pytest imports this package, for its plugin, in every session.
 _HOMES: Final = {
     "AwsError": "errors",
     "Call": "state",

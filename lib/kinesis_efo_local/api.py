@@ -177,7 +177,7 @@ def _shard_filter(stream: Stream, given: Params | None, now: float) -> Callable[
     elif kind == "AT_TRIM_HORIZON":
         at = horizon
     elif kind == "FROM_TRIM_HORIZON":
-        # The horizon may be before the stream's creation time, and must be: shards may have closed earlier, if the clock was set back.
+        # Do not limit this to the stream's creation time: if the clock was set back, shards may have closed before that time.
         at = stream.horizon(now)
     elif kind == "AT_LATEST":
         return lambda shard: not shard.closed

@@ -46,7 +46,7 @@ class LocalAws:
     """An AWS endpoint on this machine: Kinesis in memory, moto for every other service.
 
     Serves HTTP/1.1 and HTTP/2 (with prior knowledge or by upgrade) on its port, and both over TLS on a second port if `tls_port` is set.
-    Use it as a context manager, or call `start` and `stop`. After it stops, no thread, socket, task or temporary file is left.
+    Use it as a context manager, or call `start` and `stop`. Stopping releases all of its threads, sockets, tasks and temporary files.
     Two instances in one process have separate Kinesis states, but share the state of moto, which has only one per process.
 
     Args:

@@ -100,7 +100,7 @@ class Http1:
         except ValueError as wrong:
             connection.connection_lost(wrong)
             raise web.HTTPBadRequest(text=f"HTTP2-Settings: {wrong}") from None
-        # `Http2` handles the connection from now on, but must notify aiohttp when it is lost, so that aiohttp cancels this task.
+        # `Http2` handles the connection from now on, but must notify aiohttp when the connection is lost: aiohttp then cancels this task.
         connection.when_lost.append(request.protocol.connection_lost)
         transport.write(_SWITCHING)
         transport.set_protocol(connection)

@@ -50,7 +50,7 @@ class Listener:
         """Stop accepting connections, abort HTTP/2 connections, and end the event streams over HTTP/1.1."""
         loop = asyncio.get_running_loop()
         for server in self._servers:
-            # Stop accepting before closing the server: asyncio would not close a connection that was accepted just before.
+            # Stop accepting some iterations before the server closes: asyncio loses track of connections that are accepted just before.
             for listening in server.sockets:
                 loop.remove_reader(listening.fileno())
         for _ in range(3):

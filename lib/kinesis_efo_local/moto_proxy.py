@@ -100,7 +100,7 @@ class MotoProxy:
     def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._under_way.discard(task)
         if not task.cancelled():
-            # If the client has disconnected, nothing else retrieves the exception, and asyncio would log it.
+            # Retrieve the exception: if the client has disconnected, nothing else does, and asyncio would log it.
             task.exception()
 
     async def _forward(self, request: Incoming, service: str) -> Answer:

@@ -97,7 +97,7 @@ class Stream:
     """One stream of an account and region in the local AWS.
 
     Args:
-        shard_count: Number of shards to create; 0 to create none, because `restored` adds the stored ones.
+        shard_count: Number of shards to create; 0 in `restored`, which adds the stored shards instead.
         ticks: The account's source of ticks, which sequence numbers contain.
         now: The creation time.
     """

@@ -45,7 +45,7 @@ class Wire(ABC):
 
     @abstractmethod
     async def write(self, data: bytes) -> None:
-        """Send some bytes; waits if the client reads too slowly."""
+        """Send bytes, and wait if the client reads too slowly."""
 
     @abstractmethod
     def cut(self, *, reset: bool) -> None:
@@ -89,7 +89,7 @@ class Push:
         """Send the events until the subscription ends.
 
         Returns True if the caller should now end the response cleanly, False if an injected fault has already cut it off.
-        Raises ConnectionError if the client disconnects, and TimeoutError if a write still blocks when the time is up.
+        Raises ConnectionError if the client disconnects, and TimeoutError if a write is still blocked when the subscription must end.
         """
         subscription = self._subscription
         subscription.shard.listen(subscription.wake)

@@ -191,9 +191,9 @@ class BatchAccess(Part):
 def _declare(
     scope: Part, policy: Policy, name: str, description: str, document: str | None, place: Place | None
 ) -> str:
-    # Use names, not construct ids, in descriptions: Terraform replaces a policy whose description changes.
     policy.deny_registration()
     statements = policy_document(scope, "document", policy.statements.values(), name=document)
+    # The description must not contain construct ids, which may change: Terraform replaces a policy whose description changes.
     managed = IamPolicy(scope, "policy", name=name, description=description, policy=statements.json)
     scope.node.default_child = put(managed, place)
     return managed.arn

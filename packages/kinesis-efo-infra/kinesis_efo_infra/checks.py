@@ -1,4 +1,4 @@
-"""Validates the arguments of constructs. CDKTF tokens are always accepted, because their values are unknown until Terraform runs."""
+"""Validates the arguments of constructs. Most checks accept CDKTF tokens, because their values are unknown until Terraform runs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text(owner: str, argument: str, value: str, form: re.Pattern[str], remedy: s
     """Return `value` if it is a token or matches `form`.
 
     Raises:
-        ArgumentError: It does not match. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
+        ArgumentError: `value` does not match. The message begins with `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     if not isinstance(value, str) or not (is_token(value) or form.fullmatch(value)):
         raise ArgumentError(f"{owner}: {argument} must match {form.pattern}; got {value!r}: {remedy}")
@@ -60,7 +60,7 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
     """Return `value` if it is a token or a whole number from `lowest` to `highest`.
 
     Raises:
-        ArgumentError: It is not. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
+        ArgumentError: `value` is out of range. The message begins with `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):
@@ -74,7 +74,7 @@ def one_of(owner: str, argument: str, value: str, known: Collection[str], remedy
     """Return `value` if it is in `known`.
 
     Raises:
-        ArgumentError: It is not. The message names `owner` (a construct) and `argument`, and ends with `remedy`.
+        ArgumentError: `value` is not in `known`. The message begins with `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     if value not in known:
         raise ArgumentError(f"{owner}: {argument} must be one of {', '.join(known)}; got {value!r}: {remedy}")

@@ -1,7 +1,7 @@
 """Chooses the synthesis engine, CDKTF or its fork CDK Terrain (`cdktn`), and makes it start quickly.
 
-`KINESIS_EFO_CDK` names the engine; default: the one that is already imported, else `cdktf` if installed, else `cdktn`. Code imports
-either engine as `cdktf`, and is type-checked against `cdktf`: the fork has the same classes.
+The environment variable `KINESIS_EFO_CDK` sets the engine; default: the one that is already imported, else `cdktf` if installed, else
+`cdktn`. Code imports either engine as `cdktf`, and is type-checked against `cdktf`: the fork has the same classes.
 """
 
 from __future__ import annotations

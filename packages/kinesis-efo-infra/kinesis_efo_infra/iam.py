@@ -166,7 +166,7 @@ class Policy:
     statements: dict[str, Statement] = field(default_factory=dict)
 
     def add(self, statement: Statement) -> None:
-        """Add a statement; if an equal statement for other resources exists, add the resources to that statement."""
+        """Add a statement. If there is a statement that differs only in its resources, add the resources to it instead."""
         sid, number = statement.sid, 1
         while (known := self.statements.get(sid)) is not None:
             resources = tuple(dict.fromkeys(known.resources + statement.resources))

@@ -81,7 +81,7 @@ class CustomerKey(Shareable):
 
 
 EncryptionKey = CustomerKey | str
-"""Choice of key: a customer key, the ARN of one, `own` (a customer key is declared), or `aws-managed`."""
+"""Value of `encryption_key`: a `CustomerKey`, the ARN of a customer key, `own` (a customer key is declared), or `aws-managed`."""
 
 
 def check_key(owner: str, key: EncryptionKey) -> None:

@@ -12,9 +12,9 @@ _TOKEN: Final = r"\$\{TfToken\[[\w.]+\]\}"
 _WITH_TOKENS: Final = re.compile(
     rf"s3://(?P<bucket>(?:[a-z0-9.-]|{_TOKEN})+)/(?P<prefix>(?:[A-Za-z0-9_.=/-]|{_TOKEN})+)"
 )
-"""Matches an S3 URI that may contain CDKTF tokens, such as one for the name of a declared bucket."""
+"""Pattern for an S3 URI that may contain CDKTF tokens, such as one for the name of a declared bucket."""
 _URI: Final = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])/(?P<prefix>[A-Za-z0-9_.=/-]+)")
-"""Matches an S3 URI without IAM wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
+"""Pattern for an S3 URI without IAM wildcards and variables. Source: Amazon S3 user guide, bucket naming rules and object key names."""
 
 
 @dataclass(frozen=True, slots=True)

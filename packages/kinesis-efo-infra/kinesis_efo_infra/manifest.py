@@ -152,7 +152,7 @@ class Manifest(Part):
 
     @property
     def declared_location(self) -> str:
-        """The location as a reference: resources that use it are created after the manifest."""
+        """The location as a Terraform reference, so that resources that use it are created after the manifest."""
         return self._declared
 
     def _parameter(self, name: str, text: str, tier: str, place: Place | None) -> SsmParameter:

@@ -21,7 +21,7 @@ _PARTITIONS: Final = {
     "us-isob": ("aws-iso-b", "sc2s.sgov.gov"),
     "us-isof": ("aws-iso-f", "csp.hci.ic.gov"),
 }
-"""Partition and DNS suffix by the beginning of a region's name."""
+"""Partition and DNS suffix by the prefix of a region's name."""
 
 
 def partition(region: str) -> str:

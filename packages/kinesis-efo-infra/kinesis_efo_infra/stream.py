@@ -128,8 +128,7 @@ class Stream(Shareable):
             shard_level_metrics=list(shard_metrics) or None,
             max_record_size_in_kib=max_record_kib,
             tags=dict(tags or {}) or None,
-            # Delete consumers with the stream: otherwise, AWS would reject the deletion midway through the deployment if there are
-            # consumers that are declared elsewhere, which no plan contains.
+            # Delete consumers with the stream: otherwise, consumers declared elsewhere would make the deletion fail midway.
             enforce_consumer_deletion=True,
             lifecycle=keep(protected, ignoring=("shard_count",) if ignore_shard_changes else ()),
             **warm,

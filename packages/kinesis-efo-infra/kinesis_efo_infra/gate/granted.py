@@ -162,7 +162,7 @@ def in_plan(plan: Mapping[str, Any], named: Named) -> list[str]:
 
 
 def allows(policy: str | None, action: str) -> bool:
-    """Whether a JSON policy may allow an action on any resource; False if the policy cannot be read or is not known yet."""
+    """Whether a JSON policy may allow an action on some resource. False if the policy cannot be read or is not known yet."""
     statements = _statements("", "", {"policy": policy})
     return any(not isinstance(each, str) and each.allows(action) for each in statements)
 
@@ -308,7 +308,7 @@ def _written(statement: Mapping[str, Any]) -> _Statement:
 def _received(
     address: str, kind: str, body: Mapping[str, Any], named: Named, declared: Collection[str]
 ) -> Iterator[str]:
-    """Yield a message for each IAM or EKS resource that gives a policy or role to a receiver unknown to the stack and the settings."""
+    """Yield a message for each IAM or EKS resource whose role, group, user or pod is neither in the stack nor in the settings."""
     if kind.startswith("aws_iam_") or kind == "aws_eks_pod_identity_association":
         for attribute in _RECEIVERS:
             for each in _many(body.get(attribute)):
@@ -388,7 +388,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Yield a message if a role trusts an identity provider too broadly, such as all of GitHub or all pods of a cluster."""
+    """Yield a message if workloads that are not in the settings may assume a role; without a condition on `sub`, all of GitHub may."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions

@@ -74,7 +74,7 @@ PLANTED = {
     "CKV_EFO_5 aws_iam_policy_document.everybody",
 }
 DOCUMENTS = ("CKV_EFO_1 ", "CKV_EFO_5 ")
-"""Checks of Terraform data sources. They do not apply to plans, which contain the evaluated policies instead."""
+"""Prefixes of the planted faults in data sources. They cannot be found in plans, which contain the evaluated policies instead."""
 
 
 def canary_changes() -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ ENVIRONMENTS, BOOTSTRAP = "environment", "bootstrap"
 """Kinds of stacks: environments' stacks, which pipelines apply, and bootstrap stacks, which only an administrator applies."""
 
 _REFERENCE = re.compile(r"((?:\bdata\.)?\baws_\w+\.[\w-]+)(?:\.\w+)?")
-"""Matches a reference to a resource or data source, with its attribute."""
+"""Pattern for a reference to an attribute of a resource or data source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +257,7 @@ def judge(
     kinds: Mapping[str, str],
     accepted: Accepted = NOTHING,
 ) -> Result:
-    """Return the result of a scan without the planted faults.
-
-    Raises:
-        GateError: The scan cannot be trusted: a planted fault was not found, or too few checks passed.
-    """
+    """Return a scan's result without the planted faults. Raises `GateError` if it missed one of them, or if too few checks passed."""
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []

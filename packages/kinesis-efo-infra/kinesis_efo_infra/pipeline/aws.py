@@ -1,4 +1,4 @@
-"""AWS clients. If AWS cannot be called, a command fails with one line that contains the remedy."""
+"""AWS clients. If AWS cannot be called, the command fails with a one-line message that includes the remedy."""
 
 from __future__ import annotations
 

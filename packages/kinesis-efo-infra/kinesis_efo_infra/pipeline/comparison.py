@@ -192,7 +192,7 @@ def digest(plan: Mapping[str, Any]) -> str:
 
 
 def told(plan: Mapping[str, Any]) -> list[str]:
-    """Return a line for each address that a plan changes, with the actions and, for updates in place, the names of the attributes.
+    """Return a line for each address that a plan changes: actions and, for updates in place, the attributes' names but not their values.
 
     >>> told({"resource_changes": [{"address": "aws_x.y", "change": {"actions": ["update"], "before": {"a": 1}, "after": {"a": 2}}}]})
     ['aws_x.y: update of a']
@@ -241,7 +241,7 @@ def _told(change: Mapping[str, Any]) -> str:
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """Return the names of the attributes that differ between two changes, and of other keys that do, such as `actions`."""
+    """Return the names of the attributes, and of other keys such as `actions`, in which two changes differ."""
     named = set()
     for part in sorted(before.keys() | after.keys()):
         one, other = before.get(part), after.get(part)

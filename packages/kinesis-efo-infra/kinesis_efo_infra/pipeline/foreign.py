@@ -44,7 +44,7 @@ class Foreign:
 
 
 def foreign_consumers(kinesis: Any, deployment: Deployment) -> Sequence[Foreign]:
-    """Return the consumers on a deployment's own streams that are neither declared nor expected.
+    """Return the consumers on a deployment's own streams that are neither in its `consumers` nor in its `expected`.
 
     Args:
         kinesis: A boto3 client of Kinesis.

@@ -267,7 +267,7 @@ def _run_that_planned(api: Api, artifact: str, wanted: _Planned) -> int | None:
             and run["conclusion"] == "success"
             and (run["event"], run["head_branch"]) == ("pull_request", wanted.branch)
         ):
-            # The creation time also applies to a rerun: it uses the same base as the run's first attempt.
+            # A rerun keeps the creation time of the run's first attempt, and also uses the base that the pull request had then.
             if str(run["created_at"]) > wanted.since:
                 return int(run["id"])
             logger.warning("warning: run %s planned before the pull request's base was changed", run["id"])
@@ -315,7 +315,7 @@ def put_issue(api: Api, stack: str, report: str | None) -> None:
 
 
 def put_findings(api: Api, sarif: str, commit: str, ref: str) -> None:
-    """Upload findings to GitHub code scanning, if the repository has it. They are for display only: the gate has already decided.
+    """Upload findings to GitHub code scanning, if the repository has it. They are only displayed there, and do not affect the gate.
 
     Args:
         api: GitHub's API.

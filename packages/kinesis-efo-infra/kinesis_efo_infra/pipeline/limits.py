@@ -123,7 +123,7 @@ def applications_to_stop(plan: Plan) -> list[str]:
 
 
 def _lost(plan: Plan, imports: Collection[str]) -> Iterator[str]:
-    """Yield a message for each existing resource that importing would replace, or that would lose a global secondary index."""
+    """Yield a message for each imported resource that the plan would replace, or whose global secondary index it would delete."""
     for each in plan.get("resource_changes", []):
         address, change = each["address"], each["change"]
         if "importing" not in change and address not in imports:

@@ -148,5 +148,5 @@ def _variables(endpoint: str, plugins: Path | None) -> dict[str, str]:
     """Return environment variables that prevent requests from reaching AWS itself."""
     nothing = {"AWS_PROFILE": "", "AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     cache = {} if plugins is None else {"TF_PLUGIN_CACHE_DIR": str(plugins)}
-    # AWS_ENDPOINT_URL is for services that `override` does not name.
+    # AWS_ENDPOINT_URL is for services that have no endpoint in `override`.
     return {**nothing, **cache, "TF_PLUGIN_CACHE_MAY_BREAK_DEPENDENCY_LOCK_FILE": "1", "AWS_ENDPOINT_URL": endpoint}

@@ -1,4 +1,4 @@
-"""Makes plans, and applies a plan if it does what was shown.
+"""Makes plans, and applies a plan only if it makes the changes that were shown to reviewers.
 
 Planning only reads. Applying makes a new plan, with the credentials that apply it, and compares it with the plan that was shown, which
 itself is never run. A synthesized stack is not trusted either: everything in it must be on the allowlist.
@@ -232,7 +232,7 @@ class Planner:
                 _scan(self.gate, Path(scratch), made.json)
             self.prepare(made.json)
             logger.info("%s\n%s", made.text(), _counted(stack, "applying", made))
-            # If this run ends midway, `under_way` makes the next run plan, even with an unchanged configuration.
+            # If this run ends midway, `under_way` makes the next run plan again, even if the configuration is unchanged.
             self.records.save(deployment, replace(deployed, under_way=commit))
             made.terraform.apply(made.path)
         self.records.save(deployment, Deployed(commit=commit, stack=self._digest(deployment)))
@@ -273,7 +273,7 @@ class Planner:
         shutil.copy(self.providers, scratch / LOCK_FILE)
         terraform = self.terraform(scratch)
         terraform.init()
-        # Read this before planning: if the state changes in between, the plan counts as based on the older version.
+        # Read the version before planning: if the state changes in between, the plan counts as based on the older version.
         version = terraform.state_version()
         any_changes = terraform.plan(scratch / _PLAN)
         plan = terraform.show(scratch / _PLAN)

@@ -20,7 +20,7 @@ LIMIT = 60_000
 
 _MOST_ROWS = 100
 _GRANTS = re.compile("access|grant|iam|identity|kms|permission|policy|security_group")
-"""Matches types of resources that define permissions."""
+"""Pattern for the types of resources that define permissions."""
 _ELSE = (
     "If it does anything else, because something else came first, nothing is applied until somebody has approved that."
 )
@@ -232,7 +232,7 @@ def _block(summary: str, text: str, state: str = "") -> list[str]:
 
 
 def _rank(address: str, change: Mapping[str, Any]) -> tuple[int, str]:
-    """Return a sort key: resources that are destroyed or forgotten come first, then those that define permissions."""
+    """Return a sort key: resources that are destroyed or removed from the state come first, then those that define permissions."""
     lost = {"delete", "forget"} & set(change["actions"])
     return (0 if lost else 1 if _GRANTS.search(_type(address)) else 2), address
 

@@ -126,7 +126,7 @@ def _markdown(options: argparse.Namespace, *, all_planned: bool, only: str | Non
     stacks = [each.stack for each in deployment_order(deployments, options.branch)]
     planned = []
     for stack in stacks:
-        # The step `plan` creates the directory <stack>. On GitHub, it is in plan-<stack>-<commit>, whose last part has no hyphen.
+        # The step `plan` creates the directory <stack>. On GitHub, it is inside plan-<stack>-<commit>; <commit> contains no hyphen.
         artifacts = [each for each in plans.glob(f"plan-{stack}-*") if f"plan-{stack}" == each.name.rpartition("-")[0]]
         planned += [_planned(stack, each) for each in sorted([*plans.glob(stack), *artifacts])]
     shown = {each.stack for each in planned}

@@ -144,7 +144,7 @@ class Terraform:
             StalePlanError: The state has changed since the plan was made.
             PipelineError: Applying failed; part of the plan may have been applied.
         """
-        # Wait for the state's lock instead of failing, after which the run would have to be restarted by hand.
+        # Wait for the state's lock: if the command failed, the run would have to be restarted by hand.
         command = self._command("apply", "-input=false", "-no-color", "-lock-timeout=5m", str(plan.resolve()))
         ran = subprocess.run(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=self._environment()
@@ -195,7 +195,7 @@ class Terraform:
         return [self._binary, f"-chdir={self._directory}", *arguments]
 
     def _environment(self) -> Mapping[str, str]:
-        # Terraform must not look for newer versions, nor print hints for a person at a terminal.
+        # Prevent Terraform from checking for newer versions, and from printing hints for interactive use.
         settings = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
         own = [Path(os.environ.get("TF_CLI_CONFIG_FILE") or "."), *(Path.home() / each for each in _OWN_INSTALLATION)]
         if not any(each.is_file() for each in own):

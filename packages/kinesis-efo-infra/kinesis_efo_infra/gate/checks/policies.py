@@ -84,7 +84,7 @@ class NoRegistrationInDocument(BaseDataCheck):  # type: ignore[misc]
 
 
 class NoRegistrationInPolicy(BaseResourceCheck):  # type: ignore[misc]
-    """Rejects JSON policies that allow consumer registration. A stack contains only literal policies as JSON; a plan contains all."""
+    """Rejects JSON policies that allow consumer registration. In a stack, only literal policies are JSON; in a plan, all policies are."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -73,7 +73,7 @@ class NoUnknownPolicyOfAws(BaseResourceCheck):  # type: ignore[misc]
         )
 
     def scan_resource_conf(self, conf: dict[str, Any]) -> CheckResult:
-        """Check the ARNs of AWS managed policies. The account's own policies are limited by the role's boundary instead."""
+        """Check the ARNs of AWS managed policies. Customer managed policies are accepted: the role's boundary limits them."""
         named = ("policy_arn", "policy_arns", "managed_policy_arns")
         failed = _unknown_of_aws([arn for attribute in named for arn in _values(conf, attribute)])
         return CheckResult.FAILED if failed else CheckResult.PASSED

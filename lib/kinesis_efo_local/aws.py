@@ -264,7 +264,7 @@ class LocalAws:
             "AWS_REGION": self.settings.region,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # Only clients of the TLS port need AWS_CA_BUNDLE; AWS_ENDPOINT_URL is the port without TLS.
+        # Only clients of the TLS port need AWS_CA_BUNDLE; AWS_ENDPOINT_URL refers to the port without TLS.
         return variables if self._ca_path is None else {**variables, "AWS_CA_BUNDLE": self.ca_path}
 
     def client(self, service: str, **options: Any) -> Any:
@@ -362,7 +362,7 @@ class LocalAws:
     async def _listen(self, listener: Listener, port: int, tls: ssl.SSLContext | None) -> int:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listening = socket.create_server((self._host, port), family=family, backlog=1024)
-        # asyncio sets TCP_NODELAY only for sockets created with a protocol number. Without it, an event may be delayed by up to 40 ms.
+        # asyncio sets TCP_NODELAY only if the socket has a protocol number. Without TCP_NODELAY, events may be delayed by up to 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await listener.listen(listening, tls)
         bound: int = listening.getsockname()[1]

@@ -285,7 +285,7 @@ class Http2(asyncio.Protocol):
             self._senders.remove(stream)
 
     def _pump(self) -> None:
-        """Send a slice of each stream's data, if flow control and the socket allow it. Further slices follow in later iterations."""
+        """Send a slice of each stream's data, if flow control and the socket allow it. Later event loop iterations send more."""
         sent = False
         for _ in range(len(self._senders)):
             if not self._may_write():

@@ -60,7 +60,7 @@ def number(owner: str, argument: str, value: float, lowest: int, highest: int, r
     """Return `value` if it is a token or a whole number from `lowest` to `highest`.
 
     Raises:
-        ArgumentError: `value` is out of range. The message begins with `owner` (a construct) and `argument`, and ends with `remedy`.
+        ArgumentError: `value` is not such a number. The message begins with `owner` (a construct) and `argument`, and ends with `remedy`.
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (is_token(value) or (whole and lowest <= value <= highest)):

@@ -220,7 +220,7 @@ class _GivenConsumer(StreamConsumer):
 
 
 def _near(owner: str, stream: Stream, account: Account, remedy: str) -> list[Precondition]:
-    """Raise if a stream is not in the account and region of `account`. If they are tokens, return preconditions for Terraform instead."""
+    """Raise if a stream is not in the account and region of `account`. If they are tokens, return preconditions for Terraform."""
     conditions = []
     region, account_id = region_and_account(stream.arn)
     for what, theirs, ours in (("region", region, account.region), ("account", account_id, account.account_id)):

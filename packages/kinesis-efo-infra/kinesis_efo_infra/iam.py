@@ -126,7 +126,7 @@ def share_stream(application: str, stream_arn: str, principals: Sequence[str], *
 
     With `polling`, they may also call GetRecords, which a query uses to catch up with another query of the same program.
     """
-    # A sid may have letters and digits only. `application` has no capitals, so no two applications result in the same sid.
+    # A sid may have letters and digits only. `application` has no capitals, so replacing `-` with X cannot result in equal sids.
     sid = f"Read{application.capitalize().replace('-', 'X')}"
     return Statement(sid, _read_actions(polling), (stream_arn,), principals={"AWS": tuple(principals)})
 

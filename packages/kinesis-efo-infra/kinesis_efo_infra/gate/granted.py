@@ -216,7 +216,7 @@ def _faults(
 
 
 def _as_declared(address: str) -> str:
-    """Return a plan resource's address as in the stack, which is the address without an index of `count` or `for_each`."""
+    """Return a plan resource's address without an index of `count` or `for_each`, which is its address in the stack."""
     return address.partition("[")[0]
 
 
@@ -388,7 +388,7 @@ def _entries(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _federated(address: str, provider: str, statement: _Statement, named: Named) -> Iterator[str]:
-    """Yield a message if workloads that are not in the settings may assume a role; without a condition on `sub`, all of GitHub may."""
+    """Yield a message if a role trusts workloads that are not in the settings. Without a condition on `sub`, it trusts all of GitHub."""
     told = [
         f"{variable.removesuffix(':sub')}:{each}"
         for test, variable, values in statement.conditions

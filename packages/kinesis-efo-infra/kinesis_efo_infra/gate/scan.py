@@ -257,7 +257,7 @@ def judge(
     kinds: Mapping[str, str],
     accepted: Accepted = NOTHING,
 ) -> Result:
-    """Return a scan's result without the planted faults. Raises `GateError` if it missed one of them, or if too few checks passed."""
+    """Return a scan's result without the planted faults. Raises `GateError` if one of these is missing, or if too few checks passed."""
     if errors := sum(report["summary"]["parsing_errors"] for report in reports):
         raise GateError(f"checkov could not parse {errors} of the files")
     failed: list[Failure] = []

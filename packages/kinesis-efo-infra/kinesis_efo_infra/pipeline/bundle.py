@@ -103,7 +103,7 @@ class Meta:
 
 @with_config(ConfigDict(extra="allow"))
 class _Change(TypedDict):
-    """The keys of a plan's `change` objects that this package reads; `actions` is required."""
+    """Schema of the `change` objects in a plan: `actions` is required, and keys that are not listed are accepted."""
 
     actions: Annotated[list[str], Len(1)]
     before: NotRequired[Any]

@@ -50,7 +50,7 @@ def shown(plan: Mapping[str, Any], stack: Mapping[str, Any], key: str) -> dict[s
         )
     outputs = {}
     for name, change in plan.get("output_changes", {}).items():
-        # An output has a single value, which may be unknown in part.
+        # An output has one value, handled here as an attribute without a name. It may be unknown in part.
         names, sensitive = ({""} if _any(change.get("after_unknown")) else set()), {"": change.get("after_sensitive")}
         outputs[name] = _shown(f"output.{name}", change, names, sensitive, {"": stack.get("output", {}).get(name)}, key)
     said: dict[str, Any] = _without({"resource_changes": changes, "output_changes": outputs}, secrets(plan), key)

@@ -231,7 +231,7 @@ class _Bootstrapped(Protocol):
 
 
 def between(environments: Mapping[str, _Bootstrapped]) -> Iterator[tuple[str, str, object, str]]:
-    """Yield conflicts between environments: ambiguous names, cycles in `after`, and resources that two bootstrap stacks would declare.
+    """Yield conflicts between environments: overlapping names, cycles in `after`, resources that two bootstrap stacks would declare.
 
     Args:
         environments: The environments of one directory, by name.

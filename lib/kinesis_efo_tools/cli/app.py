@@ -54,7 +54,6 @@ COMMANDS: Final = {
     "tail": Entry("kinesis_efo_tools.cli.commands.tail", "Print the records of a stream."),
     "top": Entry("kinesis_efo_tools.cli.commands.top", "Watch a live run: what is slow, and why."),
 }
-"""All commands, by name."""
 
 
 _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "PATH"}
@@ -62,7 +61,7 @@ _METAVARS: Final = {"bool": "FLAG", "int": "NUMBER", "float": "NUMBER", "str": "
 
 
 _FORMER: Final = {"--app": "--application"}
-"""Maps former names of options to the present ones. A former name still works, but prints a warning."""
+"""Maps deprecated option names to their replacements. A deprecated name still works, but prints a warning."""
 _HELP: Final = ["-h", "--help"]
 
 
@@ -76,7 +75,7 @@ class LazyGroup(TyperGroup):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Return the command named `cmd_name`; None if there is none."""
+        """Return the command named `cmd_name`; None if it does not exist."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
@@ -84,7 +83,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names. If it does not exist, the error suggests similar names."""
-        names: Any = dict.fromkeys(COMMANDS)  # the suggestions need only the keys
+        names: Any = dict.fromkeys(COMMANDS)  # the parser needs only the names, to suggest similar ones
         self.commands = names
         return super().resolve_command(ctx, args)
 
@@ -109,11 +108,11 @@ class LazyGroup(TyperGroup):
 
 
 def load(name: str, entry: Entry) -> Any:
-    """Import a command's module, and return its command, renamed to `name`."""
+    """Import a command's module and return the command, with `name` as its name. The commands emr and glue share a module."""
     found = typer.main.get_command(importlib.import_module(entry.module).app)
     found.name = name
     for below in getattr(found, "commands", {}).values():
-        # emr and glue share their subcommands, so the examples must name the right group.
+        # emr and glue share their subcommands: replace the group's name in the examples of the help.
         below.epilog = re.sub("kinesis-efo [a-z]+", f"kinesis-efo {name}", below.epilog or "", count=1)
     return readable(found)
 
@@ -139,7 +138,7 @@ def _name_values(command: Any) -> None:
 
 
 def _type_of(parameter: Any) -> str:
-    # Earlier versions of typer do not have `bare_type`, and choose the placeholders themselves.
+    # Parameters in earlier versions of typer do not have `bare_type`; return an empty string, which keeps typer's placeholder.
     return str(getattr(parameter, "bare_type", str)()).removeprefix("list[").removesuffix("]")
 
 
@@ -185,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         logging.basicConfig(level=logging.DEBUG)
     try:
         with ended_by_interrupt():
-            # With --json, disable standalone mode, in which typer prints usage errors in a box: `fail` then prints them as JSON.
+            # In standalone mode, typer prints usage errors itself, in a box. With --json, disable it, so that `fail` prints them as JSON.
             sys.exit(app(args=words, standalone_mode=not as_json) or 0)
     except Exception as error:
         if debug:

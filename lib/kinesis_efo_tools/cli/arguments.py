@@ -20,14 +20,14 @@ ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 """The AWS SDK's environment variable for `--endpoint-url`."""
 
 _LOAD_SECONDS: Final = 30.0
-"""Total timeout in seconds for loading a manifest. It applies even if a response arrives slowly but steadily."""
+"""Timeout in seconds for loading a manifest. It limits the total time, even if the response keeps arriving slowly."""
 
 MANIFEST_VARIABLE = "KINESIS_EFO_MANIFEST"
 """Environment variable for `--manifest`."""
 
 
 def manifest_files(incomplete: str) -> list[str]:
-    """Complete a manifest's location with directories, JSON files and the schemes of remote locations. Does not call AWS."""
+    """Complete a manifest's location: suggest directories, JSON files and the schemes of remote locations. Does not call AWS."""
     schemes = [scheme for scheme in ("ssm:///", "s3://") if scheme.startswith(incomplete)]
     folder = Path(incomplete or ".") if incomplete.endswith("/") or not incomplete else Path(incomplete).parent
     try:
@@ -39,7 +39,7 @@ def manifest_files(incomplete: str) -> list[str]:
 
 
 def stream_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete a stream's name from the manifest on the command line, if that is a local file."""
+    """Complete a stream's name from the manifest on the command line, if the manifest is a local file."""
     location = ctx.params.get("manifest")
     if not isinstance(location, str) or "://" in location:
         return []
@@ -120,9 +120,9 @@ def aws_settings(
         _aws_option("--endpoint-url", "URL", "One endpoint for every AWS service, like AWS_ENDPOINT_URL."),
     ] = None,
 ) -> AwsSettings:
-    """Return the AWS settings for the options. `profile` applies to the whole process, because it sets AWS_PROFILE.
+    """Return the AWS settings that the options describe. `profile` also sets AWS_PROFILE, for the whole process.
 
-    Raises UsageError if the options contradict each other, or an option is not valid.
+    Raises UsageError if the options contradict each other or an option is not valid.
     """
     if external_id and not role_arn:
         raise UsageError("--external-id goes with --role-arn: give both")
@@ -155,7 +155,7 @@ def seconds(option: str, text: str) -> float:
 
 
 def whole_seconds(name: str, text: str, default: str) -> Any:
-    """Create an option for a duration. A number without a unit, as in versions up to 0.2, means seconds, and prints a warning."""
+    """Create an option for a duration. A number without a unit means seconds, as in versions up to 0.2, and prints a warning."""
 
     def parse(value: int | str) -> int:
         if isinstance(value, str) and value.isdecimal() and value != "0":

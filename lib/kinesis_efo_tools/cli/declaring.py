@@ -15,7 +15,7 @@ class Command(Protocol):
     """A command: an object whose fields are the options."""
 
     def __call__(self) -> None:
-        """Carry out the command."""
+        """Run the command."""
 
 
 C = TypeVar("C", bound=Command)
@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Command)
 class Group(NamedTuple):
     """Marks a field whose value is built from several options, as in `Annotated[AwsSettings, Group(aws_settings)]`.
 
-    `make` has the options as parameters, and returns the field's value.
+    `make` is a function that has a parameter for each option and returns the field's value.
     """
 
     make: Callable[..., Any]
@@ -61,7 +61,7 @@ def _function(options: type[Command]) -> Callable[..., None]:
 
 
 def _parts(make: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Group | None]]:
-    """Return the parameters of a class or function, each with the `Group` in its annotation, or with None."""
+    """Return the parameters of a class or function, each with the `Group` in its annotation; None without a group."""
     hints = get_type_hints(make, include_extras=True)
     for name, each in inspect.signature(make).parameters.items():
         group = next((mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Group)), None)

@@ -1,6 +1,6 @@
 """``kinesis-efo doctor``: checks, from this machine, everything that an application's query needs. Does not change anything.
 
-Only ``--subscribe`` opens a subscription, which would disconnect another reader of the consumer; `measuring` prevents that.
+Only ``--subscribe`` opens a subscription. Because this would disconnect a live reader, `measuring` rejects it while there is one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def _examine(given: Doctor) -> tuple[list[Finding], Details | None]:
 
 
 async def _loaded(location: str, aws: AwsSettings, streams: list[str] | None) -> tuple[Manifest | None, Finding | None]:
-    """Load the manifest. Returns the manifest, or a `Finding` with the error."""
+    """Load the manifest. Returns the manifest and None, or None and a failed check with the error."""
     try:
         # Run in a thread, because loading credentials and the manifest blocks.
         return await asyncio.to_thread(arguments.load, location, aws, streams), None
@@ -83,7 +83,7 @@ async def _checked(access: Access, manifest: Manifest, given: Doctor) -> tuple[l
         _read(manifest),
         *await machine.path_and_clock(access, clock),
     ]
-    # Without a connection to AWS, all other checks would fail with the same error.
+    # Stop here if there is no connection to AWS, because all other checks would fail with the same error.
     if any(each.status is Status.FAILED and each.subject == machine.PATH for each in findings):
         return findings, None
     first = next(iter(manifest.streams.values()))
@@ -117,7 +117,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
     try:
         owners = await lease_checkup.owners(access, manifest)
     except (LeaseError, ConfigurationError):
-        # The lease table check reports this error.
+        # Ignore this error, because the lease table check reports it.
         owners = {}
     now = datetime.now(UTC)
     findings: list[Finding] = []
@@ -131,7 +131,7 @@ async def _fanned_out(access: Access, manifest: Manifest, measured: StreamRef | 
             checkup.consumer_quota(access, ref),
         ]
         if ref is not measured:
-            # Skip the dry run for the measured stream: it may count towards SubscribeToShard's limit, and the real call proves more.
+            # Skip the dry run for the stream to be measured: it may count towards the limit of one SubscribeToShard call per second.
             checks.insert(3, dry_runs.subscribing(access, ref, owners.get(name, ()), anyway=anyway))
         findings += await asyncio.gather(*checks)
         findings += filter(None, [await dry_runs.key(access, ref)])

@@ -1,4 +1,4 @@
-"""Handles signals. Some commands run until SIGTERM, Ctrl-C or the closing of the terminal; the others end on Ctrl-C."""
+"""Handles signals: ends a command within a second after Ctrl-C, or lets it run until SIGTERM, SIGINT or SIGHUP."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GRACE_SECONDS: Final = 0.8
 
 @dataclass
 class ForcedEnd:
-    """How Ctrl-C ends the process by force if it is still running a moment later. A command sets this before it starts to work.
+    """Settings for ending the process by force, if it is still running a moment after Ctrl-C. A command sets them before it starts to work.
 
     Attributes:
-        code: The exit code with which the process is ended.
-        handled: How many times Ctrl-C does not end the process by force, because the command handles it and completes its work.
+        code: Exit code of the process if it is ended by force.
+        handled: How often Ctrl-C does not end the process by force, because the command handles it and completes its work.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED
@@ -38,8 +38,8 @@ forced_end: Final = ForcedEnd()
 def ended_by_interrupt() -> Iterator[None]:
     """Context manager that ends the process within a second after Ctrl-C, whatever its threads are waiting for.
 
-    Python runs its own handler only after the main thread's system call returns, and exits only after worker threads have ended. Both can
-    take long, for example if a name server does not respond.
+    Python calls its own signal handler only after the main thread's system call returns, and exits only after worker threads have ended.
+    Both can take long, for example if a name server does not respond.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -65,7 +65,7 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 class EndRequest(BaseException):
-    """Raised if a signal ends the command. Like KeyboardInterrupt, not derived from Exception: SDKs would treat it as a failed request."""
+    """Raised if a signal ends the command. Not derived from Exception, which SDKs would treat as a failed request."""
 
 
 class SignalWaiter:
@@ -73,17 +73,17 @@ class SignalWaiter:
 
     def __init__(self) -> None:
         self._raises = False
-        # Python writes to this pipe as soon as any thread receives a signal, which wakes `wait`. The main thread runs the handler later.
+        # Python writes to this pipe as soon as any thread receives a signal; this wakes `wait`. `_handle` runs later, in the main thread.
         self._asked, ask = os.pipe()
         os.set_blocking(ask, False)
         signal.set_wakeup_fd(ask)
-        # A command that was started with nohup should outlive the terminal.
+        # nohup ignores SIGHUP; leave it ignored, so that the command outlives the terminal.
         hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             signal.signal(number, self._handle)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for a signal, at most `seconds`. Returns whether there was a signal."""
+        """Wait for a signal, for at most `seconds` (None: forever). Returns whether a signal was received."""
         return bool(select.select([self._asked], [], [], seconds)[0])
 
     @contextmanager

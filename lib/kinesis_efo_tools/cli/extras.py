@@ -10,11 +10,11 @@ from kinesis_efo.errors import ConfigurationError
 
 @contextmanager
 def needed_by(command: str, extra: str) -> Iterator[None]:
-    """Context manager for a command's imports. If a package is missing, raises ConfigurationError naming the `extra` that installs it."""
+    """Context manager for a command's imports. If a package is missing, raises ConfigurationError with the `extra` that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        # A missing module of this library is a defect, not something to install.
+        # A missing module of this library is a bug, which no installation fixes.
         if (error.name or "").startswith("kinesis_efo"):
             raise
         raise ConfigurationError(

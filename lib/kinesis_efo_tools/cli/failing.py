@@ -37,7 +37,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Whether a command line has --json, even if it cannot be parsed."""
+    """Whether a command line contains --json, even if it is not valid otherwise."""
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in own
 

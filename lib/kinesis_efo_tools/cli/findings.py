@@ -17,7 +17,7 @@ _STYLES = {Status.PASSED: "green", Status.FAILED: "bold red", Status.UNKNOWN: "y
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """Additional output below the outcomes of checks: `data` has keys for the JSON document, `view` has the same contents as a table."""
+    """Output that follows the outcomes of checks: `data` is added to the JSON document, `view` is the same content as a table."""
 
     data: Mapping[str, Any]
     view: RenderableType

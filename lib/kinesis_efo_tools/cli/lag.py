@@ -64,12 +64,12 @@ def lag(
     lease_timeout: float = 15.0,
     aws: AwsSettings | None = None,
 ) -> dict[str, Any]:
-    """Return how far an application is behind, shard by shard, as `kinesis-efo lag --json` prints it. Not for use in an event loop.
+    """Return the lag of an application, shard by shard, as `kinesis-efo lag --json` prints it. Do not call it in an event loop.
 
     Args:
         manifest: A path, `ssm:///name` or `s3://bucket/key`; or ARNs, as on the command line.
         streams: Logical names of streams; None for all in the manifest.
-        count: Count up to this many unread records per shard with GetRecords; 0 makes no such calls.
+        count: Maximum number of unread records to count per shard, with GetRecords. With 0, GetRecords is not called.
         lease_timeout: The query's `leaseTimeout` in seconds. The call watches the leases for at most this long.
         aws: Region, endpoint and role.
 

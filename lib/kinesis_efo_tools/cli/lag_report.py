@@ -54,7 +54,7 @@ class LagReport:
 
 
 def within(reports: Sequence[LagReport], threshold: float) -> bool:
-    """Whether all shards are known to be at most `threshold` seconds behind, except shards that wait for their parents."""
+    """Whether the lag of every shard is known and at most `threshold` seconds. Ignores shards that wait for their parents."""
     rows = [row for report in reports for row in report.shards if row.state is not ReaderState.WAITING]
     return not any(report.missing for report in reports) and all(
         row.seconds is not None and row.seconds <= threshold for row in rows
@@ -100,7 +100,7 @@ def _summary(report: LagReport, shape: Shape) -> list[Text]:
 
 
 def _whose(report: LagReport, stream: str, worst: ShardLag) -> str:
-    """Return a phrase that names the slowest query; empty unless several queries read the stream."""
+    """Return a phrase for the summary that names the slowest query; empty if fewer than two queries read the stream."""
     queries = report.queries.get(stream, ())
     if len(queries) < 2:
         return ""

@@ -71,7 +71,7 @@ class Leases:
         return named and (not self.shards or (shard is not None and shard.shard in self.shards))
 
     def guards(self, lease: Lease) -> bool:
-        """Whether the owner of a row may be reading selected shards: the row is selected, or is a run's lease on a selected stream."""
+        """Whether the owner of a row may be reading selected shards. True for selected rows and for a run's lease on a selected stream."""
         return self.selects(lease) or self.is_run(lease)
 
     def is_run(self, lease: Lease) -> bool:
@@ -137,10 +137,10 @@ async def opened(
 
 @asynccontextmanager
 async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
-    """Open an application's lease table like `opened`, or the lease file on this host if the query has no lease table.
+    """Open an application's lease table like `opened`, or this host's lease file for a query without a lease table.
 
-    `location` is the manifest's location. For a query without a lease table, give the ARNs of the query's consumers instead, or of its
-    streams if it polls. Raises ConfigurationError if no run on this host reads with these ARNs.
+    `location` is the manifest's location. For a query without a lease table, it has the ARNs of the query's consumers, or of its streams if
+    it polls, separated by commas. Raises ConfigurationError if no run on this host reads with these ARNs.
     """
     if not location.startswith("arn:"):
         async with opened(aws, location, streams) as leases:

@@ -1,4 +1,4 @@
-"""Makes every change to leases safe: rejects it if a live worker owns them, shows the change, and asks for confirmation."""
+"""Changes leases safely: rejects a change if a live worker owns the leases, shows the change, and asks for confirmation."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def change(
 
     Args:
         plan: Plans the changes from a scan of the table and a scan of `source`, both made after watching for live owners.
-        guarded: Selects the leases of the table that no live worker may own.
-        source: The table from which leases are copied, if any; no live worker may own a lease of it.
+        guarded: Selects leases of the table. If a live worker owns one of them, the change is rejected.
+        source: The table from which leases are copied, if any. If a live worker owns one of its leases, the change is rejected.
 
-    Raises CommandExit if the change is rejected or declined, if a worker writes a guarded lease meanwhile, or if a lease was not written.
+    Raises CommandExit if the change is rejected or declined, if another process writes a guarded lease, or if a lease was not written.
     """
     clock = clock or SystemClock()
     seen = await _watch(table, mode.lease_timeout, guarded, clock)
@@ -49,7 +49,7 @@ async def change(
     planned = await plan(seen.scan, seen_in_source.scan if seen_in_source else Scan())
     edits = planned.edits
     data = {"changes": [_data(edit) for edit in edits], "written": False}
-    # Reject live owners even if the plan has no changes: a live run may change its rows at any time.
+    # Reject the change if an owner is alive, even if the plan is empty: a live run may change its rows at any time.
     _refuse_live(table, seen, mode.force)
     if source is not None and seen_in_source is not None:
         _refuse_live(source, seen_in_source, mode.force)
@@ -97,7 +97,7 @@ def _every(_: Lease) -> bool:
 async def _written(
     watched: Sequence[tuple[LeaseStore, Scan, Callable[[Lease], bool]]], by_us: Collection[str] = ()
 ) -> list[str]:
-    """Return the guarded rows that another process has written since the scan. `by_us` has the keys that this process wrote."""
+    """Return the guarded rows that another process has written since the scan. `by_us` has the keys of rows that this process wrote."""
     found = []
     for number, (table, scan, guarded) in enumerate(watched):
         now, ours = (await table.scan()).leases, by_us if number == 0 else ()

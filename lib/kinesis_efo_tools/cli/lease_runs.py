@@ -29,7 +29,7 @@ def runs_table(
 ) -> Table:
     """Format the runs' leases and lags as a table.
 
-    `runs` and `states` are by stream; without `states`, the lease keys are shown instead. `now` is in epoch seconds.
+    The keys of `runs` and `states` are streams. Without `states`, the table shows lease keys instead. `now` is in epoch seconds.
     """
     watched = states is not None
     columns = [

@@ -1,4 +1,4 @@
-"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: copies leases to files, and from and to KCL lease tables."""
+"""``kinesis-efo leases export``, ``import-kcl`` and ``export-kcl``: copies leases to and from files and KCL lease tables."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def import_into(application: Leases, given: ImportKcl) -> None:
 
 
 async def _opened(application: Leases, start: Position) -> list[ShardKey]:
-    """Return the shards that were open at the time `start`; empty for TRIM_HORIZON, with which every shard is read from its beginning."""
+    """Return the shards that were open at the time `start`. Empty for TRIM_HORIZON, because it applies to every shard alike."""
     if start.kind is not PositionKind.AT_TIMESTAMP:
         return []
     topology = Topology(await application.access.client("kinesis"), application.access.clock)
@@ -147,7 +147,7 @@ async def export_from(application: Leases, given: ExportKcl) -> None:
             remarks += said
         return Plan(edits, remarks)
 
-    # With the application's table as `source`, a live run prevents the export: it would read on past the exported positions.
+    # Pass the application's table as `source`, so that a live run prevents the export: it would read past the exported positions.
     await change(target, plan, lambda _lease: True, given.mode, application.table, application.clock)
 
 
@@ -190,7 +190,7 @@ def _no_rows(application: Leases, skipped: list[str], source: str) -> str:
 
 
 async def _require_present(application: Leases, rows: Collection[str], keys: LeaseKeys, source: str) -> None:
-    """Reject rows of another account's stream, or of an earlier stream of the same name, whose positions are meaningless in this stream."""
+    """Reject rows of another account's stream or of a deleted stream with the same name. Their positions do not apply to this stream."""
     by_stream = {shard.stream: key for key in sorted(rows) if key.count(":") == 3 and (shard := keys.decode(key))}
     for stream, key in by_stream.items():
         ref = application.manifest.streams[stream]
@@ -206,7 +206,7 @@ async def _require_present(application: Leases, rows: Collection[str], keys: Lea
 def _as_listed(
     rows: Mapping[str, Lease], keys: LeaseKeys, listed: Mapping[ShardKey, Shard], source: str
 ) -> dict[str, Lease]:
-    """Complete rows with the parents and hash keys of their shards. Raises ConfigurationError if an open shard's row is at SHARD_END."""
+    """Add the parents and hash keys of their shards to rows. Raises ConfigurationError if an open shard's row is at SHARD_END."""
     found = dict(rows)
     for key, row in sorted(rows.items()):
         if (at := keys.decode(key)) is None or (shard := listed.get(at)) is None:

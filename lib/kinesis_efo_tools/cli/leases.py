@@ -86,7 +86,7 @@ def _view(rows: list[tuple[ShardKey, Lease]], runs: dict[str, Lease], shape: Sha
 
 
 async def _strays(application: Leases, rows: list[tuple[ShardKey, Lease]]) -> list[str]:
-    """Describe rows of another stream, such as a deleted one of the same name. Calls Kinesis only if rows identify their stream."""
+    """Return warnings about rows of another stream, such as a deleted one with the same name. Calls Kinesis only if rows name a stream."""
     remarks = []
     for name, ref in application.manifest.streams.items():
         named = [row for key, row in rows if key.stream == name and row.stream is not None]
@@ -142,7 +142,7 @@ async def reset_of(application: Leases, given: Reset) -> None:
             edits = lease_edits.moves(rows.values(), position, known)
             _check_moves(application, scan, edits, position, given.to, listed)
         else:
-            # Replace every row of a shard: it may have a KCL row in addition to the row of this library.
+            # Replace all rows of a shard: in addition to this library's row, there may be a KCL row.
             rows = {key: row for key, row in scan.leases.items() if application.selects(row)}
             edits = lease_edits.replacement(rows, await _initial_leases(application, position))
         return Plan(
@@ -161,9 +161,9 @@ def _check_moves(
     to: str,
     listed: Mapping[ShardKey, Shard],
 ) -> None:
-    """Raise UsageError for a move that skips an open shard, that a query would ignore, or that makes a query skip other shards.
+    """Raise UsageError if moves of single shards would skip records or have no effect.
 
-    A query considers a shard fully read if reading of a descendant has begun, regardless of the position in the shard's row.
+    A query considers a shard fully read if it has begun to read a descendant, regardless of the position in the shard's row.
     """
     for at, each in sorted(listed.items()):
         if position.is_end and each.last is None and at.shard in application.shards:
@@ -209,7 +209,7 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
     for name, ref in application.manifest.streams.items():
-        # Keep a position before the trim horizon as it is, so that a query reports the trimmed records as lost.
+        # Do not move a position from before the trim horizon: a query then reports the trimmed records as lost.
         for shard in await explained(starting_positions(topology, ref.stream_arn, position), ref, source):
             wanted[application.keys.encode(ShardKey(name, shard.shard_id))] = LeaseInfo.of(shard, position)
     return wanted

@@ -57,7 +57,7 @@ def serve(given: Serve) -> None:
         except OSError as error:
             ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
             failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another --port, --tls-port or --host"
-            # If a local AWS already uses the port, the user may want to use it from a second shell: show how.
+            # If a local AWS already uses the port, the user may want to use that one: show its environment variables.
             for each in local_process.running(local_process.state_directory()).values():
                 if each.port == given.port:
                     failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
@@ -123,7 +123,7 @@ def _stop(aws: LocalAws) -> None:
 def _declare(aws: LocalAws, asked: Declaration) -> Path:
     """Declare the application in the local AWS. Returns the path of its manifest.
 
-    Raises ConfigurationError if the local AWS rejects it, or the manifest cannot be written.
+    Raises ConfigurationError if the local AWS rejects a request, or the manifest cannot be written.
     """
     try:
         return write_manifest(asked, declare(aws, asked.application))

@@ -99,9 +99,9 @@ class Declaration:
     """The application to declare in the local AWS.
 
     Attributes:
-        settings: Local AWS settings that follow from the existing manifest: region and account.
+        settings: Settings of the local AWS that the existing manifest requires: region and account.
         manifest: Path of the manifest to write; equal to `given` if the existing manifest is used.
-        given: Path of the existing manifest in --manifest, if any. It is kept if the local AWS can use its ARNs.
+        given: Path of the existing manifest in --manifest, if any. It is reused if the local AWS can use its ARNs.
     """
 
     application: LocalApplication
@@ -122,7 +122,7 @@ class Declaration:
 def wanted(
     streams: Sequence[str], app: str | None, manifest: Path | None, manifest_out: Path | None
 ) -> Declaration | None:
-    """Return what the options declare; None if they declare no streams.
+    """Return the application that the options describe; None if they do not name streams.
 
     Raises BadParameter if options contradict each other, ConfigurationError if a manifest cannot be read, a needed package is missing, or a
     file that the local AWS did not write would be overwritten.

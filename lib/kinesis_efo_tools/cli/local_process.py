@@ -53,7 +53,6 @@ class Ready:
 
     @property
     def port(self) -> int:
-        """The endpoint's port."""
         return urlsplit(self.endpointUrl).port or 0
 
     @property

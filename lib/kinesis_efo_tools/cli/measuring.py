@@ -119,7 +119,7 @@ def view(found: Measurement) -> RenderableType:
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """Return a function that formats the cells of a table row that applies only to HTTP/2. `take` returns the number in a cell."""
+    """Return a function that formats an HTTP/2 limit for a table cell, and returns None for HTTP/1.1. `take` returns the limit."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

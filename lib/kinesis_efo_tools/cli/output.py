@@ -73,14 +73,14 @@ class _Stream(io.FileIO):
 
 
 def name_standard_streams() -> None:
-    """Replace sys.stdout and sys.stderr with streams whose error messages name the stream, even if it is closed."""
-    # Replace closed streams with /dev/null in the wrong mode. Using them still fails, but no file or socket gets their descriptors.
+    """Replace sys.stdout and sys.stderr with streams whose error messages name them, even if they were closed at the start."""
+    # Replace a closed stream with /dev/null, opened in the wrong mode. Using it still fails, but no file or socket gets its descriptor.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     for name, what in (("stdout", OUTPUT), ("stderr", _ERROR)):
         stream = getattr(sys, name)
         if stream is not getattr(sys, f"__{name}__"):
-            continue  # replaced by a caller in this process, such as a test
+            continue  # a caller in this process, such as a test, has replaced the stream
         descriptor = os.open(os.devnull, os.O_RDONLY) if stream is None else stream.fileno()
         encoding, errors = getattr(stream, "encoding", "utf-8"), getattr(stream, "errors", "backslashreplace")
         lines = getattr(stream, "line_buffering", True)
@@ -97,7 +97,7 @@ def terminal() -> Console:
 def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None:
     """Print a command's result.
 
-    The keys of `data` are an interface: they are never renamed or removed. `view` is called only if it is printed.
+    The keys of `data` are a public interface: do not rename or remove them. `view` is called only if its result is printed.
     """
     if as_json:
         typer.echo(json.dumps(data, indent=2))

@@ -94,12 +94,12 @@ def put(given: Put) -> None:
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Raise StreamError if Kinesis does not respond, or another server responds: the producer would retry for a long time."""
+    """Check that Kinesis itself responds, because the producer would retry for a long time. Raises StreamError if it does not."""
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
     except CALL_ERRORS as error:
-        # Ignore error responses from Kinesis: the producer does not need the permission for this call, and reports its own errors.
+        # Ignore error responses from Kinesis: the producer does not need the permission for this call, and reports its errors itself.
         if isinstance(error, ClientError) and not is_foreign(error):
             return
         fix = failed_call("", error, "kinesis:PutRecords").fix
@@ -112,7 +112,7 @@ def _put_all(producer: Producer, pieces: Iterator[_Piece], key_of: Callable[[_Pi
     """Put all pieces, and wait until Kinesis has acknowledged them. Returns False if interrupted before the end of the input."""
     status, clock = StatusLine(), SystemClock()
     shown = clock.monotonic()
-    forced_end.handled = 1  # after Ctrl-C, records that were read are still written
+    forced_end.handled = 1  # the first Ctrl-C stops reading; the records that were read are still written
     with producer:
         try:
             for piece in pieces:

@@ -74,7 +74,7 @@ def _view(manifest: Manifest, listed: Mapping[str, list[Shard]], open_only: bool
                 f"{name} ({manifest.streams[name].stream_name}): {output.count(len(each), 'shard')}, {count} open"
             )
         )
-        # The most recent branch at each depth. An entry is added to the most recent branch one level above it.
+        # `branches[depth]` is the latest branch at that depth. Entries one level deeper are added to it.
         branches = [root]
         for entry in tree(each):
             if entry.shard.last is not None and open_only:

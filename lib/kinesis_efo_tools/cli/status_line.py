@@ -11,7 +11,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """Draws the status line on standard error. Rich's status line needs control of standard output, which carries the records here."""
+    """Draws the status line on standard error. Rich's status line needs standard output, which is used for the records."""
 
     def __init__(self) -> None:
         self._file = sys.stderr

@@ -18,7 +18,7 @@ from kinesis_efo_tools.cli import arguments
 class Choice:
     """The chosen stream, and how to read it.
 
-    `ref` has a consumer if the command line names one. `application` is the manifest's application if that consumer belongs to it.
+    `ref` includes a consumer only if the command line names one. `application` is the manifest's application if it owns that consumer.
     `source` describes, for error messages, where the ARN came from.
     """
 

@@ -52,7 +52,7 @@ def tail(given: Given) -> None:
         covered = _Range(position, given.last, end, given.shard or ())
         asyncio.run(_run(given.aws, chosen, covered, printer, seconds, given.take_over))
     except KeyboardInterrupt:
-        pass  # the usual way to end the command
+        pass  # users normally end the command with Ctrl-C
     finally:
         printer.status.clear()
     output.remark(f"{output.count(printer.printed, 'record')} printed, {printer.read:,} read")
@@ -78,7 +78,7 @@ class _Range:
 class _Printer:
     """Filters, prints and counts records.
 
-    `enough` is set when no more records should be printed. `closed` is whether the program that reads the output has closed its pipe.
+    The event `enough` is set to stop printing. `closed` is whether the program that reads the output has closed its pipe.
     """
 
     def __init__(self, how: Format, wanted: RecordFilter, limit: int | None) -> None:
@@ -136,7 +136,7 @@ def _descriptor(out: BinaryIO) -> int | None:
 
 
 async def _kinesis_time(aws: AwsSettings, chosen: Choice) -> tuple[float, float]:
-    """Return a lower and an upper bound of Kinesis' time. All records put so far arrived before the upper bound."""
+    """Return a lower and an upper bound of the current time by Kinesis' clock. Records written so far arrived before the upper bound."""
     async with Access(aws, chosen.region) as access:
         return await access.kinesis_time(chosen.ref.stream_arn), access.clock.latest
 
@@ -150,7 +150,7 @@ async def _run(
     take_over: bool,
 ) -> None:
     loop = asyncio.get_running_loop()
-    # Handle SIGTERM like SIGINT. Do not use loop.add_signal_handler: it replaces the pipe with which `ended_by_interrupt` detects Ctrl-C.
+    # Handle SIGTERM like SIGINT. loop.add_signal_handler would replace the pipe that `ended_by_interrupt` needs to detect Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(printer.enough.set))
     if not take_over:
         await _refuse_used_consumer(aws, chosen)

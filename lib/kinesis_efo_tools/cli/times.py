@@ -8,11 +8,11 @@ from kinesis_efo.errors import UsageError
 from kinesis_efo.units import lacks_unit, parse_duration, parse_time, time_meant
 
 _NO_TIME = 10**12 - 1
-"""Numbers up to this one are rejected without a unit. As times in epoch milliseconds, they would be before Kinesis existed."""
+"""Numbers up to this one need a unit. As times in epoch milliseconds, they would be before Kinesis existed."""
 
 
 def check_unit(option: str, text: str) -> None:
-    """Raise UsageError for a duration without a unit: to Spark, it means milliseconds, but on a command line, users usually mean seconds.
+    """Raise UsageError for a duration without a unit: Spark would read milliseconds, but users of a command line usually mean seconds.
 
     The text 0 and a time in epoch milliseconds do not need a unit.
     """

@@ -18,13 +18,13 @@ class Doctor:
     """Check everything a query needs: credentials, manifest, streams, consumers, leases, quotas, clock, Spark and Java.
 
     The result of each check is passed, failed or unknown; a failed check shows the fix. Does not register or write anything. Run it where
-    the job runs, or with its role. Exit code 1 if a check failed; unknown is not a failure.
+    the job runs, or with its role. Exit code 1 if a check failed; an unknown result is not a failure.
 
-    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases: which streams are new, gone,
-    renamed or replaced, which records have expired, and whether a micro-batch is repeated.
+    With --checkpoint, it also compares a query's checkpoint with the manifest, the streams and the leases. It reports streams that are new,
+    missing, renamed or replaced, records that have expired, and whether a micro-batch will be repeated.
 
-    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and shows the limits
-    that Kinesis announced. Without it, no check subscribes.
+    With --subscribe, it also reads one shard of the first stream for some seconds over HTTP/2, then over HTTP/1.1, and shows the HTTP/2
+    limits that Kinesis announced. Without it, no check subscribes.
     """
 
     wanted: MeasuringOption

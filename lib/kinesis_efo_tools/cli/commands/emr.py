@@ -104,8 +104,8 @@ class PackTarget(StrEnum):
 class Package(PackOptions):
     """Pack a project and its locked dependencies for the cluster's Python, as an archive for --archives, or as wheels for Glue.
 
-    Packing the same project again gives the same bytes. The archive does not contain PySpark and boto3. Shows whether the native core or
-    Python will decode the job's records.
+    Packing the same project again produces an identical archive. The archive does not contain PySpark and boto3. Shows whether the native
+    core or Python will decode the job's records.
     """
 
     core: Annotated[
@@ -137,10 +137,10 @@ class Package(PackOptions):
 class Submit(PackOptions, TargetOptions):
     """Submit a job: upload its files where they are missing, start it, and wait until it runs.
 
-    Rejects (exit code 3) a job that could not work: its consumer is not ACTIVE, the lease table is missing, the release lacks Spark 4, or
-    the application already has a live run. Submitting the same job twice starts one run.
+    Rejects a job with exit code 3 if its consumer is not ACTIVE, the lease table is missing, the release lacks Spark 4, or the application
+    already has a live run. Submitting the same job twice starts one run.
 
-    A job with a declared schedule is not started now: EventBridge Scheduler gets the request and starts the job on schedule.
+    A job with a declared schedule is not started now; instead, EventBridge Scheduler is set up to start it on schedule.
     """
 
     argument: Annotated[
@@ -200,7 +200,7 @@ class Submit(PackOptions, TargetOptions):
 class Stop(TargetOptions):
     """Stop an application's runs: each finishes its micro-batch and releases its leases. EMR kills a run that takes too long.
 
-    The schedule of its job, if it has one, is deleted first; `submit` sets it again.
+    If the job has a schedule, deletes it first; `submit` creates it again.
 
     Exit code 1 if a worker still renews the leases afterwards.
     """

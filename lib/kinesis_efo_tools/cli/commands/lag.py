@@ -15,11 +15,11 @@ app = typer.Typer(add_completion=False)
 
 @command(app.command(epilog="Example: kinesis-efo lag -m lake.json --watch"))
 class Lag:
-    """Show how far each shard is behind, the furthest first: its position, whether the position moves, unread records, and seconds.
+    """Show each shard, the slowest first: its position, whether the position advances, its unread records, and its lag in seconds.
 
-    The positions come from the run itself if it can be reached, else from the lease table, which is some seconds old. Watches the owners
-    for some seconds to see which are alive. With --json and --watch, each report is one line. Exit code 5 if some streams are missing
-    because their shards could not be listed.
+    The positions come from the run itself if it can be reached, else from the lease table, which is some seconds old. Watches the leases
+    for some seconds, to find out which owners are alive. With --json and --watch, each report is one line. Exit code 5 if some streams are
+    missing because their shards could not be listed.
     """
 
     aws: arguments.Aws

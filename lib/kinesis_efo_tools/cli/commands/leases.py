@@ -50,10 +50,10 @@ class Release:
 
 @command(app.command(epilog="Example: kinesis-efo leases reset -m lake.json -s orders --to LATEST"))
 class Reset:
-    """Move leases to a position: where a new query with startingPosition=LEASES, or a KCL application, begins.
+    """Move leases to a position, where a new query with startingPosition=LEASES, or a KCL application, then starts.
 
-    For a whole stream, the table then has the rows of the shards that are open at that position; their children get rows once they are
-    read. A query that has a checkpoint is not affected.
+    Without --shard, replaces all rows of a stream with a row for each shard that is open at that position; their children get rows once
+    they are read. A query that has a checkpoint is not affected.
     """
 
     mode: Mode

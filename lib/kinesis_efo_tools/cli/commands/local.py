@@ -17,7 +17,7 @@ app = typer.Typer(invoke_without_command=True, add_completion=False)
 class Serve:
     """Serve Kinesis with Enhanced Fan-Out, and every other AWS service, on this machine until interrupted.
 
-    With --stream, it also declares what an application needs, and prints the next steps. Both ports support HTTP/1.1 and HTTP/2.
+    With --stream, also creates an application's resources, and prints the next steps. Both ports support HTTP/1.1 and HTTP/2.
     """
 
     context: typer.Context
@@ -116,7 +116,7 @@ class Serve:
 
 @command(app.command(epilog="Example: kinesis-efo local stop --all"))
 class Stop:
-    """End a local AWS that runs in the background, started with --detach. Its data is lost, unless it has a data directory."""
+    """Stop a local AWS that was started in the background with --detach. Its data is lost unless it has a data directory."""
 
     port: Annotated[int | None, typer.Option(help="The one on this port.", show_default="the only one that runs")] = (
         None

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 @command(app.command(epilog="Example: kinesis-efo manifest init -a lake -s orders --table leases"))
 class Init:
-    """Write a manifest from the resources in an account. Creates and registers nothing."""
+    """Write a manifest from the resources in an account. Does not create or register resources."""
 
     aws: arguments.Aws
     application: Annotated[str, typer.Option("--application", "-a", metavar="NAME", help="The application.")]

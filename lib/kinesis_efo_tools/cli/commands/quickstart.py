@@ -16,8 +16,8 @@ app = typer.Typer(add_completion=False)
 class Quickstart:
     """Read a stream of flights with Spark, on this machine only: needs Java, but no AWS account.
 
-    Starts the local AWS, declares a stream, puts flights into it, writes first.py into this folder, unless you have changed it,
-    and runs it. Ctrl-C ends everything.
+    Starts the local AWS, creates a stream and puts flights into it. Writes first.py into this folder, unless the file exists, and runs it.
+    Ctrl-C ends everything.
     """
 
     rate: Annotated[int, typer.Option(min=1, max=1000, help="Flights that are put each second.")] = 25

@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 class Tail:
     """Print a stream's records until interrupted. On a terminal, a status line shows rate and lag.
 
-    GetRecords shares its limits, five calls and 2 MB per second and shard, with all programs that poll the stream.
+    Without a consumer, it polls with GetRecords, whose limits (five calls and 2 MB per second and shard) all polling programs share.
     """
 
     aws: arguments.Aws

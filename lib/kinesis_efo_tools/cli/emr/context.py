@@ -44,7 +44,7 @@ def _no_target(given: ApplicationOptions, deployment: Deployment) -> str:
 
 @dataclass(slots=True)
 class Context:
-    """The application that a command is for, and where its jobs run. `deployment`: None without --environment and --application."""
+    """The application that a command is for, and where its jobs run. `deployment` is None without --environment and --application."""
 
     aws: AwsSettings
     deployment: Deployment | None
@@ -103,12 +103,12 @@ class Context:
 
     @property
     def name(self) -> str:
-        """The name that the application's runs have in EMR or Glue."""
+        """Name of the application's runs in EMR or Glue."""
         return job_name(self.manifest.environment, self.manifest.application)
 
     @property
     def platform(self) -> Platform:
-        """Access to the target through the API of EMR or Glue."""
+        """Access to the target through the EMR or Glue API."""
         service, kind = _PLATFORMS[self.target.kind]
         return kind(self.target, self.client(service))
 
@@ -172,8 +172,8 @@ class Context:
         """Write a run's stop marker, the S3 object that makes the run stop gracefully. Returns whether it was written.
 
         Args:
-            uri: The marker's location in the run's settings. The marker is written only if `submission.plan` chooses the same location.
-            artifacts: The S3 location on the command line.
+            uri: The marker's location, from the run's settings. If `submission.plan` would choose another location, it is not written.
+            artifacts: The S3 location on the command line; None to use the deployment's.
 
         Raises UsageError if neither the command line nor the deployment has an S3 location.
         """

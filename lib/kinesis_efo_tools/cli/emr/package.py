@@ -31,7 +31,7 @@ def package(given: Package) -> None:
 
 
 def platform(given: PackOptions, deployed: Deployment | None, *, glue: bool = False) -> PythonPlatform:
-    """Return the platform to pack for, from the command line, else from the deployment, else the default.
+    """Return the platform to pack for: from the command line if given, otherwise from the deployment, otherwise the default.
 
     Raises UsageError if packing does not support the platform.
     """
@@ -46,7 +46,7 @@ def platform(given: PackOptions, deployed: Deployment | None, *, glue: bool = Fa
 def built(
     project: Path, out: Path, target: PythonPlatform, core: CoreWheel | None = None, *, glue: bool = False
 ) -> Archive:
-    """Pack a project, and print on stderr what is packed."""
+    """Pack a project, after printing its name and the platform on stderr."""
     output.remark(f"packing {project.resolve().name} for Python {target.python} on {target.architecture}")
     return build(project, out, target, core=core, wheels=glue)
 
@@ -67,6 +67,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
-    # With KINESIS_EFO_CORE=off, a process decodes with Python even if the archive contains the core.
+    # This is the default in the job's processes; with KINESIS_EFO_CORE=off, they decode with Python anyway.
     decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
     return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

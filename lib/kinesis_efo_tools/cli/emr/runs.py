@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 def status(given: Status) -> None:
     with Context.open(given) as context:
         known = context.platform.runs(context.name)[:_SHOWN]
-        # Look up each run individually: EMR Serverless' list has fewer fields.
+        # Look up each run: the list of runs in EMR Serverless has fewer fields.
         runs = [context.platform.run(run.id) for run in known]
     live = any(not run.state.ended for run in runs)
     data = {
@@ -59,7 +59,7 @@ def logs(given: Logs) -> None:
 
 def stop(given: Stop) -> None:
     with Context.open(given) as context:
-        # Delete the schedule first, because it might start another run.
+        # Delete the schedule first, so that it does not start another run.
         unscheduled = context.unschedule()
         stopped, owners = asyncio.run(_stop(context, SystemClock(), given))
     data = {
@@ -103,7 +103,7 @@ def run_data(run: JobRun) -> dict[str, Any]:
 
 
 def remark(run: JobRun) -> None:
-    """Print EMR's description of a run on stderr."""
+    """Print a run's ID and state on stderr."""
     output.remark(f"{run.id} {run.told}")
 
 

@@ -56,7 +56,7 @@ def submit(given: Submit) -> None:
             scheduled=bool(deployed and deployed.schedule),
         )
         try:
-            # Check before packing, which takes a while. Until the archive exists, the draft uses the program as a placeholder for it.
+            # Check before packing, which takes a while. The archive does not exist yet, so the draft contains the program in its place.
             found = asyncio.run(_checked(context, draft, SystemClock(), given))
             request = (
                 draft
@@ -85,7 +85,7 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
     plan(draft, context.target.kind, context.store(given.artifacts), ())
     found = look(platform, draft.name, tolerant=given.dry_run)
     if given.if_changed and found.live and not given.dry_run:
-        # Skip the checks for now: if the live run already executes exactly this job, no job is submitted.
+        # Skip the checks for now: if the live run already executes this job, nothing is submitted. Otherwise, `_make_room` checks it.
         return found
     scheduled = not given.now and context.schedule is not None
     lasting = [run for run in found.live if not (scheduled and run.scheduled)]
@@ -95,8 +95,8 @@ async def _checked(context: Context, draft: JobRequest, clock: Clock, given: Sub
             await refusals(
                 draft, platform, found.site, lasting,
                 kinesis=context.client("kinesis"), leases=leases, clock=clock,
-                # Look for live readers only in a dry run, because `_make_room` looks for them right before a submission. With --upload,
-                # do not look for them at all: an orchestrator sends the request later.
+                # `replacing` skips the search for live readers. Without --dry-run, `_make_room` searches right before the submission. With
+                # --upload, an orchestrator submits the job later, so the present readers do not matter.
                 replacing=replacing or not given.dry_run or given.upload,
             )
         )  # fmt: skip
@@ -118,7 +118,7 @@ async def _submit(
     context: Context, request: JobRequest, clock: Clock, given: Submit, found: Situation
 ) -> dict[str, Any]:
     platform, store = context.platform, context.store(given.artifacts)
-    # Packing takes a while, so list the runs again, except for a dry run.
+    # Packing takes a while, so list the runs again before a submission.
     if not given.dry_run:
         found = look(platform, request.name)
     known, live = found.known, found.live
@@ -134,13 +134,13 @@ async def _submit(
         and not given.upload
         and (unchanged := next((run for run in live if platform.same(run, job)), None))
     ):
-        # Upload the live run's files again before S3 expires them: EMR reads them when it restarts the run.
+        # Keep the live run's files in S3: EMR reads them when it restarts the run, and the bucket expires old files.
         upload(store, request, output.remark)
         return {**data, "submitted": False, "replaced": [], "run": run_data(unchanged)}
     if given.dry_run:
         if given.upload:
             upload(store, request, output.remark)
-            # Omit the stop marker: if an orchestrator sends the request twice, a marker for the first run would stop the second run, too.
+            # Omit the stop marker: if an orchestrator submits the request twice, both runs would have the same one and stop together.
             job = replaced(job, spark={name: value for name, value in job.spark.items() if name != MARKER_SETTING})
         data |= {"submitted": False, "replaces": [run.id for run in live]}
         data["notChecked"] = _tell(_not_checked(request, found))
@@ -165,7 +165,7 @@ async def _make_room(
     *,
     busy: bool,
 ) -> Sequence[JobRun]:
-    """Check a job right before it is submitted, and stop and return the runs that it replaces. `busy` allows live owners of leases."""
+    """Check a job right before it is submitted, then stop and return the runs that it replaces. With `busy`, ignores live lease owners."""
     replacing = bool(live) and (given.replace or given.if_changed)
     async with context.leases() as leases:
         ensure(
@@ -201,7 +201,7 @@ async def _set_schedule(
         untold = _tell(_not_checked(request, found))
         shown = {"replaces": [run.id for run in lasting], "notChecked": untold, "request": schedule.request(start)}
         return {"submitted": False, **shown}
-    # If no run has to be stopped, allow live readers (`busy`): they may be a run that the schedule started.
+    # If no run has to be stopped, ignore live readers (`busy`): they may belong to a run that the schedule started.
     replaced = await _make_room(context, request, clock, given, found, lasting, busy=not lasting)
     upload(context.store(given.artifacts), request, output.remark)
     change = context.schedules.put(schedule, start)

@@ -1,4 +1,4 @@
-"""``kinesis-efo quickstart``: a first try for new users, on one machine, without an AWS account."""
+"""``kinesis-efo quickstart``: lets new users try the library on one machine, without an AWS account."""
 
 from kinesis_efo_tools.cli.quickstart.command import quickstart
 

@@ -25,7 +25,7 @@ class Child:
 
     Args:
         variables: Added to this process' environment.
-        log: File for the program's standard error, and unless `shown`, for its standard output.
+        log: File for the program's standard error. Without `shown`, standard output is written there, too.
         shown: Whether the program shares this process' standard output.
     """
 
@@ -61,7 +61,7 @@ class Child:
     def wait(self, seconds: float, *, end: bool = False) -> int | None:
         """Wait until the program ends, and return its exit code; None if it is still running after `seconds`.
 
-        `end` first sends SIGTERM to the program, as an orchestrator does.
+        With `end`, sends SIGTERM to the program first, as an orchestrator does.
         """
         assert self._process is not None
         if end:
@@ -78,7 +78,7 @@ class Child:
         """Send SIGKILL to the program and all processes that it started. Returns their number."""
         killed = set[int]()
         deadline = time.monotonic() + _END_WITHIN
-        # Repeat, because a process that is just being started may be missed.
+        # Repeat, because a scan may miss a process that is being started.
         while (family := list(self._family())) and time.monotonic() < deadline:
             killed |= {process.pid for process in family}
             kill(family)

@@ -106,7 +106,7 @@ def write(path: Path) -> bool:
 
 
 def program(path: Path, scratch: Path) -> Child:
-    """Return the process for the program at `path`, which is not started yet. It shares this process' standard output.
+    """Create the process for the program at `path`, without starting it. It shares this process' standard output.
 
     `scratch` is the directory for the program's standard error and for Spark's files; the caller removes it.
     """
@@ -140,7 +140,7 @@ def _declare(aws: LocalAws, asked: Declaration) -> Ready:
 
 
 def introduction(ready: Ready, width: int, *, own: bool) -> str:
-    """Describe what runs, and how to look at it from another shell, in lines that can be copied.
+    """Return the text that is printed first: what is running, and commands to copy into another shell.
 
     `own` is whether the user has changed the program. `width` is the terminal's width in columns.
     """
@@ -148,7 +148,7 @@ def introduction(ready: Ready, width: int, *, own: bool) -> str:
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     setting = ["  export"]
     for each in ready.assignments:
-        # Wrap the `export` command with backslashes, after which the shell continues with the next line.
+        # Wrap the `export` command at this width. The lines are joined with backslashes, so that the shell reads them as one command.
         if len(f"{setting[-1]} {each} \\") <= width:
             setting[-1] += f" {each}"
         else:

@@ -13,7 +13,7 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import Producer
 
 _AHEAD: Final = 0.02
-"""How many seconds the thread may be ahead of the rate before it waits."""
+"""The thread waits only if it is more than this many seconds ahead of the rate."""
 
 
 class Feeder:

@@ -107,7 +107,7 @@ def _slowest(view: View) -> str:
 
 
 def _contents(arrived: float | None, records: float | None) -> str:
-    """Describe what arriving bytes contain: records per second, and approximately the bytes of the records' data per second."""
+    """Describe the incoming records: their number per second, and approximately the bytes of their data per second."""
     if records is None:
         return ""
     return f"{records:,.{0 if records >= 10 else 1}f} records/s, {rate(data_in(arrived, records))} of data"

@@ -53,8 +53,8 @@ T = TypeVar("T")
 class Column(NamedTuple, Generic[T]):
     """A column in the table of shards or of queries.
 
-    `cell` formats the column's cell in a row; None if unknown. A narrow terminal omits columns, those with the highest `spare` first.
-    A column with `spare` 0 is always shown.
+    `cell` formats the cell of a row, or returns None if its value is unknown. On a narrow terminal, columns with a high `spare` are omitted
+    first; those with 0 are always shown.
     """
 
     title: str
@@ -64,7 +64,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns(view: View) -> list[Column[ShardPulse]]:
-    """Return the columns for the shards of a run. Omits `stream` if there is only one stream, and `fetcher` if no shard names its fetcher."""
+    """Return the columns for the shards of a run. Omits `stream` for a single stream, and `fetcher` if the status names no fetchers."""
     needless = {
         "stream": len(view.streams) == 1,
         "fetcher": not any(each.status.fetcher for each in view.shards),
@@ -104,7 +104,7 @@ def _counted(each: ShardPulse, name: Literal["opened", "failures"]) -> str | Non
 
 
 def _apart(each: QueryPulse, _: Shape) -> str:
-    """Format the number of shards in which a query catches up with GetRecords, and the bytes per second."""
+    """Format the number of shards that a query reads apart with GetRecords, and the bytes per second that it reads in this way."""
     if not each.status.apart:
         return ""
     shards = output.count(each.status.apart, "shard")
@@ -162,7 +162,7 @@ def rate(bytes_per_second: float | None, unit: str = "/s") -> str | None:
 
 
 def behind(total: Sum) -> str:
-    """Format the lag of several shards: the lag of the slowest."""
+    """Format the lag of a group of shards, which is the lag of the slowest shard."""
     return "no status yet" if total.seconds is None else f"{duration(total.seconds)} behind"
 
 
@@ -182,7 +182,7 @@ def buffered_line(view: View) -> str:
 
 
 def left_out(left: list[ShardPulse]) -> str:
-    """Format a line about the shards that do not fit on the screen."""
+    """Return a line that summarizes the shards that do not fit on the screen."""
     known = [each.seconds for each in left if each.seconds is not None]
     return f"and {output.count(len(left), 'shard')} more" + (
         f", none further behind than {duration(max(known))}" if known else ""

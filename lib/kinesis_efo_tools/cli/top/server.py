@@ -27,7 +27,7 @@ _NOTHING_ELSE: Final = {
 class Page:
     """Serves a web page that polls the server for the newest observation. The first response also has the figures of the last hour.
 
-    If `port` is 0, a free port is used. `pause` is the seconds between two observations.
+    If `port` is 0, a free port is used. `pause` is the time between two observations, in seconds.
     """
 
     def __init__(self, application: str, port: int, pause: float) -> None:
@@ -63,7 +63,6 @@ class Page:
         return f"http://{HOST}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        """Stop serving."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -78,7 +77,7 @@ class Page:
 
 @web.middleware
 async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
-    # Prevent DNS rebinding, with which a page of another site could reach this server.
+    # Reject other host names, to prevent DNS rebinding: with it, a page of another site could read from this server.
     if request.host.rpartition(":")[0] not in (HOST, "localhost"):
         raise web.HTTPForbidden(text="this page is for browsers on this machine")
     answer: web.StreamResponse = await handler(request)

@@ -49,7 +49,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if view.queries:
         parts += [*_queries(view, shape, width, most), ""]
     events, causes = look.events[-_EVENTS:], remedies(view)
-    # Each remedy takes two lines. The table's header, the line about omitted shards, and empty lines take 5 lines together.
+    # Each remedy takes two lines. The table's header, the line about omitted shards, and empty lines together take five.
     room = height - len(parts) - min(len(view.queries), most) - len(events) - 2 * len(causes) - 5
     table, left = _shards(view, shape, width, max(1, room))
     parts.append(table)
@@ -88,7 +88,7 @@ def _shards(view: View, shape: Shape, width: int, room: int) -> tuple[Table, lis
 
 
 def _table(kept: list[Column[Any]], shown: Sequence[Any], shape: Shape, width: int) -> Table:
-    """Create a table of the rows `shown`, with the columns for which there is room."""
+    """Create a table with the rows `shown`. Omits columns that do not fit into `width`."""
     cells = {each.title: [each.cell(row, shape) for row in shown] for each in kept}
     while _needed(kept, cells) > width and (spare := max(kept, key=lambda each: each.spare)).spare:
         kept.remove(spare)

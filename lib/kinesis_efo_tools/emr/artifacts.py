@@ -62,7 +62,7 @@ class Store:
         return f"s3://{self._bucket}/{self._prefix}{key}"
 
     def upload(self, artifact: Artifact) -> bool:
-        """Upload an artifact unless S3 has it. Uploads it again after 30 days, so that the bucket does not expire an artifact in use.
+        """Upload an artifact unless it is in S3. After 30 days, uploads it again, so that the bucket does not expire an artifact in use.
 
         Returns whether it was uploaded.
         """
@@ -87,7 +87,7 @@ class Store:
                 Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED"
             )
         except ClientError as error:
-            # For callers without s3:ListBucket, S3 returns 403 if an object is missing. If access is really denied, the upload fails.
+            # S3 returns 403 for a missing object if the caller lacks s3:ListBucket. If access is really denied, the upload fails.
             if code_of(error) in ("404", "NoSuchKey", "NotFound", "403", "AccessDenied"):
                 return {}
             raise self._platform_error("look at", key, error) from error

@@ -60,7 +60,7 @@ def release_faults(target: Target, site: Site, release_label: str) -> Iterator[s
     `release_label` is the release that the job requests; used only on EKS.
     """
     label = release_label if target.kind is TargetKind.EKS else site.release_label
-    # The releases with Spark 4 have names from emr-spark-8 on; EMR 7 has Spark 3 (EMR Release Guide).
+    # EMR releases with Spark 4 are named emr-spark-8 or higher; EMR 7 has Spark 3 (EMR Release Guide).
     named = re.match(r"emr-spark-(\d+)[.-]", label)
     spark = re.match(r"(\d+)\.", site.spark)
     has_spark4 = int(spark[1]) >= 4 if spark else named is not None and int(named[1]) >= 8

@@ -1,7 +1,7 @@
 """EMR on EC2: runs a job as a step of a running cluster, with the driver in YARN (EMR API reference, AddJobFlowSteps).
 
-Cancelling a step ends `spark-submit`, but not the driver ("Cancel steps": asynchronous processes are not affected). So a stop is requested
-with a stop marker; if the job does not stop, a second step makes YARN kill it.
+Canceling a step ends `spark-submit`, but not the driver (EMR documentation, "Cancel steps"). Therefore, a stop is requested with a stop
+marker; if the job does not stop, a second step makes YARN kill it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class CoreWheel:
         `machine` is the architecture's name in Linux: `x86_64` or `aarch64`.
         """
         version, abi = tuple(map(int, python.split("."))), f"cp{python.replace('.', '')}"
-        # Platform names contain the glibc version since PEP 600; the older names stand for glibc 2.5, 2.12 and 2.17.
+        # Since PEP 600, platform names contain the glibc version. The older names stand for glibc 2.5, 2.12 and 2.17.
         names = (*(f"manylinux_{glibc[0]}_{each}" for each in range(5, glibc[1] + 1)), *_OLD_NAMES)
         loaded = set(cpython_tags(version, [abi], [f"{name}_{machine}" for name in names]))
         if not any(parse_tag(each) & loaded for each in self.tags):

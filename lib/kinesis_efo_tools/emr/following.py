@@ -55,7 +55,7 @@ async def stop(
             platform.cancel(run, grace)
         run = await _until(platform, run.id, clock, report, grace + _INTERVAL, lambda run: run.state.ended)
         if run.state.ended:
-            # After the grace period, EMR may have ended the run by force, so the stop does not count as graceful.
+            # A run that ends after the grace period may have been ended by force, so it does not count as graceful.
             return StopResult(run, graceful=clock.monotonic() - began < grace)
     platform.cancel(run, 0)
     run = await _until(platform, run.id, clock, report, _FORCED, lambda run: run.state.ended)

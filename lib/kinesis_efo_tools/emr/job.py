@@ -26,7 +26,7 @@ FINGERPRINT_SETTING: Final = "spark.kinesisEfo.fingerprint"
 SCHEDULED_SETTING: Final = "spark.kinesisEfo.scheduled"
 """Marks the runs of a job with a schedule. They end by themselves, so they are not stopped when the job changes."""
 SHARDS_SETTING: Final = "spark.kinesisEfo.shards"
-"""Maximum number of shards for which the job gets memory. Set by the user, because reshards should not change the fingerprint."""
+"""Maximum number of shards for which the job gets memory. A user setting, so that a reshard does not change the fingerprint."""
 PYTHON: Final = "./environment/bin/python"
 _DAEMON: Final = "kinesis_efo.spark.daemon"
 _MIB: Final = 1 << 20
@@ -47,7 +47,7 @@ _CORES: Final = 4
 _EXECUTOR_HEAP_MIB: Final = 8192
 _SETTING: Final = re.compile(r"spark\.[A-Za-z0-9_./:-]+")
 _QUOTED: Final = re.compile(r"[\s'\"\\]")
-_NAME_CHARACTERS: Final = 64  # limit of EMR on EKS (StartJobRun), the lowest of all targets
+_NAME_CHARACTERS: Final = 64  # EMR on EKS limits names to this length (StartJobRun); other targets allow more
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ def spark_settings(
 ) -> dict[str, str]:
     """Return the Spark settings of a job.
 
-    `given` has the user's settings, which override the defaults. The memory is computed from `bufferBytes` and `fetchers` in `arguments`,
-    and from `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed
-    to EMR or is set by this library itself, or if the fetchers leave no core for micro-batches.
+    `given` has the user's settings, which override the defaults. The memory settings depend on `bufferBytes` and `fetchers` in `arguments`,
+    and on `spark.kinesisEfo.shards` (the maximum number of shards) in `given`. Raises ConfigurationError if a setting cannot be passed to
+    EMR or is reserved for this library, or if the fetchers leave no core for micro-batches.
     """
     settings = {} if kind is TargetKind.GLUE else _settings(kind, archive, arguments, given)
     for name, value in given.items():
@@ -181,9 +181,9 @@ def _settings(kind: TargetKind, archive: str, arguments: Sequence[str], given: M
         "spark.driver.memoryOverhead": f"{_overhead_mib(arguments, given)}m",
         # At INFO, every micro-batch logs a dozen lines.
         "spark.log.level": "WARN",
-        # With this daemon, a new Python worker reads its first record 0.7 s earlier.
+        # Custom daemon module: a new Python worker reads its first record 0.7 s earlier.
         "spark.python.daemon.module": _DAEMON,
-        # Executor failures are counted per hour, not since the start.
+        # Only executor failures of the last hour count, so that a run of months does not reach the limit.
         "spark.executor.failuresValidityInterval": "1h",
         **_environment(kind, archive),
         **_long_running(kind),
@@ -203,9 +203,9 @@ def refuse_braces(arguments: Iterable[str]) -> None:
 
 
 def _overhead_mib(arguments: Sequence[str], given: Mapping[str, str]) -> int:
-    """Return the driver's memory overhead in MiB: a tenth of the heap for the JVM, plus memory for Python and for fetching.
+    """Return the driver's memory overhead in MiB: a tenth of the heap for the JVM, plus memory for Python processes and for each shard.
 
-    A driver that fetches needs memory per shard and one and a half times the buffer, which covers ranges that are being sent to tasks.
+    If the driver fetches, adds one and a half times the buffer: ranges that are being sent to tasks need up to half a buffer more.
     """
     heap = _heap_mib(given, "spark.driver.memory", _HEAP_MIB)
     shards = _count(given, SHARDS_SETTING, _SHARDS)
@@ -223,7 +223,7 @@ def _fetchers(arguments: Sequence[str]) -> int:
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the memory overhead setting of executors that run fetchers, sized for the executor with the most fetchers.
 
-    If an executor is lost, each of the others takes over at most one of its fetchers.
+    This includes one more fetcher: if an executor is lost, each of the others takes over at most one of its fetchers.
     """
     fetchers = _fetchers(arguments)
     if not fetchers:
@@ -237,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # Divide the shards among one fetcher fewer: if a fetcher is lost, the others take over its shards.
+    # Divide the shards among one fetcher less than there are: after the loss of a fetcher, the others take over its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each
@@ -269,7 +269,7 @@ def _count(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
-    """Return the settings that unpack the archive for driver and executors, and make Spark use the archive's launcher as Python.
+    """Return the settings that unpack the archive for the driver and the executors, and make its launcher Spark's Python interpreter.
 
     Sources: Spark "Python Package Management"; EMR Serverless "Using Python libraries"; on Kubernetes, Spark sets the driver's
     environment variables from the settings (`DriverCommandFeatureStep`).
@@ -286,7 +286,7 @@ def _environment(kind: TargetKind, archive: str) -> dict[str, str]:
 
 
 def _long_running(kind: TargetKind) -> dict[str, str]:
-    """Return the settings for runs that last for months: event logs are rotated, and failed attempts are counted per hour.
+    """Return the settings for runs that last for months: event logs are rotated, and only failed attempts of the last hour count.
 
     Sources: Spark "Running on YARN", "Monitoring"; EMR on EKS "Using Spark event log rotation". EMR Serverless needs no such settings.
     """

@@ -70,7 +70,7 @@ fail "built for Python $python, which this host does not have (PATH is $$PATH);"
     "package with the --python of the cluster, or set KINESIS_EFO_PYTHON to the path of a Python $python"
 """)
 
-# Python imports this as `sitecustomize` at startup. It hides the launcher's PYTHONPATH from child processes.
+# Python imports this as `sitecustomize` at startup. Removes the launcher's PYTHONPATH from the environment of child processes.
 _SITE: Final = """\
 import os
 import sys
@@ -124,7 +124,7 @@ class Archive:
 
     @property
     def core(self) -> str | None:
-        """Version of the native core in the archive; None if there is none, and Python decodes records."""
+        """Version of the native core in the archive; None without a core, in which case Python decodes the records."""
         return self.packages.get(DISTRIBUTION)
 
 
@@ -139,8 +139,8 @@ def package(
 ) -> Archive:
     """Build the environment archive of a project; with `wheels`, as a zip of wheels for Glue.
 
-    `project` is the directory of a uv project, either this library or one that depends on it: it has `pyproject.toml`, and it or a parent
-    directory has `uv.lock`. `core` is a native core to add; None adds a core only if the project depends on one.
+    `project` is the directory of a uv project that is or uses this library. It contains `pyproject.toml`, and it or a parent directory
+    contains `uv.lock`. `core` is a native core to add; None adds a core only if the project depends on one.
 
     Raises:
         PackagingError: uv is missing; the lock file is missing or out of date; a dependency has no wheel for the platform or comes
@@ -281,13 +281,13 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return this library's packages to leave out of an archive. With the extra `cli`, retain the tools, so that jobs can run `doctor`."""
+    """Return this library's packages to omit. Keeps the tools if the project has the extra `cli`, so that jobs can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 
 def _strip(target: Path) -> None:
     """Remove files that the cluster does not need."""
-    # Also remove scripts and metadata that contain local paths or the installer: they would make archives differ between machines.
+    # Also remove scripts and metadata with local paths or the installer's name, because archives would differ between machines.
     for name in ("bin", *_left_out(target)):
         shutil.rmtree(target / name, ignore_errors=True)
     (target / ".lock").unlink(missing_ok=True)
@@ -354,7 +354,7 @@ def find_uv() -> str:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    # Do not pass credentials to the project's build backend, which is not locked. VIRTUAL_ENV would only make uv print a warning.
+    # Do not pass credentials to the project's build backend, whose version is not locked.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
     completed = subprocess.run(
         command,

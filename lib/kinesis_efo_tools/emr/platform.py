@@ -42,7 +42,7 @@ class Platform(ABC):
         return capitalized
 
     def same(self, run: JobRun, job: Job) -> bool:
-        """Whether a run executes exactly this job. Comparing name and fingerprint is not enough, because they can be copied."""
+        """Whether a run executes exactly this job. Compares the command, because another job may have copied the name and fingerprint."""
         request = self.request(job)
         return run.command == command(
             request["executionRoleArn"], request["jobDriver"], request.get("configurationOverrides")
@@ -58,7 +58,7 @@ class Platform(ABC):
 
     @abstractmethod
     def runs(self, name: str) -> Sequence[JobRun]:
-        """List the runs with a name, newest first. Unlike in `live`, some fields may be missing. EMR deletes ended runs after some time."""
+        """List the runs with a name, newest first. Some fields may be missing (see `live`). EMR deletes ended runs after some time."""
 
     @abstractmethod
     def cancel(self, run: JobRun, grace: int) -> None:

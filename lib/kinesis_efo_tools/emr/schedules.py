@@ -20,7 +20,7 @@ from kinesis_efo.errors import PlatformError
 
 EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
 """Placeholder that Scheduler replaces with a new ID for each invocation ("Context attributes")."""
-# Retry for at most five minutes, because the schedule starts another run anyway.
+# Retry for at most five minutes; after that, the next run on the schedule takes over.
 _RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}
 
 

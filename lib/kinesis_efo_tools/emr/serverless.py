@@ -10,7 +10,7 @@ from kinesis_efo_tools.emr.platform import STATES, Platform, command, newest_fir
 from kinesis_efo_tools.emr.schedules import EXECUTION_ID
 from kinesis_efo_tools.emr.target import JobRun, Site
 
-_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR gives up after more failures; allowed: 1 to 10 ("Job resiliency")
+_FAILED_ATTEMPTS_PER_HOUR: Final = 5  # EMR does not restart a run after more; 1 to 10 are allowed ("Job resiliency")
 _GRACE: Final = (15, 1800)  # minimum and maximum seconds ("Job cancellation with grace period")
 
 

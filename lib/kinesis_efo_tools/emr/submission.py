@@ -195,8 +195,8 @@ async def make_room(
 ) -> list[JobRun]:
     """Stop the live runs of an application, and wait until its leases are free.
 
-    Returns the runs, which have ended. `grace` and `mark` are passed to `following.stop`; `lease_seconds` is the lease
-    timeout. Raises StillRunningError if a run does not end, or a worker still renews leases.
+    Returns the ended runs. `grace` and `mark` are passed to `following.stop`; `lease_seconds` is the lease timeout. Raises
+    StillRunningError if a run does not end, or a worker still renews leases.
     """
     ended = [(await stop(platform, run, clock, report, grace=grace, mark=mark)).run for run in live]
     if owners := await until_free(leases, clock, lease_seconds):

@@ -22,8 +22,6 @@ TARGETS: Final = "cluster:j-<id>, serverless:<application id>, eks:<virtual clus
 
 
 class TargetKind(StrEnum):
-    """The kind of a target."""
-
     CLUSTER = "cluster"
     SERVERLESS = "serverless"
     EKS = "eks"
@@ -54,8 +52,6 @@ class Target:
 
 
 class JobRunState(StrEnum):
-    """The state of a run."""
-
     WAITING = "waiting"
     RUNNING = "running"
     STOPPING = "stopping"
@@ -65,7 +61,6 @@ class JobRunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended."""
         return self in (JobRunState.SUCCEEDED, JobRunState.STOPPED, JobRunState.FAILED)
 
 

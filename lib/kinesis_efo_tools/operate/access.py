@@ -32,7 +32,7 @@ class Clients(Protocol):
 class Access:
     """AWS clients that share a region, endpoint and role. An async context manager.
 
-    The attribute `clock` has Kinesis' time, and `table_clock` DynamoDB's time (for the age of lease table rows), both from responses.
+    `clock` has Kinesis' time, from its responses. `table_clock` has DynamoDB's time, which determines the age of lease table rows.
 
     Args:
         region: The region if `aws` does not set one.
@@ -40,7 +40,7 @@ class Access:
     """
 
     def __init__(self, aws: AwsSettings, region: str, clock: Clock | None = None) -> None:
-        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # `doctor` checks the clock itself
+        self.clock = KinesisClock(clock or SystemClock(), warns=False)  # no warning: `doctor` checks the clock itself
         self.table_clock = KinesisClock(clock or SystemClock(), warns=False)
         self._clients = AsyncClients(aws, region, seconds=COMMAND_SECONDS)
         self._opened: dict[str, Any] = {}
@@ -59,15 +59,15 @@ class Access:
     async def kinesis_time(self, stream_arn: str) -> float:
         """Return Kinesis' time in epoch seconds. Calls ListShards if Kinesis has not sent a response yet.
 
-        If that call fails, returns this machine's time, but raises NoAnswerError if the call timed out.
+        Raises NoAnswerError if that call times out. After any other error without a response, returns this machine's time.
         """
         if not self.clock.is_set:
             try:
                 await (await self.client("kinesis")).list_shards(StreamARN=stream_arn, MaxResults=1)
             except NoAnswerError:
-                raise  # the caller's next call would time out as well
+                raise  # do not make the caller wait for a second timeout
             except CALL_ERRORS:
-                pass  # error responses contain the time, too; the caller's next call raises the error
+                pass  # an error response contains the time, too, and the caller's next call raises the error again
         return self.clock.time()
 
     async def credentials(self) -> Any:

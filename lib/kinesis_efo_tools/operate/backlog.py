@@ -15,10 +15,10 @@ from kinesis_efo.positions import Position
 from kinesis_efo.records.events import EventHead
 
 CALL_SECONDS: Final = 0.25
-"""Seconds between two GetRecords calls for a shard: uses four of the five calls per second that all readers share."""
+"""Seconds between two GetRecords calls for a shard: four calls per second, of the five that all readers of the shard share."""
 
 MOST_CALLS: Final = 20
-"""Maximum GetRecords calls per shard. Several are needed if records arrived far apart in time: pages between them are empty."""
+"""Maximum number of GetRecords calls per shard. If records are far apart in time, several calls return empty pages."""
 
 
 @dataclass(frozen=True, slots=True)

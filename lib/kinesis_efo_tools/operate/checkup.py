@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""Period before now in which the check looks for rejected subscriptions."""
+"""Period that ends now, in which the check searches for rejected subscriptions."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -110,10 +110,10 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Return an on-demand stream's consumer quota from the account's settings, and the condition under which another quota applies."""
+    """Return an on-demand stream's consumer quota, and as a phrase for the message, the condition under which another quota applies."""
     try:
         answer = await kinesis.describe_account_settings()
-    # AttributeError: this botocore does not have the operation.
+    # AttributeError: older versions of botocore do not have this operation.
     except (*CALL_ERRORS, AttributeError):
         return CONSUMER_QUOTA, f"AWS raised it or with On-demand Advantage ({ADVANTAGE_QUOTA})"
     committed = answer["MinimumThroughputBillingCommitment"]["Status"] != "DISABLED"
@@ -121,7 +121,7 @@ async def _quota(kinesis: Any) -> tuple[int, str]:
 
 
 async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Finding:
-    """Check for recently rejected subscriptions. Possible causes: a second reader, or more than one call per second and shard."""
+    """Check for recently rejected subscriptions. They are caused by a second reader, or by more than one call per second and shard."""
 
     async def look() -> str:
         cloudwatch = await clients.client("cloudwatch")
@@ -144,7 +144,7 @@ async def subscribe_rate(clients: Clients, ref: StreamRef, now: datetime) -> Fin
                 }
             ],
             StartTime=now - RATE_WINDOW,
-            EndTime=now + timedelta(minutes=1),  # exclusive; includes the current minute
+            EndTime=now + timedelta(minutes=1),  # exclusive, so add a minute to include the current one
         )
         values = answer["MetricDataResults"][0]["Values"]
         if not values:

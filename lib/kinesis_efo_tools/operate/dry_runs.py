@@ -98,8 +98,8 @@ async def polling(clients: Clients, ref: StreamRef) -> Finding:
 async def catching_up(clients: Clients, ref: StreamRef) -> Finding:
     """Check that a query that falls behind other queries of its program may catch up with GetRecords.
 
-    Does not call GetRecords: even its dry run would be throttled, because the subscription check has used the stream's one dry run per
-    second. Calls GetShardIterator instead, which policies allow together with GetRecords.
+    Calls GetShardIterator, which policies allow together with GetRecords. A dry run of GetRecords would be throttled: Kinesis allows one
+    dry run per second and stream, and the subscription check uses it.
     """
 
     async def look() -> str:
@@ -146,7 +146,7 @@ async def key(clients: Clients, ref: StreamRef) -> Finding | None:
         try:
             await kms.decrypt(KeyId=key_id, DryRun=True, DryRunModifiers=["IGNORE_CIPHERTEXT"])
         except ClientError as error:
-            if code_of(error) != "InvalidCiphertextException":  # the error of an endpoint that ignores DryRun
+            if code_of(error) != "InvalidCiphertextException":  # an endpoint that ignores DryRun returns this error
                 return _key_outcome(error, key_id)
         raise CheckUnknown("the endpoint does not support dry runs of kms:Decrypt", "use AWS' endpoint")
 
@@ -176,7 +176,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """Return the result of a dry run from its error: AWS reports even success as an error. Raises an error if the call could fail."""
+    """Return the result of a dry run from its error, because AWS reports even success as one. Raises an error if the call might fail."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:
@@ -209,7 +209,7 @@ def _members(client: Any, operation: str) -> Collection[str]:
 
 @contextmanager
 def _closed_on_failure(client: Any, operation: str) -> Iterator[None]:
-    """Close the responses of an operation if the `with` block fails: the SDK does not close streams that it cannot parse."""
+    """Close an operation's responses if the `with` block fails. If the SDK cannot parse an event stream, it does not close the response."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)

@@ -1,4 +1,4 @@
-"""Makes the same call for every stream of an application, so that one stream's error does not hide the other streams' results."""
+"""Makes the same call for every stream of an application. An error for one stream does not hide the other streams' results."""
 
 from __future__ import annotations
 

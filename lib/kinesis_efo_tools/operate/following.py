@@ -17,7 +17,7 @@ from kinesis_efo_tools.operate.live import RunReplies, ask
 from kinesis_efo_tools.operate.pulse import LagCause, Pulse, View
 
 READ_AGAIN_SECONDS: Final = 10.0
-"""Seconds between two scans of the lease table. A scan costs money, because the table has a row for each shard."""
+"""Seconds between two scans of the lease table. A scan costs money, because it reads a row for each shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Observation:
 class Following:
     """Follows the runs of one application.
 
-    `find` reads the runs' rows in the lease table, by stream; `question` requests the status from the owners of these rows.
+    `find` returns the runs' rows in the lease table, by stream. `question` requests the status from the owners of these rows.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Following:
         trouble = await self._read()
         cause = LagCause.NO_RUN if self._unowned else None
         if not self._unowned:
-            # Request the status even if the table cannot be read: the rows that were last read have the run's address.
+            # Request the status even if the table cannot be read: the rows from the last successful scan contain the run's address.
             trouble = "; ".join(filter(None, (trouble, await self._ask())))
             cause = LagCause.NO_REPLY if self._unanswered else LagCause.PAUSED if self._paused else None
         now = self._clock.time()
@@ -117,7 +117,7 @@ class Following:
         self._unanswered = not asked.answers
         if asked.answers:
             status = _together(list(asked.answers.values()))
-            # A run that lost its lease does not report shards: continue to show the last figures, with their age.
+            # A run that lost its lease does not report shards. In this case, continue to show the last figures, with their age.
             self._paused = not status.shards and self._view is not None
             if not self._paused:
                 self._view, self._said = self._pulse.add(status), self._clock.time()

@@ -10,7 +10,7 @@ from kinesis_efo_tools.operate.pulse import Sum, View
 
 KEPT_SECONDS: Final = 3600.0
 STRETCH_SECONDS: Final = 10.0
-"""Length of an interval. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so one rate per interval is enough."""
+"""Length of an interval in seconds. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so one per interval is enough."""
 
 ALL: Final = ""
 """The key for the total of all streams, in place of a stream's name."""
@@ -19,8 +19,8 @@ ALL: Final = ""
 class Point(NamedTuple):
     """The figures of a run in one interval.
 
-    `at` is when the interval begins, in epoch seconds. `sums` has the longest lag within the interval and the latest rates, by stream, and
-    in total under the key `ALL`.
+    `at` is the start of the interval, in epoch seconds. `sums` has the largest lag and the last rates in the interval, by stream and, under
+    the key `ALL`, in total.
     """
 
     at: float
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 class History:
     """Stores the figures of a run in each interval of the last hour.
 
-    Intervals are never shorter than `pause`, the seconds between two observations.
+    `pause` is the time between two observations in seconds. Intervals are at least this long.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -41,7 +41,7 @@ class History:
         """Add the figures in `view`, which were observed at `at` (epoch seconds)."""
         begin = at - at % self.stretch
         while self._points and self._points[-1].at > begin:
-            self._points.pop()  # later than now: the clock was set back
+            self._points.pop()  # in the future, because the clock was set back
         before = self._points.pop().sums if self._points and self._points[-1].at == begin else {}
         now = {ALL: view.total(), **{stream: view.total(stream) for stream in view.streams}}
         self._points.append(

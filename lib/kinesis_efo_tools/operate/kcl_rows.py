@@ -65,8 +65,8 @@ async def kcl_rows(
 ) -> tuple[list[Lease], list[str]]:
     """Return the KCL rows of one stream, without owners, and messages for the user who starts the KCL application.
 
-    Reads the last processed record of each shard again, to find out whether it is an aggregate. Raises ConfigurationError if a shard is not
-    listed yet and its row lacks attributes that a KCL row needs, and botocore's ClientError if Kinesis rejects a call.
+    Reads the last processed record of each shard again, to find out whether it is an aggregate. Raises ConfigurationError if Kinesis does
+    not list a shard yet and the shard's row lacks attributes of a KCL row, and botocore's ClientError if Kinesis rejects a call.
     """
     slots = asyncio.Semaphore(_CONCURRENT_SHARDS)
     unknown = {shard_id for shard_id, row in rows.items() if shard_id not in shards and row.starting_hash_key is None}

@@ -27,7 +27,7 @@ from kinesis_efo_tools.operate.checkup import consumer_name
 from kinesis_efo_tools.operate.watch import WatchResult
 
 METRIC_WINDOW: Final = timedelta(minutes=10)
-"""Period before now for which CloudWatch is queried: its metrics are per minute, and available some minutes late."""
+"""Period before now for which CloudWatch is queried. Its metrics have one value per minute, which is available some minutes later."""
 
 _CONCURRENT_SHARDS: Final = 32
 
@@ -52,7 +52,7 @@ class ReaderState(Enum):
 
 
 class Movement(NamedTuple):
-    """Whether and when a shard's position moved.
+    """When a shard's position last moved.
 
     Attributes:
         still_for: Seconds since the position last moved; a lower bound if `seen` is false. None if the lease table was scanned only once.
@@ -77,9 +77,9 @@ class ShardLag:
         records_exact: Whether `records` includes all unread records.
         seconds: Age of the oldest unread record in seconds; 0 if there is none; None if unknown.
         seconds_exact: Whether `seconds` was measured; if not, it is an upper bound.
-        movement: Whether and when the position moved.
+        movement: When the position last moved.
         age: Seconds since the position was written to the lease table; 0 if the run itself reported it; None if unknown.
-        query: The number of the query that is slowest in this shard, if the run has several queries; else None.
+        query: Number of the query that is furthest behind in this shard; None if the run has only one query.
     """
 
     key: ShardKey
@@ -123,7 +123,7 @@ class Sightings:
     def state(self, row: Lease, holder: Lease, now: float) -> ReaderState:
         """Return the state of a shard's reader.
 
-        `row` is the shard's row, `holder` the row whose owner reads the shard. `now` is in monotonic seconds.
+        `row` is the shard's row. `holder` is the row with the reader's lease (see `_holder`). `now` is in monotonic seconds.
         """
         if row.checkpoint is not None and row.checkpoint.is_end:
             return ReaderState.ENDED
@@ -137,7 +137,7 @@ class Sightings:
         )
 
     def movement(self, key: str, now: float) -> Movement:
-        """Return whether and when the position of the lease `key` moved. `now` is in monotonic seconds."""
+        """Return when the position of the lease `key` last moved. `now` is in monotonic seconds."""
         _, since, moved = self._positions.get(key, (None, now, False))
         return Movement(now - since if moved or now - since >= 1 else None, moved)
 
@@ -176,7 +176,7 @@ def rows(
         if shard_id not in done
     ]
     unstarted = set(lineage.startable(positions))
-    # If the stream was never read, it is unknown where a query will start.
+    # If the stream has no rows, it was never read, and it is unknown where a query will start.
     begin = TRIM_HORIZON if positions else None
     found += [ShardLag(ShardKey(ref.name, shard), ReaderState.UNSTARTED, begin) for shard in unstarted]
     waiting: set[str] = set()
@@ -217,7 +217,7 @@ async def measured(
                     reasons[_reason(error)] = None
                 else:
                     age = 0.0 if found.oldest is None else max(0.0, clock.time() - found.oldest)
-                    # If every page was empty, only MillisBehindLatest is known.
+                    # If every page was empty, the age of the oldest unread record is unknown: use MillisBehindLatest.
                     seconds = age if found.oldest or found.exact else found.millis_behind / 1000
                     return replace(
                         row, records=found.records, records_exact=found.exact, seconds=seconds, seconds_exact=True
@@ -232,10 +232,10 @@ async def measured(
 async def reported(
     clients: Clients, streams: Mapping[str, StreamRef], now: float, window: timedelta = METRIC_WINDOW
 ) -> tuple[dict[str, int], list[str]]:
-    """Return CloudWatch's latest `MillisBehindLatest` of each stream's consumer, the maximum over all shards.
+    """Return the latest `MillisBehindLatest` of each stream's consumer from CloudWatch, the maximum over all shards.
 
-    Returns milliseconds by logical stream name, for streams that have this metric, and the reasons if CloudWatch cannot be read. `now` is in
-    epoch seconds.
+    Returns milliseconds by logical stream name, without streams that lack this metric, and the reasons if CloudWatch cannot be read. `now`
+    is in epoch seconds.
     """
     names = sorted(name for name, ref in streams.items() if not ref.polled)
     if not names:

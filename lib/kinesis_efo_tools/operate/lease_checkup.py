@@ -1,4 +1,4 @@
-"""Checks of an application's lease table. Test writes never take effect, because their condition is that a nonexistent row exists."""
+"""Checks of an application's lease table. Test writes require a row that never exists, so they always fail and do not change the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kinesis_efo_tools.operate.findings import CheckFailed, Finding, finding
 from kinesis_efo_tools.operate.watch import watch
 
 PROBE_KEY: Final = "kinesis-efo-doctor"
-"""Lease key of the test writes. A row with this key never exists; the test writes require it to exist, so they always fail."""
+"""Lease key of the test writes. They require a row with this key, which never exists, so they always fail."""
 
 
 async def open_table(clients: Clients, manifest: Manifest) -> LeaseTable:
@@ -85,7 +85,7 @@ async def lease_table(clients: Clients, manifest: Manifest) -> Finding:
 
 
 async def lease_writes(clients: Clients, manifest: Manifest) -> Finding:
-    """Check that leases may be written, by test writes whose condition always fails."""
+    """Check that leases may be written. Uses test writes that always fail because of their condition."""
 
     async def look() -> str:
         dynamodb = await clients.client("dynamodb")

@@ -1,4 +1,4 @@
-"""Manual changes to leases. They are planned first, so that they can be shown, and written only if the rows have not changed meanwhile."""
+"""Manual changes to leases. A change is planned first, so that it can be shown, and written only if the row is still the same."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def moved(row: Lease, position: Position) -> Lease:
 def replacement(present: Mapping[str, Lease], wanted: Mapping[str, LeaseInfo]) -> list[Edit]:
     """Plan to replace the rows `present` with the rows `wanted`, without owners.
 
-    Rows that are not wanted are deleted: from an old row, a child shard could be read before its parent has been read to its end.
+    Rows that are not wanted are deleted: because of an old row, a child shard could be read before its parent has been read to its end.
     """
     edits = []
     for key in sorted(present.keys() | wanted.keys()):
@@ -99,8 +99,8 @@ class Import:
     """The plan to import another table's rows.
 
     Attributes:
-        begun: The start positions of shards for which KCL had not stored a position.
-        unknown: The shards whose start position is unknown unless the KCL application's initial position is given.
+        begun: The planned start positions of shards that the KCL application had not begun to read.
+        unknown: Shards that it had not begun to read, and whose start position is unknown without its initial position.
         skipped: The lease keys that do not belong to a stream of this application.
     """
 
@@ -120,7 +120,7 @@ def imported(
 ) -> Import:
     """Plan to replace this application's rows with the rows of another table, for every stream in the other table.
 
-    For a shard that it has not begun to read, a KCL application stores only the word `LATEST` or `AT_TIMESTAMP`, without a position.
+    For a shard that it has not begun to read, a KCL application stores the word `LATEST` or `AT_TIMESTAMP` instead of a position.
 
     Args:
         initial: The position to use for such shards: the initial position in the KCL application's configuration, if known.
@@ -163,7 +163,7 @@ def imported(
 def _starts(
     rows: Mapping[ShardKey, Lease], initial: Position | None, opened: Collection[ShardKey]
 ) -> dict[ShardKey, Position | None]:
-    """Decide where each shard starts: at its checkpoint; without one, at TRIM_HORIZON if a parent is not finished, else at `initial`."""
+    """Return the start of each shard: its checkpoint. Without one, TRIM_HORIZON if a parent is not finished, otherwise `initial`."""
     starts: dict[ShardKey, Position | None] = {}
     for shard, lease in sorted(rows.items()):  # parents have lower ids than their children
         parents = [key for each in lease.parents if (key := ShardKey(shard.stream, each)) in starts]
@@ -178,9 +178,9 @@ def _starts(
 
 
 async def apply(table: LeaseStore, edits: Iterable[Edit], *, force: bool) -> list[Edit]:
-    """Write edits. Returns the edits that were not written, because another process wrote their row meanwhile.
+    """Write edits. Returns those that were not written, because another process had changed the row since the scan.
 
-    `force` writes even if a live worker has renewed the lease meanwhile.
+    With `force`, writes even if a live worker has renewed the lease since the scan.
     """
     return [edit for edit in edits if not await _apply(table, edit, force)]
 

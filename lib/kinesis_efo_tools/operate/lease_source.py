@@ -60,10 +60,10 @@ def source_keys(manifest: Manifest, stream: str | None) -> LeaseKeys:
 
 
 def require_one_form(rows: Collection[str], keys: LeaseKeys, source: str, remedy: str = _IMPORTED) -> None:
-    """Raise ConfigurationError if a stream has lease keys of several forms: it is then unknown which rows have the current positions.
+    """Raise ConfigurationError if a stream's lease keys differ in format: it is then unknown which rows have the current positions.
 
-    This happens if a KCL application that read one stream now reads several, or if a stream was created again: old rows remain. `rows` are
-    lease keys. In the message, `source` names the table or file, and `remedy` suggests an alternative to deleting rows.
+    This happens if a KCL application that read one stream now reads several, or if a stream was created again: old rows remain. `rows` has
+    the lease keys. In the message, `source` names the table or file, and `remedy` suggests an alternative to deleting rows.
     """
     found: dict[str, dict[str, str]] = {}
     for key in sorted(rows):

@@ -1,4 +1,4 @@
-"""Requests the status of live runs from the runs themselves: the lease table has their addresses, but its positions are some seconds old."""
+"""Requests the status of live runs from the runs. The lease table has their addresses, but its positions are some seconds old."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from kinesis_efo.positions import Position
 from kinesis_efo.run.standing import lag_of
 
 CONNECT_SECONDS: Final = 2.0
-"""Timeout in seconds for connecting to an address: a firewall may drop packets. Without a reply, the table's positions are used."""
+"""Timeout in seconds for connecting to a run, because a firewall may drop packets. Without a reply, positions come from the lease table."""
 
 ANSWER_SECONDS: Final = 5.0
 
 MOST_SECONDS: Final = 15.0
-"""Timeout in seconds for a whole status request, however many addresses the run's row has."""
+"""Timeout in seconds for a whole status request, including all addresses in the run's row."""
 
 _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
 
@@ -36,12 +36,12 @@ class RunReplies:
     reasons: Mapping[str, str]
 
     def shards(self, run: Lease | None, stream: str) -> dict[str, ShardStatus]:
-        """Return the status of a stream's shards, by shard id, as replied by the owner of the lease `run`; empty without a reply."""
+        """Return the status of a stream's shards, by shard id, from the reply of the owner of the lease `run`; empty without a reply."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return {each.shard: each for each in status.shards if each.stream == stream} if status is not None else {}
 
     def lags(self, run: Lease | None, stream: str, now: float) -> dict[str, float]:
-        """Return the lag of a stream's shards in seconds at `now` (epoch seconds), by shard id, for shards whose lag was in the reply."""
+        """Return the lag of a stream's shards in seconds at `now` (epoch seconds), by shard id. Omits shards without a lag in the reply."""
         shards = self.shards(run, stream)
         since = max(0.0, now - self.answers[run.owner or ""].at) if run is not None and shards else 0.0
         return {shard: each.millis / 1000 + since for shard, each in shards.items() if each.millis is not None}
@@ -54,15 +54,15 @@ class RunReplies:
         return replace(run, lag=lag_of(shards.values(), at))
 
     def queries(self, run: Lease | None, stream: str) -> list[QueryStatus]:
-        """Return the status of the queries that read a stream; empty without a reply, or for a single query that is not catching up."""
+        """Return the status of the queries that read a stream; empty without a reply. Runs omit a single query that is not catching up."""
         status = self.answers.get(run.owner or "") if run is not None else None
         return [each for each in status.queries if stream in each.streams] if status is not None else []
 
 
 async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds: float = MOST_SECONDS) -> RunReplies:
-    """Request the status from each owner of the runs' leases, waiting at most `seconds` for each.
+    """Request the status from each owner of the runs' leases. Waits for each reply for at most `seconds`.
 
-    `query_shards` requests the progress of each query in each shard, too, if there are several queries.
+    With `query_shards`, a run with several queries also reports the progress of each query in each shard.
     """
     request = StatusRequest(query_shards)
     holders = {row.owner: row for row in runs.values() if row.owner is not None}
@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # The slowest query is before the row's position, because rows never move back in the table. `read_until` does not apply to it.
+            # Rows do not move back in the table, so this position can be before the row's. `read_until` is for the row's position: drop it.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

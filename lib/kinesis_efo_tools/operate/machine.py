@@ -26,7 +26,7 @@ from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.findings import CheckFailed, CheckUnknown, Finding, Status, finding
 
 MOST_SKEW: Final = 1.0
-"""Maximum seconds that the clock may be off. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
+"""Maximum clock error in seconds. AWS accepts 300 s, but `LATEST` and the lag depend on this clock."""
 
 CREDENTIALS: Final = "credentials"
 """Subject of the credentials check."""
@@ -35,7 +35,7 @@ PATH: Final = "HTTP path"
 """Subject of the connection check, on which all other checks depend."""
 
 STS_SECONDS: Final = 5.0
-"""Timeout for the call to STS."""
+"""Timeout in seconds for the call to STS."""
 
 OLDEST_SPARK: Final = (4, 0)
 
@@ -139,10 +139,10 @@ def pythons(
     installed: Callable[[str], str] = version,
     here: tuple[str, str] = (_MINOR, __version__),
 ) -> list[Finding]:
-    """Check that the Python interpreters that Spark would start from here have this library; empty if PySpark is not installed.
+    """Check that the Python interpreters that Spark would start from here have this library. Empty if PySpark is not installed.
 
-    `here` has the versions of Python and this library in this process, which the driver would have, too. `installed` returns the version of
-    a package, or raises PackageNotFoundError.
+    `here` has the versions of Python and this library in this process, which a driver started from here would also have. `installed`
+    returns the version of a package, or raises PackageNotFoundError.
     """
     try:
         installed("pyspark")

@@ -62,7 +62,7 @@ class StreamSpec:
 class Search:
     """The resources to look up.
 
-    `consumer` is the consumer's name on each stream whose spec has no consumer ARN; if None, such a stream must have a single consumer.
+    `consumer` is the name of the consumer of each stream without a consumer ARN; if None, such a stream must have a single consumer.
     """
 
     application: str

@@ -80,7 +80,7 @@ class Measurement:
     def findings(self) -> list[Finding]:
         """Return one `Finding` for each transport.
 
-        A query needs only one transport: if one works, a transient or connection error of the other is not a failure.
+        A query needs only one transport. If one works, a transient error or a connection error of the other is not a failure.
         """
         one_works = any(each.works for each in self.subscriptions)
         return [self._finding(each, one_works) for each in self.subscriptions]
@@ -120,7 +120,7 @@ _DISPENSABLE: Final = {
     "http2": "none where queries may use HTTP/1.1, which works, as with transport=auto; else look for a proxy on the way",
     "http1": "none where queries may use HTTP/2, which works, as with transport=auto; else look for a proxy on the way",
 }
-"""Fix that is shown for a failing transport if the other transport works."""
+"""Fixes that are shown for a failing transport if the other transport works, by the name of the failing one."""
 
 
 def _events(number: int) -> str:

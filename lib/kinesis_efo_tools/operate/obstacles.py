@@ -54,7 +54,7 @@ async def _credentials(access: Access) -> Finding | None:
         return Finding(CREDENTIALS, Status.FAILED, *what_and_fix(error))
     except CALL_ERRORS as error:
         outcome = failed_call(CREDENTIALS, error, "sts:AssumeRole")
-        fails = outcome.status is Status.FAILED or is_foreign(error)  # foreign: the response is not from AWS
+        fails = outcome.status is Status.FAILED or is_foreign(error)  # foreign: sent by another server than AWS
         return replace(outcome, status=Status.FAILED) if fails else None
     if found is not None:
         return None

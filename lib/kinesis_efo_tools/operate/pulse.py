@@ -18,16 +18,16 @@ from kinesis_efo.kinesis.stats import State
 from kinesis_efo.positions import ShardKey
 
 WINDOW_SECONDS: Final = 20.0
-"""Period in seconds for rates and trends. It spans several micro-batches, because each processes megabytes at once."""
+"""Rates and trends are averages over this many seconds. This spans several micro-batches, each of which processes megabytes at once."""
 
 BEHIND_SECONDS: Final = 30.0
-"""A cause of lag is determined only for shards whose fetching is at least this many seconds behind the tip."""
+"""Fetching counts as behind if it is at least this many seconds behind the tip of the shard."""
 
 WAITING_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 120.0
-"""A micro-batch counts as stuck if a record has waited this many seconds and nothing is processed."""
+"""A micro-batch counts as stuck if a record has waited for this many seconds and nothing was processed."""
 SILENT_SECONDS: Final = 30.0
-"""A subscription is silent after this many seconds without an event: six times the interval of events from an idle shard."""
+"""A subscription counts as silent after this many seconds without an event: six times the interval of events from an idle shard."""
 
 _AT_THE_LIMIT: Final = 1.7e6
 """Bytes per second above which a shard is considered to be at Kinesis' limit (2 MB/s per shard and consumer, including JSON overhead)."""
@@ -126,7 +126,7 @@ class ShardPulse:
 
     @property
     def caught_up_in(self) -> float | None:
-        """Seconds until the shard has caught up at the present trend; None if it does not catch up, or is not behind."""
+        """Seconds until the shard catches up if the trend continues; None if it does not catch up, or is not behind."""
         if self.seconds is None or self.seconds < 1 or self.trend is None or self.trend > -0.05:
             return None
         return self.seconds / -self.trend
@@ -319,12 +319,12 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
         arrived = now.subscription.arrived - before.subscription.arrived
-        if arrived >= 0:  # negative if a new fetcher has started its counter at 0
+        if arrived >= 0:  # negative if the shard moved to a new fetcher, whose counter starts at 0
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
             if now.subscription.records is not None and before.subscription.records is not None:
                 came = now.subscription.records - before.subscription.records
-                if came >= 0:  # negative if the shard moved to a fetcher that has counted more bytes but fewer records
+                if came >= 0:  # negative after a move to a fetcher with a higher byte count but a lower record count
                     records_in = came / seconds
                     records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
@@ -367,14 +367,14 @@ def cause_of(
 
     Args:
         failing: The shard's subscription fails or is silent.
-        paused: The subscription is closed because the buffer is full, so it is silent on purpose.
+        paused: The subscription is closed because the buffer is full. Its silence is not a failure in this case.
         waiting: A fetched record has waited more than `WAITING_SECONDS` to be processed.
         stuck: A fetched record has waited more than `STUCK_SECONDS`, and nothing is processed.
-        behind: Fetching is behind the tip.
+        behind: Fetching is at least `BEHIND_SECONDS` behind the tip.
         busy: The process that fetches is out of CPU.
         incoming: Bytes per second that arrive; None if unknown.
     """
-    # Check for a failing subscription first: if AWS is not reachable, records also wait in the buffer, which is only a consequence.
+    # Check the subscription first: if AWS cannot be reached, records wait in the buffer as well, but only as a consequence.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

@@ -89,7 +89,7 @@ def as_json(record: TailRecord) -> bytes:
         except (ValueError, RecursionError):
             document["text"] = text
         else:
-            # Insert the text as it is: parsing would change numbers and drop repeated keys. JSON has line feeds only between tokens.
+            # Insert the text itself: parsing would change numbers and drop repeated keys. In JSON, line feeds occur only between tokens.
             own = b',"data":' + _HIDDEN.sub(_escaped, text.translate(_ON_ONE_LINE)).encode()
     return json.dumps(document, separators=(",", ":"))[:-1].encode() + own + b"}\n"
 
@@ -123,7 +123,7 @@ class Format(Enum):
 
 
 def _escaped(found: re.Match[str]) -> str:
-    # In JSON, only strings contain the characters that `_HIDDEN` matches, so escaping them does not change the meaning.
+    # In JSON, the characters that `_HIDDEN` matches (not ASCII) occur only in strings, where an escape sequence has the same meaning.
     return found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1]
 
 

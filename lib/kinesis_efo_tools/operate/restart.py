@@ -71,7 +71,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
         transport = PollingTransport(unused, clock, CALL_SECONDS)
         for name, ref in manifest.streams.items():
             if _replaced(ref, end) or _renamed(ref, end, manifest):
-                continue  # `faults` contains this problem already
+                continue  # `faults` already contains this stream
             rows = {key.shard: row for key, row in leases.items() if key.stream == name}
             stream = Stream(ref, transport, Topology(kinesis, clock), RetrySettings(), manifest.source, clock)
             work = _goes_on(stream, name, end, rows, clock) if name in end.streams else _begins(stream)
@@ -98,7 +98,7 @@ async def _begins(stream: Stream) -> str:
 
 async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str, Lease], clock: Clock) -> str:
     planned = _of(end.offset, name)
-    # Checkpoints of old versions lack the start of a query's first micro-batch. If that is repeated, the options set its start.
+    # Checkpoints of old versions lack the start of a query's first micro-batch. If it is repeated, it starts where the options specify.
     positions = planned if end.begin is None else _of(end.begin, name)
     await stream.refresh()
     await stream.identify()
@@ -112,7 +112,7 @@ async def _goes_on(stream: Stream, name: str, end: SourceEnd, rows: Mapping[str,
         )
     if end.begin is not None:
         await _check_losses(stream, positions, planned, rows, end.begin)
-    # If the checkpoint has no mark, only the rows can show that it is outdated, although other queries move the rows, too.
+    # A mark was compared above. Without one, only the rows show whether the checkpoint is outdated, although other queries move them.
     unmarked = rows.items() if end.offset.mark is None else ()
     if ahead := sorted(shard for shard, row in unmarked if shard in planned and is_ahead(row, planned[shard])):
         first = ahead[0]

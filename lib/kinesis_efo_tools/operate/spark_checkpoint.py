@@ -43,8 +43,8 @@ class SourceEnd:
     """Where a micro-batch ends for one source, and where the next start reads from.
 
     Attributes:
-        begin: Where the next start reads from: the end of a finished micro-batch, the start of an unfinished one. None if the log does not
-            contain the start of the query's first micro-batch: the query's options then set the start.
+        begin: Where the next start reads from: the end of a finished micro-batch, or the start of an unfinished one. None for an unfinished
+            first micro-batch if the log does not contain its start, which is then determined by the query's options.
         offset: Where the micro-batch ends.
         sources: The ARNs of the source's streams by logical name; only those that the offset contains.
     """
@@ -86,7 +86,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
             f"there is nothing at {folder}",
             "correct the location: it is the one that the query has as checkpointLocation",
         )
-    # List the commits before the offsets, and again later. A live query writes an offset first, so each of these commits has an offset.
+    # List the commits before the offsets, and again later. A live query writes offsets first, so each of these commits has an offset.
     commits = _numbers(await folder.names("commits"))
     batches = _numbers(await folder.names("offsets"))
     newest, last = max(batches, default=-1), max(commits, default=-1)
@@ -101,7 +101,7 @@ async def planned(folder: Folder) -> PlannedBatch | None:
         else f"; or, if the output has no rows of micro-batch {newest}, delete {name}: a start plans this micro-batch again"
     )  # fmt: skip
     lines = await _lines(folder, name, again)
-    # Accept logs without consecutive numbers: with asyncProgressTrackingEnabled, Spark skips batch numbers and starts without them.
+    # Accept gaps if no numbers are consecutive: with asyncProgressTrackingEnabled, Spark skips batch numbers and starts without them.
     if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
@@ -164,7 +164,7 @@ def _numbers(names: Collection[str]) -> set[int]:
 async def _lines(folder: Folder, name: str, or_else: str = "") -> list[str]:
     """Read the lines of a file in Spark's log: the version, the metadata, and one line for each source.
 
-    `or_else` is appended to the fix that is shown if the file is damaged.
+    `or_else` is appended to the suggested fix if the file is damaged.
     """
     version, *rest = (await folder.read(name)).splitlines() or [""]
     if not version.strip():

@@ -38,7 +38,7 @@ POLLING_SECONDS: Final = 1.0
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""Seconds before now at which the search for a shard's last records begins, tried in order. The trim horizon is tried last."""
+"""How many seconds before now the search for a shard's last records begins. The values are tried in order, then the trim horizon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Until:
         return record.arrived is None or record.arrived.timestamp() < self.time
 
     def is_behind(self, millis_behind: int) -> bool:
-        """Whether a reader with this lag has read all records that arrived before `time`, with a margin for records still being stored."""
+        """Whether a reader with this lag has read all records from before `time`. Allows for records that are still being stored."""
         return self.clock.time() - millis_behind / 1000 >= self.time + SETTLED_SECONDS
 
 
@@ -100,7 +100,7 @@ class Tail:
     async def run(self, start: Position, begin: Callable[[str], Awaitable[Position]] | None = None) -> None:
         """Read until cancelled, or until every shard has ended.
 
-        `start` is a `TRIM_HORIZON` or `AT_TIMESTAMP` position. `begin`, if given, returns another start for each initial shard.
+        `start` is a `TRIM_HORIZON` or `AT_TIMESTAMP` position. If `begin` is given, it returns the start of each initial shard instead.
         Raises StreamError if a shard cannot be read, ConfigurationError if the stream does not have a shard of `only`.
         """
         await self._stream.refresh()
@@ -144,12 +144,12 @@ class Tail:
         if event.head.children:
             self._stream.learn(shard, event.head.children)
         until = self._until
-        # Ignore the lag of a closed shard, which may have ended long before `until`: its children continue from its end.
+        # Ignore the lag of a closed shard, which may have ended long before `until`. Its children continue where it ended.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)
         if until is not None and not closed and until.is_behind(event.head.millis_behind):
             quiet = self._quiet[shard]
             quiet.observe(event.head, until.clock.monotonic())
-            # Finish only after empty events: a shard that still sends records may be closed, and its children may not be listed yet.
+            # Finish only after empty events: a shard that still sends records may already be closed, without its children being listed yet.
             if quiet.is_at_tip():
                 self._finish(shard)
         if not event.head.records:

@@ -11,7 +11,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         from kinesis_efo_tools.cli.app import main as run
     except ModuleNotFoundError as error:
-        # A missing module of this library is a bug, which no installation fixes.
+        # A missing module of this library is a bug; installing an extra would not fix it.
         if (error.name or "").startswith("kinesis_efo"):
             raise
         sys.exit("kinesis-efo: the command line needs its dependencies: pip install 'kinesis-efo[cli]'")

@@ -1,6 +1,6 @@
 """The `kinesis-efo` command group: lists the commands, imports a command when it is called, and prints errors.
 
-Each command's module defines a Typer app named `app`. It is imported late, so that help and completion are fast.
+Each command's module defines a Typer app named `app`. The module is imported late, so that help and completion are fast.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class ChangeMode:
 
 def change_mode(
     *,
-    # A KCL application with a failover time of one minute renews its leases every 20 s, so 30 s are long enough to see it.
+    # A KCL application with a failover time of one minute renews its leases every 20 s, so 30 s is enough to observe a renewal.
     lease_timeout: arguments.TimeoutOption = "30s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     force: Annotated[

@@ -61,7 +61,7 @@ def _function(options: type[Command]) -> Callable[..., None]:
 
 
 def _parts(make: Callable[..., Any]) -> Iterator[tuple[inspect.Parameter, Group | None]]:
-    """Return the parameters of a class or function, each with the `Group` in its annotation; None without a group."""
+    """Return the parameters of a class or function, each with the `Group` in its annotation (None if there is none)."""
     hints = get_type_hints(make, include_extras=True)
     for name, each in inspect.signature(make).parameters.items():
         group = next((mark for mark in getattr(hints[name], "__metadata__", ()) if isinstance(mark, Group)), None)

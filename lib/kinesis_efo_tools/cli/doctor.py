@@ -1,6 +1,6 @@
 """``kinesis-efo doctor``: checks, from this machine, everything that an application's query needs. Does not change anything.
 
-Only ``--subscribe`` opens a subscription. Because this would disconnect a live reader, `measuring` rejects it while there is one.
+Only ``--subscribe`` opens a subscription. This would disconnect a live reader of the consumer, so `measuring` rejects it in that case.
 """
 
 from __future__ import annotations

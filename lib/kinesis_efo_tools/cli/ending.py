@@ -24,7 +24,7 @@ class ForcedEnd:
 
     Attributes:
         code: Exit code of the process if it is ended by force.
-        handled: How often Ctrl-C does not end the process by force, because the command handles it and completes its work.
+        handled: How often the command handles Ctrl-C itself, to complete its work, before Ctrl-C ends the process by force.
     """
 
     code: ExitCode = ExitCode.INTERRUPTED

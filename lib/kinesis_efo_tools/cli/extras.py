@@ -14,7 +14,7 @@ def needed_by(command: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        # A missing module of this library is a bug, which no installation fixes.
+        # A missing module of this library is a bug; installing an extra would not fix it.
         if (error.name or "").startswith("kinesis_efo"):
             raise
         raise ConfigurationError(

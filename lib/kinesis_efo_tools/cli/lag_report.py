@@ -100,7 +100,7 @@ def _summary(report: LagReport, shape: Shape) -> list[Text]:
 
 
 def _whose(report: LagReport, stream: str, worst: ShardLag) -> str:
-    """Return a phrase for the summary that names the slowest query; empty if fewer than two queries read the stream."""
+    """Return the part of the summary that names the slowest query; empty if fewer than two queries read the stream."""
     queries = report.queries.get(stream, ())
     if len(queries) < 2:
         return ""

@@ -27,7 +27,7 @@ from kinesis_efo_tools.operate.lease_checkup import open_table
 
 @dataclass(frozen=True)
 class Leases:
-    """An application's lease table, which was checked when it was opened, and the selected streams and shards.
+    """An application's lease table, and the selected streams and shards. The table was checked when it was opened.
 
     `manifest` has only the selected streams. `shards` has the ids of the selected shards; empty for all shards.
     """
@@ -139,8 +139,8 @@ async def opened(
 async def watched(aws: AwsSettings, location: str, streams: list[str] | None = None) -> AsyncIterator[Leases]:
     """Open an application's lease table like `opened`, or this host's lease file for a query without a lease table.
 
-    `location` is the manifest's location. For a query without a lease table, it has the ARNs of the query's consumers, or of its streams if
-    it polls, separated by commas. Raises ConfigurationError if no run on this host reads with these ARNs.
+    `location` is the manifest's location. For a query without a lease table, it is a list of consumer ARNs, or of stream ARNs if the query
+    polls, separated by commas. Raises ConfigurationError if no run on this host reads with these ARNs.
     """
     if not location.startswith("arn:"):
         async with opened(aws, location, streams) as leases:

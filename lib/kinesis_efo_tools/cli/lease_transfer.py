@@ -206,7 +206,7 @@ async def _require_present(application: Leases, rows: Collection[str], keys: Lea
 def _as_listed(
     rows: Mapping[str, Lease], keys: LeaseKeys, listed: Mapping[ShardKey, Shard], source: str
 ) -> dict[str, Lease]:
-    """Add the parents and hash keys of their shards to rows. Raises ConfigurationError if an open shard's row is at SHARD_END."""
+    """Add to each row the parents and hash keys of its shard. Raises ConfigurationError if an open shard's row is at SHARD_END."""
     found = dict(rows)
     for key, row in sorted(rows.items()):
         if (at := keys.decode(key)) is None or (shard := listed.get(at)) is None:

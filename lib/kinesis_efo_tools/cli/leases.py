@@ -209,7 +209,7 @@ async def _initial_leases(application: Leases, position: Position) -> dict[str, 
     wanted: dict[str, LeaseInfo] = {}
     source = application.manifest.source
     for name, ref in application.manifest.streams.items():
-        # Do not move a position from before the trim horizon: a query then reports the trimmed records as lost.
+        # A position before the trim horizon stays as it is, so that a query reports the trimmed records as lost.
         for shard in await explained(starting_positions(topology, ref.stream_arn, position), ref, source):
             wanted[application.keys.encode(ShardKey(name, shard.shard_id))] = LeaseInfo.of(shard, position)
     return wanted

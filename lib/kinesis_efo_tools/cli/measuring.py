@@ -119,7 +119,7 @@ def view(found: Measurement) -> RenderableType:
 
 
 def _offered(take: Callable[[HttpFacts], int | None]) -> Callable[[SubscriptionResult], str | None]:
-    """Return a function that formats an HTTP/2 limit for a table cell, and returns None for HTTP/1.1. `take` returns the limit."""
+    """Return a function that formats an HTTP/2 limit for the table, or returns None for HTTP/1.1. `take` extracts the limit."""
 
     def cell(found: SubscriptionResult) -> str | None:
         if found.http is None or found.http.version != "HTTP/2":

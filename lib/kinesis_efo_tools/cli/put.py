@@ -94,7 +94,7 @@ def put(given: Put) -> None:
 
 
 def _require_answer(aws: AwsSettings, chosen: Choice) -> None:
-    """Check that Kinesis itself responds, because the producer would retry for a long time. Raises StreamError if it does not."""
+    """Check that Kinesis itself responds; otherwise, the producer would retry for a long time. Raises StreamError if it does not."""
     try:
         with closing(SyncClients(aws, config=INTERACTIVE_CONFIG, seconds=COMMAND_SECONDS).client("kinesis")) as client:
             client.describe_stream_summary(StreamARN=chosen.ref.stream_arn)
@@ -133,7 +133,7 @@ def _put_all(producer: Producer, pieces: Iterator[_Piece], key_of: Callable[[_Pi
 
 
 def _lines(files: list[Path]) -> Iterator[_Piece]:
-    """Read the lines of all files, or of standard input, without line ends."""
+    """Read the lines of all files, or of standard input, without line endings."""
     if not files:
         with naming("standard input"):
             for number, line in enumerate(sys.stdin.buffer, 1):

@@ -49,18 +49,18 @@ class Shape:
         return cls(width >= ROOMY)
 
     def shard(self, shard_id: str) -> str:
-        """Format a shard as its id, or only its number."""
+        """Format a shard as its id, or in a narrow terminal, as its number."""
         number = _SHARD.fullmatch(shard_id)
         return shard_id if self.roomy or number is None else number[1]
 
     def position(self, text: str) -> str:
-        """Format a position, with its sequence number in full or shortened."""
+        """Format a position. In a narrow terminal, shortens the sequence number."""
         if self.roomy:
             return text
         return _NUMBER.sub(lambda found: f"{found[0][:4]}…{found[0][-6:]}", text)
 
     def ago(self, seconds: float) -> str:
-        """Format how long ago something was."""
+        """Format how long ago something was. In a narrow terminal, formats only the duration."""
         return f"{duration(seconds)} ago" if self.roomy else duration(seconds)
 
     def time(self, epoch: float, now: float) -> str:

@@ -11,7 +11,7 @@ _ERASE = "\r\x1b[2K"
 
 
 class StatusLine:
-    """Draws the status line on standard error. Rich's status line needs standard output, which is used for the records."""
+    """Draws the status line on standard error. Rich's status line is unsuitable: it controls standard output, which has the records."""
 
     def __init__(self) -> None:
         self._file = sys.stderr

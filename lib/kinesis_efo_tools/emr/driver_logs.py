@@ -89,7 +89,7 @@ def _files(s3: Any, place: str, run: JobRun) -> list[str]:
 
 
 def _attempt(uri: str) -> tuple[int, ...]:
-    """Return the numbers in a log file's directory, which increase with every attempt. Numbers in the file's name count rotations."""
+    """Return the numbers in a log file's directory, which increase with every attempt. Ignores the rotation number in its name."""
     return tuple(map(int, re.findall(r"\d+", uri.rpartition("/")[0])))
 
 

@@ -237,7 +237,7 @@ def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[st
         )
     most = min(fetchers, cores, -(-fetchers // instances) + 1)
     heap = _heap_mib(given, "spark.executor.memory", _EXECUTOR_HEAP_MIB)
-    # Divide the shards among one fetcher less than there are: after the loss of a fetcher, the others take over its shards.
+    # Divide the shards by the number of fetchers minus one: after the loss of a fetcher, the others take over its shards.
     shards = -(-_count(given, SHARDS_SETTING, _SHARDS) // max(1, fetchers - 1))
     each = _buffer(arguments) // _MIB + _FETCHER_MIB + shards * _FETCHED_SHARD_KIB // 1024
     overhead = _PYTHON_MIB + heap // 10 + most * each

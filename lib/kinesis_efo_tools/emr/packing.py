@@ -47,7 +47,7 @@ _CLUSTERS_OWN: Final = ("pyspark", "py4j")
 # Modification time of all packed files: 1980, the earliest that a zip file, such as a wheel, supports.
 _EPOCH: Final = 315_532_800
 _KEPT_BACK: Final = ("AWS_", "ACTIONS_", "GH_TOKEN", "GITHUB_TOKEN", "VIRTUAL_ENV")
-"""Prefixes of environment variables that are not passed to uv and build backends: AWS and GitHub credentials, and ways to get them."""
+"""Prefixes of environment variables that are not passed to uv and build backends: AWS and GitHub credentials, and means to obtain them."""
 _LAUNCHER: Final = Template("""\
 #!/bin/sh
 # Python $python of this host, with the packages of this archive on its path.
@@ -281,7 +281,7 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return this library's packages to omit. Keeps the tools if the project has the extra `cli`, so that jobs can run `doctor`."""
+    """Return the packages of this library to omit. Keeps `kinesis_efo_tools` for the extra `cli`, so that jobs can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 

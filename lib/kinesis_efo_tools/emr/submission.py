@@ -1,4 +1,4 @@
-"""Submits a job: plans it from the user's request, checks it, stops live runs to be replaced, uploads its files and starts it."""
+"""Submits a job: plans it from the user's request, checks it, stops the live runs that it replaces, uploads its files and starts it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _DISTRIBUTIONS: Final = {
 }
 
 RATE_WINDOW: Final = timedelta(hours=1)
-"""Period that ends now, in which the check searches for rejected subscriptions."""
+"""The check searches for rejected subscriptions in this period, which ends now."""
 
 
 async def stream(clients: Clients, ref: StreamRef) -> Finding:
@@ -110,7 +110,7 @@ async def consumer_quota(clients: Clients, ref: StreamRef) -> Finding:
 
 
 async def _quota(kinesis: Any) -> tuple[int, str]:
-    """Return an on-demand stream's consumer quota, and as a phrase for the message, the condition under which another quota applies."""
+    """Return an on-demand stream's consumer quota, and a phrase for the message that names when another quota applies."""
     try:
         answer = await kinesis.describe_account_settings()
     # AttributeError: older versions of botocore do not have this operation.

@@ -176,7 +176,7 @@ def _key_outcome(error: ClientError, key_id: str) -> str:
 
 
 def _outcome(error: ClientError, missing: str, fix: str) -> str:
-    """Return the result of a dry run from its error, because AWS reports even success as one. Raises an error if the call might fail."""
+    """Return the result of a dry run from its error: AWS reports success as an error, too. Raises an error if the call might fail."""
     if code_of(error) == _SUCCEEDS:
         return "allowed (dry run)"
     if code_of(error) == _THROTTLED:
@@ -209,7 +209,7 @@ def _members(client: Any, operation: str) -> Collection[str]:
 
 @contextmanager
 def _closed_on_failure(client: Any, operation: str) -> Iterator[None]:
-    """Close an operation's responses if the `with` block fails. If the SDK cannot parse an event stream, it does not close the response."""
+    """Close an operation's responses if the `with` block fails: if the SDK cannot parse an event stream, it leaves the response open."""
     sent: list[Any] = []
     event, remember = f"before-send.kinesis.{operation}", lambda request, **_: sent.append(request)
     client.meta.events.register(event, remember)

@@ -10,7 +10,7 @@ from kinesis_efo_tools.operate.pulse import Sum, View
 
 KEPT_SECONDS: Final = 3600.0
 STRETCH_SECONDS: Final = 10.0
-"""Length of an interval in seconds. Rates are averages over twice this time (`pulse.WINDOW_SECONDS`), so one per interval is enough."""
+"""Length of an interval in seconds. Rates cover twice this time (`pulse.WINDOW_SECONDS`), so one rate per interval is enough."""
 
 ALL: Final = ""
 """The key for the total of all streams, in place of a stream's name."""

@@ -234,8 +234,8 @@ async def reported(
 ) -> tuple[dict[str, int], list[str]]:
     """Return the latest `MillisBehindLatest` of each stream's consumer from CloudWatch, the maximum over all shards.
 
-    Returns milliseconds by logical stream name, without streams that lack this metric, and the reasons if CloudWatch cannot be read. `now`
-    is in epoch seconds.
+    Returns milliseconds by logical stream name, and the reasons if CloudWatch cannot be read. Streams without this metric are missing.
+    `now` is in epoch seconds.
     """
     names = sorted(name for name, ref in streams.items() if not ref.polled)
     if not names:

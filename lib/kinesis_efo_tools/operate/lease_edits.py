@@ -100,7 +100,7 @@ class Import:
 
     Attributes:
         begun: The planned start positions of shards that the KCL application had not begun to read.
-        unknown: Shards that it had not begun to read, and whose start position is unknown without its initial position.
+        unknown: Such shards whose start position cannot be determined without the KCL application's initial position.
         skipped: The lease keys that do not belong to a stream of this application.
     """
 
@@ -120,7 +120,7 @@ def imported(
 ) -> Import:
     """Plan to replace this application's rows with the rows of another table, for every stream in the other table.
 
-    For a shard that it has not begun to read, a KCL application stores the word `LATEST` or `AT_TIMESTAMP` instead of a position.
+    A KCL application stores the word `LATEST` or `AT_TIMESTAMP` instead of a position for a shard that it has not begun to read.
 
     Args:
         initial: The position to use for such shards: the initial position in the KCL application's configuration, if known.

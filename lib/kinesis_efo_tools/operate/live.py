@@ -29,7 +29,7 @@ _MOST_TIME, _MOST_MILLIS = 10**11, 10**14
 class RunReplies:
     """The replies of runs to a status request.
 
-    `answers` has the replies, `reasons` the reasons why runs did not reply. Both are by the owner of the run's lease.
+    `answers` has the replies, `reasons` the reasons why runs did not reply. The keys of both are the owners of the runs' leases.
     """
 
     answers: Mapping[str, RunStatus]
@@ -117,6 +117,6 @@ def brought_up_to_date(
         if row.reached is None or position.reaches(row.reached):
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now)
         elif status.query is not None:
-            # Rows do not move back in the table, so this position can be before the row's. `read_until` is for the row's position: drop it.
+            # Positions in the table only advance, so the slowest query can be before the row's position, to which `read_until` belongs.
             found[shard] = replace(row, checkpoint=position, continuation=None, sub=0, written=now, read_until=None)
     return found

@@ -38,7 +38,7 @@ POLLING_SECONDS: Final = 1.0
 
 _MOST_SHARDS: Final = 10_000
 _LOOK_BACK: Final = (5, 60, 600, 3_600, 21_600, 86_400)
-"""How many seconds before now the search for a shard's last records begins. The values are tried in order, then the trim horizon."""
+"""The search for a shard's last records begins this many seconds before now. The values are tried in order, then the trim horizon."""
 
 
 @dataclass(frozen=True, slots=True)

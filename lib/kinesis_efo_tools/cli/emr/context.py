@@ -172,7 +172,7 @@ class Context:
         """Write a run's stop marker, the S3 object that makes the run stop gracefully. Returns whether it was written.
 
         Args:
-            uri: The marker's location, from the run's settings. If `submission.plan` would choose another location, it is not written.
+            uri: The marker's location, from the run's settings. Not written if `submission.plan` would choose another location.
             artifacts: The S3 location on the command line; None to use the deployment's.
 
         Raises UsageError if neither the command line nor the deployment has an S3 location.

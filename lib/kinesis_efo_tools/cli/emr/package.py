@@ -67,6 +67,6 @@ def _archive_view(archive: Archive) -> RenderableType:
     data = _archive_data(archive)
     rows = [(name, str(data[name])) for name in ("digest", "python", "architecture")]
     packed = f"{format_size(data['bytes'])}, {len(archive.packages)} packages"
-    # This is the default in the job's processes; with KINESIS_EFO_CORE=off, they decode with Python anyway.
+    # The job's processes use this decoder by default; with KINESIS_EFO_CORE=off, they decode with Python anyway.
     decoder = f"kinesis-efo-core {archive.core}" if archive.core else "Python; --core packs the native core"
     return output.table(["archive", str(archive.path)], [*rows, ("size", packed), ("records decoded by", decoder)])

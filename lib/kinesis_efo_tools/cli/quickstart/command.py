@@ -148,7 +148,7 @@ def introduction(ready: Ready, width: int, *, own: bool) -> str:
     fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     setting = ["  export"]
     for each in ready.assignments:
-        # Wrap the `export` command at this width. The lines are joined with backslashes, so that the shell reads them as one command.
+        # Wrap the `export` command at the terminal's width. Backslashes join the lines, so that the shell reads them as one command.
         if len(f"{setting[-1]} {each} \\") <= width:
             setting[-1] += f" {each}"
         else:

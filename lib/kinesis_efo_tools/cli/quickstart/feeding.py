@@ -13,7 +13,7 @@ from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import Producer
 
 _AHEAD: Final = 0.02
-"""The thread waits only if it is more than this many seconds ahead of the rate."""
+"""The thread sleeps only if it is more than this many seconds ahead of the requested rate."""
 
 
 class Feeder:
@@ -60,7 +60,7 @@ class Feeder:
                     if stream not in self._producers:
                         self._producers[stream] = opened.enter_context(Producer(stream, aws=self._aws))
                     self._producers[stream].put(data, key)
-            # `opened` has closed the producers, which waits until all records are acknowledged.
+            # The producers were closed together with `opened`; closing waits until all records are acknowledged.
             self.done = True
         except Exception as error:
             self.error = error

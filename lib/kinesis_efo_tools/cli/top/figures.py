@@ -64,7 +64,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def columns(view: View) -> list[Column[ShardPulse]]:
-    """Return the columns for the shards of a run. Omits `stream` for a single stream, and `fetcher` if the status names no fetchers."""
+    """Return the columns for the shards of a run. Omits `stream` for a single stream, and `fetcher` if no fetcher is known."""
     needless = {
         "stream": len(view.streams) == 1,
         "fetcher": not any(each.status.fetcher for each in view.shards),

@@ -77,7 +77,7 @@ class Page:
 
 @web.middleware
 async def _known_host(request: web.Request, handler: Any) -> web.StreamResponse:
-    # Reject other host names, to prevent DNS rebinding: with it, a page of another site could read from this server.
+    # Reject other host names. This prevents DNS rebinding, by which a page of another site could read from this server.
     if request.host.rpartition(":")[0] not in (HOST, "localhost"):
         raise web.HTTPForbidden(text="this page is for browsers on this machine")
     answer: web.StreamResponse = await handler(request)

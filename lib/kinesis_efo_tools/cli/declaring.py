@@ -47,7 +47,7 @@ def command(register: Callable[[Callable[..., None]], Any]) -> Callable[[type[C]
 
 def _function(options: type[Command]) -> Callable[..., None]:
     """Return a function that runs the command, with a parameter for each option, as typer expects."""
-    # Sort options of groups last, so that the help begins with the command's own options.
+    # Place the options of groups last, so that the help begins with the command's own options.
     shown = sorted(_options(options), key=lambda each: each[1])
     signature = inspect.Signature([each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each, _ in shown])
 

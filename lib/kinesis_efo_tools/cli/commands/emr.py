@@ -217,7 +217,7 @@ class Stop(TargetOptions):
 
 @command(app.command(epilog="Example: kinesis-efo emr status -e dev -a lake"))
 class Status(TargetOptions):
-    """Show an application's runs, newest first, and where their logs are. Exit code 1 if none is live."""
+    """Show an application's runs, newest first, and where their logs are. Exit code 1 if no run is live."""
 
     as_json: output.JsonFlag = False
 

@@ -52,8 +52,8 @@ class Release:
 class Reset:
     """Move leases to a position, where a new query with startingPosition=LEASES, or a KCL application, then starts.
 
-    Without --shard, replaces all rows of a stream with a row for each shard that is open at that position; their children get rows once
-    they are read. A query that has a checkpoint is not affected.
+    Without --shard, replaces all rows of a stream with a row for each shard that is open at that position; the children of these shards get
+    rows once they are read. A query that has a checkpoint is not affected.
     """
 
     mode: Mode

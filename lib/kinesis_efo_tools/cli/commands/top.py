@@ -14,10 +14,10 @@ app = typer.Typer(add_completion=False)
 
 @command(app.command(epilog="Example: kinesis-efo top -m lake.json --web"))
 class Top:
-    """Watch a live run: lag, rates, buffers and subscriptions of each shard, the worst first, and what is slow.
+    """Watch a live run: the lag, rates, buffers and subscriptions of each shard, worst first, and the causes of lag.
 
-    The figures come from the run itself, which must be reachable from here, for example from the driver's host; `lag` needs only the
-    lease table. With --json, each observation is one line. Ctrl-C ends it.
+    The figures come from the run itself, which must be reachable from here, for example from the driver's host; `kinesis-efo lag` needs
+    only the lease table. With --json, each observation is one line. Ctrl-C ends it.
     """
 
     aws: arguments.Aws

@@ -46,7 +46,7 @@ def program_artifact(path: Path) -> Artifact:
 class Store:
     """Stores the artifacts of jobs in an S3 bucket.
 
-    `location` is `s3://bucket` or `s3://bucket/prefix`; raises UsageError for another form.
+    `location` is `s3://bucket` or `s3://bucket/prefix`. Raises UsageError if it has another form.
     """
 
     def __init__(self, client: Any, location: str) -> None:
@@ -81,7 +81,7 @@ class Store:
         self._call("put_object", key, Body=b"")
 
     def _object(self, key: str) -> dict[str, Any]:
-        """Return the description of an object, with its SHA-256 in base64 if S3 computed it; empty if there is no object."""
+        """Return an object's metadata, with its SHA-256 in base64 if S3 computed it; empty if the object does not exist."""
         try:
             found: dict[str, Any] = self._client.head_object(
                 Bucket=self._bucket, Key=self._prefix + key, ChecksumMode="ENABLED"

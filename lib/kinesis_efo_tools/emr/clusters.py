@@ -58,7 +58,7 @@ class Clusters(Platform):
                     "--name",
                     job.name,
                     *job.spark_submit(),
-                    # With this tag, `cancel` finds the driver in YARN even after the step has ended.
+                    # Tag the YARN application, so that `cancel` finds the driver even after the step has ended.
                     "--conf",
                     f"{_TAG}={_tag(job.token)}",
                     job.program,
@@ -74,7 +74,7 @@ class Clusters(Platform):
         return run.command == command(request.get("ExecutionRoleArn"), request["Steps"][0]["HadoopJarStep"])
 
     def submit(self, job: Job) -> str:
-        """Submit a job. EMR has no client token for steps: if the response of the call is lost, the step may have been added."""
+        """Submit a job. Steps have no client token, so it is unknown whether a step was added if the call's response is lost."""
         with self.refusals("add the step"):
             return str(self._client.add_job_flow_steps(**self.request(job))["StepIds"][0])
 

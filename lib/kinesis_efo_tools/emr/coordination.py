@@ -12,8 +12,8 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.leases.expiry import Observer
 from kinesis_efo.leases.store import LeaseStore
 
-_SCANS: Final = 10  # scans per lease timeout
-_PATIENCE: Final = 3  # lease timeouts to wait: a worker that renews its leases for longer is not stopping
+_SCANS: Final = 10  # number of lease table scans per lease timeout
+_PATIENCE: Final = 3  # number of lease timeouts to wait; a worker that still renews its leases then is not stopping
 
 
 async def living_owners(

@@ -223,7 +223,7 @@ def _fetchers(arguments: Sequence[str]) -> int:
 def _for_fetchers(arguments: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
     """Return the memory overhead setting of executors that run fetchers, sized for the executor with the most fetchers.
 
-    This includes one more fetcher: if an executor is lost, each of the others takes over at most one of its fetchers.
+    The size includes a spare fetcher: if an executor is lost, each of the others takes over at most one of its fetchers.
     """
     fetchers = _fetchers(arguments)
     if not fetchers:

@@ -281,7 +281,7 @@ def _install(
 
 
 def _left_out(target: Path) -> tuple[str, ...]:
-    """Return the packages of this library to omit. Keeps `kinesis_efo_tools` for the extra `cli`, so that jobs can run `doctor`."""
+    """Return the packages to leave out. `kinesis_efo_tools` stays if the extra `cli` is installed, so that jobs can run `doctor`."""
     return ("kinesis_efo_local", *(() if (target / "typer").exists() else ("kinesis_efo_tools",)))
 
 

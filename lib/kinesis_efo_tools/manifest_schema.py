@@ -10,7 +10,7 @@ from kinesis_efo.manifest import SCHEMA_VERSION
 
 
 def _text(description: str, form: re.Pattern[str] | None = None) -> dict[str, Any]:
-    # Named groups are written `(?P<name>...)` only in Python; remove the names.
+    # Only Python writes named groups as `(?P<name>...)`, so remove the names.
     pattern = {"pattern": f"^{re.sub(r'[(][?]P<[a-z]+>', '(', form.pattern)}$"} if form else {}
     return {"type": "string", "minLength": 1, **pattern, "description": description}
 

@@ -59,9 +59,9 @@ def _refused(why: str) -> CommandExit:
 async def measure(
     access: Access, ref: StreamRef, wanted: Measuring, clock: Clock
 ) -> tuple[list[Finding], Details | None]:
-    """Subscribe over each transport, and measure.
+    """Subscribe over each transport, and measure the subscriptions.
 
-    Returns the outcomes to report, and the details to print below them; None if no shard could be found.
+    Returns the outcomes to report, and the details to print below them. The details are None if no shard could be found.
     """
     status = StatusLine()
     subject = f"subscribing to {ref.name}"

@@ -20,7 +20,7 @@ from kinesis_efo.records.aggregation import deaggregate
 _CONCURRENT_SHARDS: Final = 32
 _ANSWERS: Final = 5
 _PAUSE_SECONDS: Final = 0.25
-"""Pause after a GetRecords call; AWS allows five calls per second and shard."""
+"""Seconds to pause after a GetRecords call; AWS allows five calls per second and shard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ async def ask(runs: Mapping[str, Lease], *, query_shards: bool = False, seconds:
 
 
 def _status(access: StatusAccess, request: StatusRequest) -> RunStatus:
-    # Imported here, because it imports TLS, which is slow.
+    # Import this here, because it imports TLS, which is slow.
     from kinesis_efo.calls.connection import Connection
 
     address, limits = access.address, (CONNECT_SECONDS, CONNECT_SECONDS)
@@ -106,7 +106,7 @@ def brought_up_to_date(
 ) -> dict[str, Lease]:
     """Return the rows of a stream's shards, updated with the positions that its run has just reported.
 
-    `rows` and `shards` are by shard id. `key` is the prefix of lease keys for shards without a row; `now` is in epoch seconds.
+    The keys of `rows` and `shards` are shard ids. `key` is the prefix of lease keys for shards without a row; `now` is in epoch seconds.
     """
     found = dict(rows)
     for shard, status in shards.items():

@@ -29,7 +29,7 @@ class TreeEntry:
 
 
 def tree(shards: Iterable[Shard]) -> list[TreeEntry]:
-    """Order a stream's shards as a tree; each appears in full exactly once.
+    """Order a stream's shards as a tree, in which each shard appears in full exactly once.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> entries = tree([Shard("r", ("p",), (5, 9), first=6), Shard("l", ("p",), (0, 4), first=6), parent])

@@ -1,4 +1,4 @@
-"""``kinesis-efo top``: watches a live run, on a terminal, as lines of JSON, and as a web page."""
+"""``kinesis-efo top``: shows a live run on a terminal or as lines of JSON, and optionally on a web page."""
 
 from kinesis_efo_tools.cli.top.command import top
 

@@ -19,7 +19,7 @@ from kinesis_efo.positions import Position, PositionKind, ShardKey
 logger = logging.getLogger(__name__)
 
 CLOCK_SECONDS: Final = 5.0
-"""Assumed clock error in seconds, subtracted from low watermarks: without a server time, they come from this machine's clock."""
+"""Assumed clock error in seconds, subtracted from low watermarks: they come from this machine's clock if Kinesis' time is unknown."""
 
 SILENT_SECONDS: Final = 60.0
 """Maximum seconds for which a shard that receives no events holds up the other shards."""
@@ -40,7 +40,7 @@ class Alignment:
 
     Args:
         most: The largest allowed difference in seconds.
-        read_until: Returns the low watermark of a shard at the end of its buffer, epoch seconds by Kinesis' clock; None if unknown.
+        read_until: Returns the low watermark of a position in a shard, epoch seconds by Kinesis' clock; None if unknown.
     """
 
     def __init__(self, most: float, read_until: Callable[[ShardKey, Position], float | None]) -> None:
@@ -54,7 +54,7 @@ class Alignment:
     def follow(self, moved: Mapping[ShardKey, Position], left: Iterable[ShardKey], now: float) -> None:
         """Record the query's new positions and finished shards (`left`).
 
-        Until a new shard has an event, it counts as read up to its start time, or as the slowest shard if it does not start at a time."""
+        Until a new shard has an event, it counts as read up to its start time. Without a start time, all other shards wait for it."""
         for key, position in moved.items():
             if position.is_end:
                 self._frontiers.pop(key, None)
@@ -65,7 +65,7 @@ class Alignment:
             self._frontiers.pop(key, None)
 
     def record_position(self, key: ShardKey, buffer: EventIndex, position: Position, now: float) -> None:
-        """Record that the query has read a shard, with this buffer, up to `position`."""
+        """Record that the query has read a shard up to `position`. `buffer`: the shard's buffered events, with their arrival times."""
         frontier = self._frontiers.get(key)
         found = self._frontier(key, buffer, position)
         if frontier is None or found > frontier.at:
@@ -119,7 +119,7 @@ class Alignment:
     ) -> float:
         """Return the latest arrival time (epoch milliseconds) up to which any shard may be read, once these portions have been read.
 
-        `others`: up to which arrival time the slowest shard outside `buffers` was read, epoch milliseconds."""
+        `others`: the arrival time (epoch milliseconds) up to which the slowest shard outside `buffers` was read."""
         left = (self._frontier(key, buffers[key], portion.through) for key, portion in portions.items())
         return min([others, *left]) + self._most
 

@@ -31,7 +31,7 @@ class Ending:
     """Decides when one query ends: once it has reached its end position (target) in each shard.
 
     Args:
-        catch_up: The option `catchUp`: a single micro-batch reads up to all targets, since Spark before 4.2 ends the query after it.
+        catch_up: The option `catchUp`: one micro-batch reads up to all targets. Spark before 4.2 ends the query after that micro-batch.
         ends: The option `endingPosition`, from which the targets are computed; without it, they are the tips.
         patience: Seconds without progress after which the query fails, if records before a target are known to be unread.
     """
@@ -74,7 +74,7 @@ class Ending:
     def set_targets(
         self, targets: Mapping[ShardKey, Position], now: float, *, lasts: Mapping[ShardKey, int] | None = None
     ) -> None:
-        """Set each shard's end position. `now`: monotonic seconds; `lasts`: sequence numbers of the last records up to there, if known."""
+        """Set each shard's end position. `now`: monotonic seconds. `lasts`: sequence number of the last record up to that end, if known."""
         self.wanted, self.changed = False, True
         self._lasts, self._found_at = dict(lasts or {}), now
         self.targets = {key: target for key, target in targets.items() if key not in self._settled}
@@ -151,7 +151,7 @@ class Ending:
         )
 
     def single_batch_end(self, position: Offset) -> dict[ShardKey, Position]:
-        """Return the end of the single micro-batch that reads up to the query's end. With `endingPosition`, reading is then over."""
+        """Return the end of the single micro-batch that reads up to all targets. With `endingPosition`, it is the query's last one."""
         assert self.targets is not None
         targets, self.targets = self.targets, None
         self.in_one_batch, self.changed = False, True

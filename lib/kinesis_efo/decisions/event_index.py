@@ -108,12 +108,12 @@ class EventIndex:
             arrivals: When the records arrived in the stream.
             first: Sequence number of the first record; required for the first event if `starts_unnumbered`.
             last: Sequence number of the last record.
-            behind: Age of the last record in milliseconds.
+            behind: The event's lag in milliseconds (`MillisBehindLatest`).
         """
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # An event without records may have a lower position than the last event. Ignore that position, so that an offset never moves back.
+        # An event without records may have a lower position than the previous event. Ignore it: an offset must never move back.
         if self.end.kind is AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
@@ -162,7 +162,7 @@ class EventIndex:
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
-        A reader at `number` can then use the buffer. Otherwise, this reader and another could move the subscription back and forth forever.
+        A reader at `number` can then use the buffer. If it moved the subscription instead, another reader could move it back, repeatedly.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
@@ -181,7 +181,7 @@ class EventIndex:
         return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
-        """Return when the first event after `after` that has records or ends the shard was received (monotonic seconds), if any."""
+        """Return the receive time (monotonic seconds) of the first event after `after` with records or the shard's end, if any."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -206,7 +206,7 @@ class EventIndex:
     def portion(
         self, after: Position, max_bytes: int, max_records: int, horizon: float | None = None, *, some: bool = False
     ) -> Portion:
-        """Return the whole events after `after` that fit the limits. With `some`, include the first event with records anyway.
+        """Return the whole events after `after` that fit the limits. With `some`, the first event with records may exceed the limits.
 
         With `horizon` (epoch milliseconds), omit records that arrived later, even if this divides an event.
         """
@@ -243,7 +243,7 @@ class EventIndex:
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or no record."""
+        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or if none."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 
@@ -264,7 +264,7 @@ class EventIndex:
     def _portion_before(
         self, after: Position, max_bytes: int, max_records: int, horizon: float, *, some: bool
     ) -> Portion:
-        """Return records after `after` that fit the limits and arrived up to `horizon` (epoch milliseconds). The index must cover `after`.
+        """Return records after `after` that fit the limits and arrived by `horizon` (epoch milliseconds). The index must cover `after`.
 
         The portion may end within an event. With `some`, its first group of `Arrivals` may exceed the limits, but not `horizon`.
         """
@@ -300,7 +300,7 @@ class EventIndex:
         return Portion(end, size, records, last, min(stop - first, records))
 
     def _stop_before(self, horizon: float, first: int, last: int) -> int:
-        """Return the index of the first event from `first` on with a record that arrived after `horizon`; `last` without such an event."""
+        """Return the index of the first event in `[first, last)` with a record that arrived after `horizon`; `last` if there is none."""
         index = bisect_right(self._newest_through, horizon, first, last)
         # Check each event: records may have arrived out of order.
         while index < last and _newest(self._arrivals[index]) <= horizon:

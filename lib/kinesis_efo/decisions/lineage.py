@@ -16,7 +16,7 @@ from kinesis_efo.records.events import ChildShard
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard, as in ListShards."""
+    """One shard, as returned by ListShards."""
 
     shard_id: str
     parents: tuple[str, ...]  # Ids of zero, one (split) or two (merge) parents, listed or not
@@ -31,7 +31,7 @@ def announced(children: Iterable[Shard]) -> tuple[ChildShard, ...]:
 
 
 class Lineage:
-    """The shards of one stream and their descent. In its methods, `positions` is a query's offset in this stream, by shard id.
+    """The shards of one stream, with parents and children. In its methods, `positions` is a query's offset in this stream, by shard id.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -102,7 +102,7 @@ class Lineage:
         the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new
         shards are roots.
         """
-        # With an outdated list, start only shards whose parents are in the offset: other shards may look unread but be finished.
+        # With an outdated list, start only shards whose parents are in the offset. Other shards may be read already.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
@@ -132,8 +132,8 @@ class Lineage:
     def _follows(self, child: Shard, positions: Mapping[str, Position]) -> bool:
         """Whether `child` descends, through unlisted parents, from a finished shard of the offset.
 
-        If so, these parents were trimmed after the query started. A finished shard counts as an ancestor if it is unlisted, or if its hash
-        keys overlap the keys of `child` outside of the listed parents' keys.
+        If so, these parents were trimmed after the query started. A finished shard counts as an ancestor if it is unlisted, or if it shares
+        hash keys with `child` that no listed parent has.
         """
         known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
         ended = [
@@ -269,10 +269,10 @@ class Beginning(NamedTuple):
 
 
 def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
-    """Return a query's first offset and the shards that it never reads. All other shards begin once shards of the offset have ended.
+    """Return a query's first offset and the shards that it never reads. All other shards start once their parents have ended.
 
-    A shard that is neither read nor an ancestor of a shard in the offset enters the offset as read to its end. Otherwise, if this shard
-    and a shard of the offset are merged, their child would wait forever for it to be read.
+    The offset also contains shards that are not read, except ancestors of its other shards, and marks them as read to their end.
+    Otherwise, if such a shard and a shard that is read are merged, their child would wait forever.
 
     >>> parent = Shard("p", (), (0, 9), first=1, last=5)
     >>> left, right = Shard("l", ("p",), (0, 4), first=6), Shard("r", ("p",), (5, 9), first=6)
@@ -295,7 +295,7 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # Shards closed before the start have no records after it. If `open_then` is empty, it is unknown which shards these are.
+            # Shards closed before the start have no records after it. Without `open_then`, it is unknown when a shard was closed.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

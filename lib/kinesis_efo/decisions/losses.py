@@ -2,7 +2,7 @@
 
 If the trim horizon has passed a position, Kinesis silently continues at the horizon. A sequence number contains the second in which it was
 assigned and the second in which its shard was created. AWS does not promise this layout, but the KCL relies on it too
-(SequenceNumberValidator). Sequence numbers with another layout have an unknown time. All times are epoch seconds by Kinesis' clock.
+(SequenceNumberValidator). Sequence numbers with an unknown layout have an unknown time. All times are epoch seconds by Kinesis' clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
 
 TOLERATED_SECONDS: Final = 600.0
-"""If a query starts at the trim horizon, which moves by up to this many seconds before its first commit, a loss is only a warning."""
+"""A query that starts at the trim horizon only warns of a loss if the horizon moves at most this many seconds before its first commit."""
 
 START_SECONDS: Final = 60.0
 """Assumed maximum seconds from choosing the trim horizon as the start to the first read. In this time, the horizon moves on."""
@@ -37,11 +37,11 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     horizon: float | None = None
     # Option `acceptDataLoss`: lost records are accepted if the gap begins at or before this position; None if no loss is accepted
     accepted: Position | None = None
-    # At `TRIM_HORIZON`: `read_until` only covers records that arrived since this time (None: all records); earlier ones may be lost
+    # At `TRIM_HORIZON`: records that arrived before this time may be lost although `read_until` is later; None if all records were read
     read_since: float | None = None
-    # At `TRIM_HORIZON`: a micro-batch that begins there is planned, so that each attempt to read it must return the same records
+    # At `TRIM_HORIZON`: whether a planned micro-batch begins there. Each attempt to read it must return the same records
     planned: bool = False
-    # The low watermark that the offsets of the queries at this position contain; None if one of the offsets lacks it
+    # The low watermark of the position that the query's offset contains; None if the offset does not contain it
     proven: float | None = None
 
     def accepts_loss(self, position: Position) -> bool:
@@ -54,7 +54,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         return time is None or (_is_version_2(accepted.value) and accepted.value >> 36 & _36_BITS >= time)
 
     def covers_all(self, position: Position) -> bool:
-        """Whether all records that arrived before `read_until` are at or before `position`, however old the shard is."""
+        """Whether all records that arrived before `read_until` are at or before `position`, whenever the shard was created."""
         return position != TRIM_HORIZON or self.read_since is None or (self.horizon or 0.0) >= self.read_since
 
 
@@ -97,7 +97,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
         shard: The shard as ListShards returns it; None if unlisted.
         position: How far the shard has been read.
         known: Low watermarks and trim horizons recorded for the position by lease rows and queries.
-        latest: Sequence numbers with a later time (epoch seconds) are treated as having another layout.
+        latest: The latest plausible time, epoch seconds. A sequence number with a later time has an unknown layout.
     """
     if position.is_end:
         return inf
@@ -105,7 +105,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer; it would seem to have losses.
+            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer and not trimmed.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -136,7 +136,9 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 
 
 def at_horizon(known: Facts) -> Facts:
-    """Return `known` for a read from the trim horizon: set `read_since` to that horizon, unless `read_until` already reaches it."""
+    """Return `known` for a read from the trim horizon. Records that arrived before the horizon may be missed: set `read_since` to it.
+
+    Returns `known` unchanged if `read_until` shows that all of these records were read."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)
@@ -149,7 +151,7 @@ def start_horizon(shard: Shard | None, known: Facts) -> float | None:
 
 
 def written_at(number: int, shard_id: str, latest: float) -> float | None:
-    """Return when a sequence number was assigned, in epoch seconds; None if it has another layout, or a time after `latest`.
+    """Return when a sequence number was assigned, in epoch seconds; None if it has an unknown layout, or a time after `latest`.
 
     >>> written_at(49590338271490256608559692538361571095921575989136588898, "shardId-000000000006", 2e9)
     1545084650.0
@@ -162,12 +164,12 @@ def written_at(number: int, shard_id: str, latest: float) -> float | None:
 
 
 def created_at(shard: Shard) -> float | None:
-    """Return when a shard was created, from its first sequence number; None if the number has another layout."""
+    """Return when a shard was created, from its first sequence number; None if the number has an unknown layout."""
     return float(shard.first >> 148 & _36_BITS) if _is_version_2(shard.first) else None
 
 
 def time_of(shard_id: str, position: Position, latest: float) -> float | None:
-    """Return the time that a position contains; None if it contains no time, or a sequence number with another layout."""
+    """Return the time that a position contains; None if it does not contain a time that can be decoded."""
     if position.sequence_number is not None:
         return written_at(position.sequence_number, shard_id, latest)
     return position.value / 1000 if position.kind is PositionKind.AT_TIMESTAMP else None

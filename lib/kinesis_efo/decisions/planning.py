@@ -38,7 +38,7 @@ class PollReply(msgspec.Struct, frozen=True, array_like=True):
     shards: list[ShardProgress]  # How far each shard can advance
     starting: list[ShardKey] = []  # Children that start at the trim horizon, after the end of their parents
     finished: list[ShardKey] = []  # Ended shards to remove from the offset, since all their children are in it
-    undecided: bool = False  # More shards could start, but it is still unknown whether records before them were lost
+    undecided: bool = False  # Children could start, but it is unknown whether their ancestors had lost records
 
 
 def is_behind(millis: int | None) -> bool:
@@ -85,7 +85,7 @@ def plan(
         since = buffers[key].news_since(positions[key])
         if since is None or horizon is None:
             return inf if since is None else since
-        # If only the shard's end is unread, plan the shard first, even beyond the limits: until then, the other shards have to wait for it.
+        # If only the shard's end is unread, plan the shard first, even beyond the limits: the other shards wait until its end is read.
         arrived = buffers[key].arrival_after(positions[key])
         return -inf if arrived is None else arrived
 

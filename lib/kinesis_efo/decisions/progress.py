@@ -19,7 +19,7 @@ class Progress:
 
     @property
     def reach(self) -> Offset | None:
-        """The end of the last planned micro-batch; without one, everything up to this offset is finished. None if unknown."""
+        """The end of the last planned micro-batch, or the finished offset if no micro-batch is planned. None if unknown."""
         return self.planned[-1] if self.planned else self.finished
 
     @property

@@ -24,7 +24,7 @@ SETTLED_SECONDS: Final = 1.0
 """Seconds to wait after a given time before reading up to it. All records that arrived before that time can then be read."""
 
 FUTURE_SECONDS: Final = 5.0
-"""The end of a read may be at most this many seconds in the future: a user's clock may be ahead of Kinesis'. The read waits for it."""
+"""The end of a read may be at most this many seconds in the future: a user's clock may be ahead of Kinesis'. The read waits until then."""
 
 _LATELY_SECONDS: Final = 12.0
 """The last response counts as recent for this many seconds, in which Kinesis sends at least two SubscribeToShard events."""
@@ -79,7 +79,7 @@ class Quiet:
         self._needed = QUIET_ANSWERS if head.still else QUIET_EVENTS
 
     def interrupt(self) -> None:
-        """Restart the count when a subscription's event waits for space. Not needed for GetRecords, which is called only with space."""
+        """Restart the count when a subscription's event waits for space. Not needed for GetRecords: it is called only if there is space."""
         if self._needed == QUIET_EVENTS:
             self.answers = 0
             self._counted.clear()

@@ -19,14 +19,14 @@ SEPARATE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# For this many seconds, use at least the lag of the last event with records: an event without records may report too small a lag.
+# For this many seconds after an event with records, assume at least its lag: an event without records may report too small a lag.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this many seconds, the query that retains the most events switches to GetRecords.
 STARVING_SECONDS: Final = 2.0
 
 
 class Demand(NamedTuple):
-    """How far one query has finished, planned and requested a shard, which determines the buffered events that it needs."""
+    """The positions of one query in a shard. They determine which buffered events it needs."""
 
     lowest: Position  # The query has finished everything up to here
     reach: Position  # The query has planned up to here
@@ -55,7 +55,7 @@ class BufferView(NamedTuple):
     silent: float  # Time since the buffer's last event
     age: float  # Time since the buffer began or moved
     waits: bool = False  # Whether the next event is waiting for space
-    quiet: bool = False  # Seems to be at the tip, so an event that shows what the buffer covers may never arrive
+    quiet: bool = False  # Whether the buffer seems to be at the tip; a first event, which shows what it covers, may then never arrive
     retained_from: Position | None = None  # If set, events before this position are about to be dropped
 
     def has(self, position: Position) -> bool:
@@ -128,7 +128,7 @@ def _restart(
             for each in queries.values()
             if not (shared.has(each.current) if each.requested is not None else shared.is_within(each))
         ]
-        # Serve waiting tasks first, then planned micro-batches. Queries without either can wait, because these reads end soon.
+        # Serve waiting tasks first, then planned micro-batches. Both end soon, and the other queries can wait until then.
         urgent = [each for each in unserved if each.requested is not None]
         receives = any(each.plans and shared.events.ends_before(each.reach) for each in queries.values())
         if unserved and (urgent or not receives or shared.age >= IDLE_SECONDS):
@@ -156,12 +156,12 @@ def _is_at_tip(demand: Demand, row: BufferView | None) -> bool:
 
 
 def _floor(demand: Demand, shared: BufferView, own: BufferView | None) -> Position | None:
-    """Return from which position the shared buffer retains events for a query; None if it retains none for this query."""
+    """Return from which position the shared buffer retains events for a query; None if it does not cover the query's positions."""
     if shared.has(demand.lowest):
         return demand.lowest
     if not shared.has(demand.reach):
         return None
-    # The shared buffer has only the last events of the planned micro-batches. Do not retain those that the separate buffer has, too.
+    # The shared buffer has only the last events of the planned micro-batches. It need not retain events that the separate buffer also has.
     first = shared.events.start if own is None or not own.has(demand.lowest) else lowest((demand.reach, own.events.end))
     return max(shared.events.start, first, key=rank)
 

@@ -1,4 +1,4 @@
-"""Creates what a fetcher is assembled from: its event loop, AWS clients, transports, streams and TLS certificate."""
+"""Creates the parts of a fetcher: its event loop, AWS clients, transports, streams and TLS certificate."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def stream_opener(
     control = await stack.enter_async_context(await clients.open("kinesis"))
     clock.watch(control)
     transport = await _open_transport(stack, clients, options, budget, clock)
-    # `OpenedLater` opens its client at the first call. The client's exit stack is entered now, so that later ones close first.
+    # `OpenedLater` opens its client at the first call. Enter its exit stack now, so that whatever is opened later is closed before it.
     later = await stack.enter_async_context(AsyncExitStack())
     apart = OpenedLater(partial(_open_separate, later, clients, options, clock))
     apart_limits = polling_limits(limits, _separate_rate(options))
@@ -105,7 +105,7 @@ async def _open_separate(
     """Open the GetRecords transport that queries use while they are catching up."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
-    # These responses also set the clock. With a wrong clock, such as after this machine was suspended, trimmed records are not detected.
+    # Read Kinesis' time from these responses, too: with a wrong time (after a suspend, for example), trimmed records are not detected.
     clock.watch(client)
     return PollingTransport(client, clock, options.polling_interval, partial(separate_pace, _separate_rate(options)))
 

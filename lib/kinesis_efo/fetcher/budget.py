@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Try to reserve `size` bytes without queueing, up to `share` in total while shards are queued. Return whether it succeeded."""
+        """Try to reserve `size` bytes without queueing. Return whether this succeeded. While shards are queued, the limit is `share`."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)
@@ -244,8 +244,8 @@ class ShardRoom:
         """Called after `try_reserve` has failed: queue for space and reserve it.
 
         A full budget never blocks a task forever. If all tasks that read the shard are waiting for the event, earlier events are dropped,
-        and the event may exceed the budget. If only some of the tasks are waiting, it may do so after `STARVING_SECONDS`, one event at a
-        time. Earlier events are then retained for the other tasks, except for tasks without progress for `CLAIM_SECONDS`.
+        and the event may exceed the budget. If only some of the tasks are waiting, one event at a time may exceed it, after
+        `STARVING_SECONDS`. Earlier events are then retained for the other tasks, except for tasks without progress for `CLAIM_SECONDS`.
         """
         # Release reservations before waiting: two shards that wait while they hold reservations could deadlock.
         self.release()

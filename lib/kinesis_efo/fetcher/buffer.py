@@ -46,7 +46,7 @@ class BufferedEvent(NamedTuple):
     through: Position  # The position after the event
     size: int  # Bytes in the buffer
     records: int  # Number of Kinesis records
-    # The last record, or `_AT_END` if it equals `through`: this makes reports 10% smaller. Its `sub` is 0 if the payload was dropped
+    # The last record. If its sequence number is that of `through`, `_AT_END` replaces it, which makes reports 10% smaller
     last: LastRecord | None
     arrivals: Sequence[Arrivals]  # When the records arrived in the stream; empty if not recorded
     age: int = 0  # Milliseconds since the last record arrived in the stream
@@ -146,7 +146,7 @@ class ShardBuffer(EventIndex):
             self._payloads.append(event.payload if head.records else None)
             self.touched_at = self._budget.now()
         if size and self.end == self.committed:
-            self._evict(len(self))  # all queries committed this event before: no later commit would drop it
+            self._evict(len(self))  # no later commit drops this event: all queries have already committed it
         self._drop_what_exceeds(self.end)
         self._arrived()
 
@@ -232,7 +232,7 @@ class ShardBuffer(EventIndex):
         """Return the last record up to a committed position; None if it is unknown or there are no records."""
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # another query is further ahead, so records after `position` were dropped, too
+            last = None  # records after `position` were dropped, too, so its last record is no longer known
         between = position.kind is start.kind is AFTER and position.value <= start.value
         if position == start or (last is not None and between):
             return last  # there are no records between a dropped event's last record and the event's end
@@ -266,7 +266,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # Also retain events for queries without a task that reads the buffer, even if all tasks have read these events.
+            # For a limited time, also retain events that are needed by queries without a task that reads this buffer.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))

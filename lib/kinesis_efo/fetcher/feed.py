@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _STEP_SECONDS: Final = 1.0
 _STILL_SECONDS: Final = 4.0
-"""Minimum seconds between reports of empty GetRecords responses, which show how far the shard was read without advancing the position."""
+"""Minimum seconds between reports of empty GetRecords responses. Such a response has a new lag, but does not advance the position."""
 _LAGS: Final = 3
 """How many lags (`MillisBehindLatest`), a second or more apart, are needed to infer how far the shard was read: one lag may be wrong."""
 
@@ -40,7 +40,7 @@ class FetchCounts:
 
 
 class RowListener(Protocol):
-    """Is notified of changed buffers, in the fetcher's event loop. Implemented by the run's `Table` and a remote fetcher's `Reporter`."""
+    """Receives notifications of changed buffers, in the fetcher's event loop. Implemented by the run's `Table` and by `Reporter`."""
 
     def touch(self, rows: Iterable[RowKey]) -> None:
         """Record that these buffers have changed, so that the listener examines them later."""
@@ -59,7 +59,7 @@ class ShardFeed:
         failed: Called with the error if the shard can no longer be read.
         counts: Counts the received events and bytes.
         fail_on_data_loss: If False, a shard whose unread records were trimmed counts as read to its end.
-        lost: Logs a loss that does not fail the query, given its cause.
+        lost: Called with the cause of a loss that does not fail the query.
         arrival_step: The resolution in milliseconds at which arrival times are recorded; None disables recording.
     """
 
@@ -126,7 +126,7 @@ class ShardFeed:
         self._announce()
 
     def news(self, buffer: ShardBuffer) -> ShardNews:
-        """Return the report to the run about this shard, without the events."""
+        """Return a report about this shard for the run. It does not include the buffered events."""
         return ShardNews(
             self.key,
             0 if self.order is None else self.order.version,

@@ -66,7 +66,7 @@ class Coordinator(Protocol):
         """Whether the fetcher may read a shard now. Checks the lease's expiry at each call, because the process may have been suspended."""
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Wait until the fetcher may open a subscription to a shard. Another fetcher or run may have acquired the shard meanwhile."""
+        """Wait until the fetcher may open a subscription to a shard, which another fetcher or run may have acquired."""
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
@@ -84,7 +84,7 @@ class Fetcher:
     Attributes:
         budget: The memory of the buffers that all queries share.
         separate: The memory of the separate buffers of queries that are catching up; taken from `budget` while there are such buffers.
-        counts: Received events and bytes: under a query's name for its separate buffers, under None for the shared buffers.
+        counts: Received events and bytes, by the name of the query that has separate buffers; None is the key of the shared buffers.
     """
 
     read_chunk_bytes = 1 << 20
@@ -322,7 +322,7 @@ class FetcherSource:
 class _RangeReading:
     """Reads one range for a task from a buffer.
 
-    `handed_at` is when the task received the last payloads, monotonic seconds; None while it is waiting for the next ones.
+    `handed_at` is when the task received the last payloads, monotonic seconds; None while it is waiting for more.
     """
 
     def __init__(self, fetcher: Fetcher, row: RowKey, wanted: ShardRange, asked_at: float | None, query: str) -> None:
@@ -435,7 +435,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Stop waiting if the shared buffer's end stays far before this range: the subscription then serves queries that are behind.
+        # Stop waiting if the shared buffer's end stays far from reaching this range: the subscription then serves queries that are behind.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

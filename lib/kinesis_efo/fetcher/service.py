@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""Seconds between the heartbeats (empty parts) that a call sends while it has no data."""
+"""Seconds between the heartbeats (messages without payloads) that a call sends while it has no data."""
 
 Chunks = list[tuple[int, list[bytes]]]
 """Groups of payloads, each with the index of its range in the `GetTicket`."""
@@ -129,7 +129,8 @@ class _Getting:
         asked_at = fetcher.expect(ranges)
         for index, wanted in enumerate(ranges):
             if index == 1:
-                fetcher.expect(ranges[index:])  # repeat the call: these shards may not have been readable before
+                # Request the other ranges again: their shards may not have been readable at the first call.
+                fetcher.expect(ranges[index:])
             self._index = index
             try:
                 async with aclosing(fetcher.read(wanted, asked_at)) as reader:

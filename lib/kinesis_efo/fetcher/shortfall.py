@@ -1,4 +1,4 @@
-"""Handles ranges whose records do not arrive: logs warnings while such a range waits, and gives the range up after a time limit."""
+"""Handles ranges whose records do not arrive: logs warnings while such a range waits, and gives up after a time limit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WARN_SECONDS: Final = 30.0
 
 
 class Shortfall:
-    """Watches the progress of one range, and gives the range up after `timeout` seconds without progress.
+    """Watches the progress of one range, and gives up on it after `timeout` seconds without progress.
 
     Args:
         timeout: The time limit in seconds (option `retryTimeout`).
         waits_for: Returns the reason for waiting, for log messages.
         fail: Whether a lost record fails the query. If not, the attribute `lost` describes the loss.
-        beyond_since: When an earlier attempt to read the range first found the last record missing, monotonic seconds; None if none did.
+        beyond_since: When an earlier attempt to read the range first missed the last record, monotonic seconds; None if it never did.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Shortfall:
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
         """Check whether all new events have been empty for `timeout` seconds.
 
-        If not, returns False. Otherwise, raises `RetriesExhaustedError` or, if the last record of the range is known,
-        `DataLossError`; if that record's loss is accepted, returns True to end the range without the record.
+        If not, returns False. Otherwise, raises `DataLossError` if the last record of the range is known, else `RetriesExhaustedError`.
+        If the loss of that record is accepted, returns True instead, to end the range without the record.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

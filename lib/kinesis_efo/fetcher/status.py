@@ -159,7 +159,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     shards: list[ShardStatus]
     room: int = 0  # Bytes that the run's fetchers may buffer
     cpu: float = 0.0  # CPU seconds of the run's process, including a fetcher that runs in it
-    queries: list[QueryStatus] = []  # Empty if there is only one query and it is not catching up
+    queries: list[QueryStatus] = []  # Status of each query; empty if there is only one query and it is not catching up
 
 
 _MOST_ACCESS: Final = 64 << 10

@@ -110,7 +110,7 @@ class Streams:
         return self.stream(name).identity
 
     def starting(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
-        """Return the shards that can be started next: all their parents were read to their end, or precede the query's start."""
+        """Return the shards that can be started next: all their parents were read to their end, skipped or trimmed."""
         return self._of_lineage(Lineage.startable, reached)
 
     def finished(self, reached: Mapping[ShardKey, Position]) -> list[ShardKey]:
@@ -118,7 +118,7 @@ class Streams:
         return self._of_lineage(Lineage.droppable, reached)
 
     def ends(self, reached: Mapping[ShardKey, Position]) -> dict[ShardKey, Position | None]:
-        """Return `SHARD_END` (None if open) for each shard in `reached`, each shard that can start next, and all their descendants."""
+        """Return the ends of the shards in `reached`, of shards that can start next, and of all descendants; None for each open shard."""
         return {
             ShardKey(name, shard.shard_id): None if shard.last is None else SHARD_END
             for name, positions in by_stream(reached).items()

@@ -77,8 +77,8 @@ class Work(msgspec.Struct, frozen=True):
     """The reply to a request for work.
 
     Attributes:
-        standing: `working`: apply the orders; `standby`: another attempt of the Spark task is alive, retry; `unknown`: the run considers
-            the fetcher dead, so close everything and register as a new fetcher; `over`: the run has ended.
+        standing: The fetcher's state in the run. `working`: apply the orders. `standby`: another attempt of the Spark task is alive; retry.
+            `unknown`: the run considers the fetcher dead; close everything and register as a new fetcher. `over`: the run has ended.
         revision: Changes whenever `shards` changes.
         shards: All shards of the fetcher; None if the request has the newest revision.
         seconds: Seconds for which each stream may be read, from the time when the request was sent.
@@ -107,7 +107,7 @@ class ShardNews(msgspec.Struct, frozen=True):
         behind: Milliseconds by which the last event was behind the tip; None before the first event.
         unseen: An upper bound for the age, in seconds, of records after the last event; None if unknown.
         read_until: The low watermark after the last event, epoch seconds; None if unknown.
-        lost: Whether records after the last event were trimmed and the loss is accepted. `read_until` is then wrong for other readers.
+        lost: Whether records after the last event were trimmed and the loss is accepted. Other readers must then not use `read_until`.
         children: The shard's children, if the shard has ended.
         quiet: Seconds for which the buffer has apparently been at the shard's tip; 0 if the shard may have more records.
         lowest: For a buffer that starts at a time or at the trim horizon: a sequence number after which it has all records, if known.

@@ -1,4 +1,4 @@
-"""Patterns for names and ARNs in options, manifests and the producer, and the identity of a stream: its ARN and creation time."""
+"""Defines patterns that validate stream names and ARNs, and the identity of a stream (its ARN and creation time)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Set the file name of OSErrors in this context to `what` if they lack one, as the errors of reading and writing an open file do."""
+    """Add the file name `what` to OSErrors without one, such as those raised by reading or writing an open file, in this context."""
     try:
         yield
     except OSError as error:
@@ -118,7 +118,7 @@ class OptionsError(ConfigurationError):
 
 
 class UsageError(ConfigurationError):
-    """The command line of `kinesis-efo` is invalid: an option, or a combination of options."""
+    """The command line of `kinesis-efo` has an invalid option or an invalid combination of options."""
 
 
 class ManifestError(ConfigurationError):

@@ -107,5 +107,5 @@ class Patience:
         if "://" not in location:
             return load()
         loading = self.call(f"manifest {location}", lambda: asyncio.wrap_future(in_thread(load)))
-        # Run in a separate thread, because a notebook's thread already has an event loop. In a daemon thread, Ctrl-C ends the wait.
+        # A notebook's thread already has an event loop, so use another thread: a daemon thread, which Ctrl-C does not have to wait for.
         return in_thread(asyncio.run, loading).result()

@@ -69,7 +69,9 @@ class Position(NamedTuple):
 
     @classmethod
     def inside(cls, sequence_number: int, sub: int) -> Position:
-        """Return the position after user record `sub` of the KPL aggregate with this sequence number. Any other record counts as read."""
+        """Return the position after user record `sub` of the KPL aggregate with this sequence number.
+
+        If the record with this sequence number is not an aggregate, it counts as read."""
         return cls(_INSIDE, sequence_number, sub)
 
     @classmethod
@@ -175,8 +177,8 @@ class LastRecord(NamedTuple):
 class ShardRange(NamedTuple):
     """The records of one shard in `(after, through]`; with `SHARD_END`, everything up to the shard's end.
 
-    `last` is the sequence number of the last record in the range when it was planned; the range ends with that record. If None (unknown, or
-    no record), the range ends at `through`.
+    `last` is the sequence number of the last record in the range when it was planned; the range ends with that record. If `last` is None
+    because there is no such record or it is unknown, the range ends at `through`.
     """
 
     key: ShardKey
@@ -225,7 +227,7 @@ class OffsetDocument(msgspec.Struct):
     sources: dict[str, str] = {}  # The ARN of each stream
     lasts: dict[str, dict[str, str]] = {}  # Last sequence numbers (encoded by `_beside`), by stream and shard id
     mark: str = ""  # The checkpoint's mark; empty in offsets of earlier versions
-    # The start of micro-batch 0, which Spark's offset log lacks; {} if it equals `streams`. Stored only in that micro-batch's end offset.
+    # The start of micro-batch 0, which Spark's offset log does not contain; {} if it equals `streams`. Only in the end offset of batch 0.
     begin: dict[str, dict[str, str]] | None = None
     horizons: dict[str, int] = {}  # Trim horizons (epoch milliseconds) of streams that start at `TRIM_HORIZON`
     created: dict[str, int] = {}  # Creation time of each stream, epoch seconds, if known at the query's start
@@ -239,7 +241,7 @@ class Offset(Mapping[ShardKey, Position]):
 
     Attributes:
         lasts: Sequence number of the micro-batch's last record in each shard; a position need not be the sequence number of a record.
-        horizons: Trim horizon at the query's start (epoch seconds) of each stream with a shard that is still at `TRIM_HORIZON`.
+        horizons: For each stream with a shard that is still at `TRIM_HORIZON`: the trim horizon at the query's start, epoch seconds.
         created: Creation time of each stream, to detect a stream that was deleted and created again.
         until: Low watermarks (epoch seconds) of idle shards that a query with an end has read to their tips.
 
@@ -299,7 +301,6 @@ class Offset(Mapping[ShardKey, Position]):
     @overload
     def get(self, key: ShardKey, /, default: Position | T) -> Position | T: ...
     def get(self, key: ShardKey, /, default: object = None) -> object:
-        """Return the position of a shard, or the default."""
         return self._positions.get(key, default)
 
     def __or__(self, changes: dict[ShardKey, Position]) -> dict[ShardKey, Position]:
@@ -424,7 +425,6 @@ class Offset(Mapping[ShardKey, Position]):
 
     @classmethod
     def from_json(cls, text: str) -> Offset:
-        """Parse the JSON text of an offset."""
         try:
             return cls.from_dict(msgspec.json.decode(text))
         except msgspec.DecodeError as error:

@@ -236,7 +236,6 @@ class Fetcher:
         return settings.timeout
 
     def _loss_is_fatal(self, wanted: ShardRange) -> bool:
-        """Whether the loss of a range's records fails the query."""
         accepted = self._coordinator.facts(wanted.key, wanted.after).accepts_loss(wanted.after)
         return self.settings.fail_on_data_loss and not accepted
 

@@ -136,7 +136,6 @@ class Streams:
         return found
 
     def ancestors(self, key: ShardKey) -> list[ShardKey]:
-        """Return all ancestors of a shard."""
         return [ShardKey(key.stream, shard) for shard in self.stream(key.stream).lineage.ancestors((key.shard,))]
 
     def lease_info(self, key: ShardKey, position: Position) -> LeaseInfo:

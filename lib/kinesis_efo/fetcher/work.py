@@ -56,7 +56,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     version: int  # Changes whenever the buffer starts over
     start: Position | None  # Where the buffer begins; None if an earlier message with the same version contained it
     keep: Position  # Drop all events before this position
-    kept: list[tuple[str, Position]] = []  # With several queries: from which position each query still needs events
+    kept: list[tuple[str, Position]] = []  # For each of several queries: the position from which it needs events
     known: Facts = NO_FACTS  # The low watermark at `start`, and which losses are accepted
 
 
@@ -135,7 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     """A fetcher's report of changes in its shards."""
 
     name: str
-    number: int  # Reports are numbered: number 1 describes all shards of the fetcher, a later one only the changes
+    number: int  # 1 for the first report, which describes all shards of the fetcher; later reports describe changes
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, serialized by `pack_error`; empty without an error
     failures: dict[str, bytes] = {}  # Serialized errors of individual queries, by the query's name in the run
@@ -179,5 +179,4 @@ class PlannerClient(Connection):
         return self.action(REPORT, report, ReportReply, _ANSWER_SECONDS)
 
     def where(self, request: WhereRequest) -> WhereReply:
-        """Request the current fetchers of some ranges."""
         return self.action(WHERE, request, WhereReply, request.wait + _ANSWER_SECONDS)

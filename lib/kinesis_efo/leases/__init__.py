@@ -1,1 +1,1 @@
-"""A run's lease on each stream (`run`) and the checkpoints of shards (`checkpoints`), in DynamoDB (`table`) or files (`host_table`)."""
+"""Manages leases on streams (`run`) and shard checkpoints (`checkpoints`), stored in DynamoDB (`table`) or in a file (`host_table`)."""

@@ -94,7 +94,7 @@ def read_continuation(item: Attributes) -> int | None:
 
 
 def read_checkpoint(item: Attributes) -> Position | None:
-    """Return the position in `checkpoint`; None for `LATEST` and for `AT_TIMESTAMP` without a time, which only KCL applications store."""
+    """Return the position in `checkpoint`; None for a KCL application's `LATEST`, or `AT_TIMESTAMP` without a time."""
     text = read(item, "checkpoint", "S", "LATEST")
     if text in ("TRIM_HORIZON", "SHARD_END"):
         return Position(PositionKind[text])

@@ -57,7 +57,7 @@ class Checkpoints:
         read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
         failure: Failure,  # Stores the error that ends the run
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns the name of a shard's fetcher
-        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # The trim horizon at a query's start
+        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # Returns the trim horizon at its start
     ) -> None:
         self._table = table
         self._keys = keys
@@ -70,7 +70,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        # Streams that queries have begun to read. Rows of an earlier stream with the same keys are only deleted for these streams
+        # Streams that queries have begun to read. Only for these, rows that belong to an earlier stream of the same name are deleted
         self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
@@ -98,7 +98,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that queries read, with the contents of their new rows. Creates missing rows and completes incomplete ones."""
+        """Set the shards that queries read. Creates missing rows from `LeaseInfo`, and adds parents and hash keys to rows without them."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -126,12 +126,12 @@ class Checkpoints:
         self._clean_soon()
 
     def read_until(self, shard: ShardKey, position: Position) -> float | None:
-        """Return the low watermark of a position from the shard's row, in epoch seconds; None if the row has none for it."""
+        """Return the low watermark of a position (epoch seconds) from the shard's row; None if the row does not contain it."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return the arrival time (epoch seconds) from which `read_until(shard, TRIM_HORIZON)` covers records; None if it covers all."""
+        """Return the arrival time (epoch seconds) of the oldest records that `read_until(shard, TRIM_HORIZON)` covers; None if all."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
@@ -204,7 +204,7 @@ class Checkpoints:
             if self._epoch(shard.stream) is None:
                 continue
             del self._due[shard]
-            self._of(shard).written_at = now  # so that a change during the write waits for `_SHARD_INTERVAL`
+            self._of(shard).written_at = now  # a change during the write then waits for `_SHARD_INTERVAL`
             try:
                 wrote += await self._write(shard)
             except TableUnavailableError as error:

@@ -20,7 +20,7 @@ class Heartbeat:
     owner_since: float  # When a scan first contained the current owner
     changed_at: float  # When a scan first contained the row's current counter
     unchanged_at: float  # When the last scan with the previous counter was complete
-    gone: bool = False  # Whether the row has been deleted since that scan
+    gone: bool = False  # Whether the newest scan did not contain the row
 
 
 class Observer:

@@ -80,7 +80,6 @@ class HostTable(LeaseStore):
         return row if row and (row.owner, row.counter) == (before.owner, before.counter) else Conflict(row)
 
     def _read(self, rows: sqlite3.Connection, key: str) -> Item:
-        """Read a row; empty if it does not exist."""
         found = rows.execute("SELECT item FROM leases WHERE reader = ? AND key = ?", self._place(key)).fetchone()
         return msgspec.json.decode(found[0], type=Item) if found else {}
 

@@ -1,4 +1,4 @@
-"""Converts between the keys of lease table rows and their runs or shards."""
+"""Converts shards and streams to the keys of their lease table rows, and back."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LeaseKeys:
         return None
 
     def stream(self, key: str) -> str | None:
-        """Return the logical name of the stream of a run's or a shard's row; None if this application does not read the stream."""
+        """Return the logical name of the stream that a row belongs to; None if this application does not read the stream."""
         if key.startswith(RUN_PREFIX):
             name = key.removeprefix(RUN_PREFIX)
             return name if name in self._names else None
@@ -61,7 +61,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """Return the rows of shards, by shard. If a shard has several rows, this is the row whose key has this library's form."""
+        """Return the rows of shards, by shard. If a shard has several rows, a key in this library's form takes precedence."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)

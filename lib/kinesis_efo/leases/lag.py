@@ -29,7 +29,7 @@ def of_lag(lag: Lag) -> dict[str, dict[str, Any]]:
 
 
 def read_lag(item: attributes.Attributes) -> Lag | None:
-    """Return the lag in a run's row; None if the row has none."""
+    """Return the lag in a run's row; None if the row does not contain a lag."""
     fields = attributes.read(item, "lag", "M", None)
     if fields is None:
         return None

@@ -56,7 +56,7 @@ class RunNotes:
     def record_mark(self, mark: Mark) -> None:
         """Record a checkpoint's newest mark; it is written with the next lease renewal. Thread-safe."""
         before = self._planned.get(mark.checkpoint)
-        if before is None or before[0].moved < mark.moved:  # an older copy of the checkpoint may be in use
+        if before is None or before[0].moved < mark.moved:  # ignore marks of an older copy of the checkpoint
             self._planned[mark.checkpoint] = mark, round(self._clock.time() * 1000)
 
     def stored_in(self, stream: str, row: Lease) -> Lease:

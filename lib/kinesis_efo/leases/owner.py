@@ -1,4 +1,4 @@
-"""Names of lease owners. A name identifies a process, so that others can check whether it has ended or belongs to their Spark program.
+"""Names of lease owners. A name identifies a process, so that other processes can check whether it has ended or is in their Spark program.
 
 A name is `<host>:<boot id>:<pid namespace>:<pid>:<start time>:<random>`. The boot id alone does not identify a host: containers on one
 machine, and virtual machines restored from one snapshot, have the same boot id.

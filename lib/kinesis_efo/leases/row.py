@@ -1,4 +1,4 @@
-"""One row of the lease table as an immutable value: its changes, and its form in DynamoDB.
+"""Represents a lease table row as an immutable value, and converts it to and from DynamoDB attributes.
 
 A row is either a run's lease on a stream (key `#run:<stream>`) or the checkpoint of a shard (key `<stream>:<shard id>`). Attribute names
 and types match the KCL's `DynamoDBLeaseSerializer`, so that a KCL application's rows can be read. This library has additional attributes.
@@ -74,7 +74,7 @@ class Lease:
         ours: Whether this library certainly wrote the row, rather than a KCL application.
         read_until: Low watermark in epoch seconds: records that arrived before it are at or before the row's position. None if unknown.
             For an idle polled shard, only this attribute shows how far it was read.
-        read_since: At `TRIM_HORIZON`, the arrival time of the oldest records that `read_until` covers; None for the shard's beginning.
+        read_since: At `TRIM_HORIZON`, the arrival time of the oldest records that `read_until` covers; None if it covers all records.
     """
 
     key: str
@@ -109,7 +109,7 @@ class Lease:
         return cls(key, checkpoint=checkpoint, sub=sub, continuation=continuation).completed(info)
 
     def completed(self, info: LeaseInfo) -> Self:
-        """Return the row with the shard's parents and hash keys, if known. They replace values that may belong to an earlier stream."""
+        """Return the row with the parents and hash keys from `info`, if known. The row's old values may belong to an earlier stream."""
         if not info.is_known:
             return replace(self, parents=self.parents | info.parents)
         return replace(
@@ -189,7 +189,7 @@ class Lease:
         at = self.position
         if at is None or position == TRIM_HORIZON != at:
             return None
-        # A start time in the row proves nothing about a sequence number, and vice versa: another query may have started much later.
+        # A start time cannot be compared with a sequence number: another query may have started at a much later time.
         comparable = position.sequence_number is not None and at.sequence_number is not None
         return self.read_until if position == at or (comparable and position.reaches(at)) else None
 

@@ -46,10 +46,10 @@ class LeaseListener:
         self.failure = Failure()
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Start reading a stream after its lease was acquired. `rows` are the current rows of its shards, by lease key."""
+        """Called when a stream's lease was acquired, to start reading. `rows` are the current rows of its shards, by lease key."""
 
     def lease_lost(self, stream: str, owner: str | None) -> None:
-        """Stop reading a stream whose lease was lost, before this method returns. `owner` is the new owner; None if unknown."""
+        """Called when a stream's lease was lost. Must stop reading before it returns. `owner` is the new owner; None if unknown."""
 
     def lag(self, stream: str) -> Lag | None:
         """Return the run's lag in a stream. Called before each renewal, so it must return immediately."""
@@ -216,7 +216,7 @@ class RunLease:
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
-            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal errors first
+            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal ones first
                 raise error
         except TableUnavailableError as error:
             return self._unavailable(error)
@@ -244,7 +244,7 @@ class RunLease:
         sent_at = self._clock.monotonic()
         outcome = await (self._table.create(after) if free.row is None else self._table.update(before, after))
         if isinstance(outcome, Conflict):
-            # If this run owns the row, an earlier write succeeded although its response was lost.
+            # If this run owns the row, an earlier write succeeded although its response was lost: scan again.
             return outcome.current is not None and outcome.current.owner == self._owner
         if self._clock.monotonic() < sent_at + self._timing.lease_timeout:
             self.stats.taken += 1

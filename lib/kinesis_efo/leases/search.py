@@ -50,7 +50,6 @@ class Search:
         self.wanted |= frozenset(streams)
 
     def record_acquired(self, stream: str, epoch: int) -> None:
-        """Record that the run has acquired the lease on a stream."""
         self._epochs[stream] = epoch
         self._further -= {stream}
 

@@ -48,7 +48,7 @@ class ShardRow:
         return self.row.position if self.row is not None else None
 
     def load(self, row: Lease | None, stream: StreamIdentity) -> None:
-        """Set the row that was read from the table, as `stray` if it belongs to a stream other than `stream`."""
+        """Set the row that was read from the table. If it belongs to a stream other than `stream`, it becomes `stray`."""
         is_stray = row is not None and row.is_of_another(stream)
         self.row, self.stray = (None, row) if is_stray else (row, None)
 
@@ -72,7 +72,7 @@ class ShardRow:
             self.info = None
 
     def update(self, position: Position, record: LastRecord | None) -> bool:
-        """Record, for the next write, that the shard was processed up to `position`. Returns False if this is not later than before."""
+        """Record, for the next write, that the shard was processed up to `position`. Returns False if this was already recorded."""
         before = self.pending
         if before is not None and (position == before.position or not position.reaches(before.position)):
             return False
@@ -113,7 +113,7 @@ class ShardRow:
         since = changed.read_since
         if horizon is not None:
             if empty is None:
-                # Write the trim horizon at the first query's start even before it reads, so that a later start detects trimmed records.
+                # Write the trim horizon at the first query's start even before any record is read, to detect losses after a restart.
                 since = horizon if since is None and known is None else since
             elif (known or 0.0) < horizon:
                 since = horizon
@@ -131,8 +131,8 @@ def passed_parents(
 ) -> list[tuple[Lease, frozenset[str]]]:
     """Return rows of shards that were read to their end but have an earlier checkpoint, each with the ids of its children.
 
-    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. A parent was read to
-    its end if queries read one of its children, but neither the parent nor one of its ancestors.
+    Such a row remains if the run crashes after planning the children, but before writing the parent's last checkpoint. A parent counts as
+    read to its end if queries read one of its children, and do not read the parent or any of its ancestors.
 
     Args:
         candidates: The keys of shards that no query reads.

@@ -92,7 +92,7 @@ class LeaseTable(LeaseStore):
         return self.to_lease(answer.get("Attributes", {})) or lease
 
     async def _call(self, action: str, call: Awaitable[dict[str, Any]]) -> dict[str, Any]:
-        """Await a call and translate its error. Does not translate the error of a failed condition."""
+        """Await a call and translate its error. The error of a failed condition is not translated, because the caller handles it."""
         try:
             return await call
         except Exception as error:

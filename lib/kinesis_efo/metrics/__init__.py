@@ -1,6 +1,6 @@
 """The library's metrics, exported through OpenTelemetry or as CloudWatch EMF lines.
 
-Fetchers and producers only increment plain numbers, which an exporter reads once per interval, so metrics add almost no cost per record.
+Fetchers and producers only increment numbers, which an exporter reads once per interval. The overhead per record is therefore negligible.
 """
 
 from __future__ import annotations

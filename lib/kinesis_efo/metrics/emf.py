@@ -1,8 +1,8 @@
 """Writes metrics as lines of CloudWatch's embedded metric format (EMF), which CloudWatch extracts from collected logs.
 
 Source: Amazon CloudWatch user guide, "Specification: Embedded metric format". AWS charges each combination of dimensions as a custom
-metric. Therefore, shard and fetcher are not dimensions, only members of a line's JSON, which Logs Insights can query. One alarm on the lag
-covers all fetchers.
+metric. Therefore, shard and fetcher are not dimensions, only members of a line's JSON, which Logs Insights can query. Without a fetcher
+dimension, a single alarm on the lag covers all fetchers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _END_SECONDS: Final = 2.0
 """Maximum seconds for which `close` waits for a write in progress, because a file system may hang."""
 _NO_DIMENSIONS: Final = ("shard", "fetcher")
 _DETAIL: Final = ("error", "reason")
-"""Attributes that break a metric down: CloudWatch receives such a metric twice, with the attribute as dimension and as a total."""
+"""Attributes that subdivide a metric. CloudWatch receives such a metric both with and without the attribute as a dimension."""
 
 
 def emf_lines(values: Values, before: Values, epoch_ms: int) -> Iterator[str]:

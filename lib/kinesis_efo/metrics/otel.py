@@ -59,7 +59,7 @@ class Telemetry:
         self.registry = MetricsRegistry()
         self.own: SdkMeterProvider | None = None
         provider: MeterProvider = get_meter_provider()
-        # `force_flush` shows that the program has set up an SDK, which is then used. The default provider forwards to one set up later.
+        # Only a provider that the program has set up has `force_flush`. The default provider forwards to an SDK that is set up later.
         if not hasattr(provider, "force_flush") and (exporters := exporter_names(environment)):
             self.own = sdk_provider(exporters)
         publish(self.registry, (self.own or provider).get_meter(METER))

@@ -1,6 +1,6 @@
 """The registry of a process's metric sources. It reads all sources together, and retains the counters of removed sources.
 
-The exporter's thread reads the sources. A source whose values other threads change must copy these values without acquiring locks.
+The exporter's thread calls the sources. If other threads change a source's values, it must copy them, and must not acquire locks.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 Value_co = TypeVar("Value_co", covariant=True)
 
 EVERY: Final = "*"
-"""The JSON key for all streams that are not listed, or for all shards of a stream that are not listed."""
+"""The JSON key that stands for all other streams or, within a stream, for all other shards."""
 
 
 _PLACES: Final = {kind.value for kind in PositionKind} - {PositionKind.AT_TIMESTAMP.value}
@@ -62,7 +62,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def one_of(*words: str) -> Typed[str]:
-    """Return a parser that accepts these words, in any case, and returns the word in lower case."""
+    """Return a case-insensitive parser that accepts these words and returns the word in lower case."""
 
     def read(text: str) -> str:
         word = text.strip().lower()
@@ -79,17 +79,17 @@ def _literal(*words: str) -> str:
 
 
 def word_for(chosen: Callable[[str], Value], *words: str) -> Typed[Value]:
-    """Return a parser that accepts `words`, in any case, and returns `chosen(word)`. Its type hint includes `bool` if `true` is a word."""
+    """Return a case-insensitive parser that accepts `words` and returns `chosen(word)`. With the word `true`, its hint includes `bool`."""
     read = one_of(*words)
     return Typed(lambda text: chosen(read(text)), f"bool | {read.hint}" if "true" in words else read.hint)
 
 
 flag: Final = word_for(lambda word: word == "true", "true", "false")
-"""Parses `true` or `false`, in any case."""
+"""Parses `true` or `false`, case-insensitively."""
 
 
 def unless(word: str, parse: Callable[[str], Number]) -> Typed[Number | None]:
-    """Return a parser that returns None for `word`, in any case, and calls `parse` for other values."""
+    """Return a parser that returns None for `word` (case-insensitive), and calls `parse` for other values."""
 
     def read(text: str) -> Number | None:
         return None if text.strip().lower() == word else parse(text)
@@ -106,7 +106,6 @@ def _integer(text: str) -> int:
 integer: Final = Typed(_integer, "int")
 """Parses a whole number without a sign."""
 number: Final = Typed(float, "float")
-"""Parses a number."""
 size: Final = Typed(parse_size, "int | str")
 """Parses a size such as `64m`."""
 

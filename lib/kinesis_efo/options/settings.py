@@ -51,7 +51,7 @@ class AwsSettings:
     """How to reach AWS. Everything is optional and defaults to the SDK's configuration.
 
     Attributes:
-        region: AWS region; if None, the manifest's.
+        region: AWS region; None for the manifest's region.
         endpoint_url: A single endpoint for all services, like `AWS_ENDPOINT_URL`.
         role_arn: Role to assume, with `external_id` and `role_session_name`.
         profile: AWS profile. Each host needs it in its AWS configuration files. It takes precedence over keys in the environment.

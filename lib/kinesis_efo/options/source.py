@@ -317,7 +317,7 @@ class BatchOptions:
     starts: Bounds = field(default_factory=lambda: Bounds(TRIM_HORIZON))
 
     def name(self, argument: str, option: str) -> str:
-        """Return how messages name a start or end position: `argument` (`since` or `until`) if the user passed it, else the option."""
+        """Return the name of a position for messages: `argument` (`since` or `until`) if the user passed it, else the option's name."""
         return argument if argument in self.source.times else f"kinesis-efo option '{option}'"
 
     @classmethod
@@ -345,7 +345,7 @@ def _quoted(names: list[str]) -> str:
 
 
 def of_run(options: SourceOptions) -> dict[str, str]:
-    """Return the values of all options that apply to a whole run, by name, as strings to compare and show. Secrets become hashes."""
+    """Return the values of all options that apply to a whole run, as strings by option name. Secrets are hashed."""
     return {
         option.name: _text(option.name, attrgetter(option.field)(options))
         for option in (*SOURCE_OPTIONS, *OBSOLETE)

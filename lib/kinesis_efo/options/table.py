@@ -24,7 +24,7 @@ Settings = TypeVar("Settings")
 class Option:
     """One row of a table of options."""
 
-    name: str  # The documented name; users may write it in any case
+    name: str  # The documented name, which is not case-sensitive
     read: Callable[[str], Any]  # Parses a value; raises ValueError if the value is invalid
     rule: str  # The allowed values, as the rest of the error message "must be ..."
     default: str  # The default as the documentation shows it; in backticks if it is a valid value
@@ -41,7 +41,7 @@ class OptionTable(Generic[Settings]):
     """Parses options into a dataclass.
 
     Args:
-        subject: How messages name the source or sink, for example "kinesis-efo sink".
+        subject: The name of the source or sink in messages, for example "kinesis-efo sink".
         settings: The dataclass; all of its fields need defaults.
         ignored: Names (in lower case) of options to ignore silently.
         removed: Names of former options, which are ignored with a warning.
@@ -75,7 +75,7 @@ class OptionTable(Generic[Settings]):
         texts: Mapping[str, str],
         contradictions: Callable[[Mapping[str, Any], Set[str]], Iterable[str]] = lambda _values, _names: (),
     ) -> Settings:
-        """Parse options into settings. Option names may be in any case. Raises one `OptionsError` that lists all errors.
+        """Parse options into settings. Option names are case-insensitive. Raises one `OptionsError` that lists all errors.
 
         `contradictions` returns error messages about combinations of options. Its arguments are the values that could be parsed, by option
         name, and the names of all options that are set.

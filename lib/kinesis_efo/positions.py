@@ -104,8 +104,8 @@ class Position(NamedTuple):
     def reaches(self, other: Position) -> bool:
         """Whether a shard that has been read up to this position has also been read up to `other`.
 
-        Times and sequence numbers cannot be compared. By definition, a time reaches only itself, and a sequence number reaches every time,
-        because a shard's position moves from a time to sequence numbers.
+        Times and sequence numbers cannot be compared. By definition, a time reaches only itself. A sequence number reaches every time: a
+        shard's position begins at a time and then moves to sequence numbers.
 
         >>> Position.after(12).reaches(Position.after(9)), Position.after(9).reaches(Position.after(12))
         (True, False)

@@ -113,7 +113,7 @@ class EventIndex:
         end = _BEHIND_ALL if continuation is None else continuation
         if self.starts_unnumbered and not self._ends:
             self.extend_coverage(end if first is None else first)
-        # An event without records may have a lower position than the previous event. Ignore it: an offset must never move back.
+        # An event without records may have a lower position than the previous event. Ignore that position: an offset must not move back.
         if self.end.kind is AFTER:
             end = max(end, self.end.value)
         elif self.end.kind is PositionKind.INSIDE and end < self.end.value and not records:
@@ -162,7 +162,7 @@ class EventIndex:
     def extend_coverage(self, number: int) -> None:
         """Record that an index which starts at a time or the trim horizon covers all events after the sequence number `number`.
 
-        A reader at `number` can then use the buffer. If it moved the subscription instead, another reader could move it back, repeatedly.
+        A reader at `number` can then use the buffer. Otherwise, two readers could move the subscription back and forth forever.
         """
         if self.starts_unnumbered and (self.lowest is None or number < self.lowest):
             self.lowest = number
@@ -181,7 +181,7 @@ class EventIndex:
         return index + 1 if passed and ends[index] != _BEHIND_ALL else index
 
     def news_since(self, after: Position) -> float | None:
-        """Return the receive time (monotonic seconds) of the first event after `after` with records or the shard's end, if any."""
+        """Return the receive time (monotonic seconds) of the first event after `after` with records or the shard's end; None if none."""
         news = self._first_news(self.index_after(after))
         return self._since[news] if news < len(self._ends) else None
 
@@ -243,7 +243,7 @@ class EventIndex:
         return None
 
     def last_before(self, stop: int, after: Position) -> int | None:
-        """Return the sequence number of the last record after `after` in the events before index `stop`; None if unknown or if none."""
+        """Return the sequence number of the last record after `after` in the events before index `stop`; None if none or unknown."""
         last = self._last_through[stop - 1] if stop > self.gone else 0
         return last if last and after.precedes(last) else None
 

@@ -102,7 +102,7 @@ class Lineage:
         the offset, or is an ancestor of such a shard, does not start again. Some emulators reshard without naming parents; then the new
         shards are roots.
         """
-        # With an outdated list, start only shards whose parents are in the offset. Other shards may be read already.
+        # With an outdated list, start only shards whose parents are in the offset. Other shards may have been read already.
         is_old = self.outdated or bool(self.too_new(positions))
         passed = self.ancestors(positions)
         return sorted(
@@ -313,7 +313,7 @@ def _earliest(positions: Collection[Position]) -> Position:
 def read_to_end(
     positions: Mapping[ShardKey, Position], lineages: Mapping[str, Lineage], parents: Mapping[ShardKey, Collection[str]]
 ) -> dict[ShardKey, list[str]]:
-    """Return shards whose lease row is not at the shard's end although descendants have begun, each with these descendants.
+    """Return each shard whose lease row is not at the shard's end although descendants have begun, with the ids of these descendants.
 
     Such shards count as read to their end: after a crash, their last checkpoint may be missing from the row.
 

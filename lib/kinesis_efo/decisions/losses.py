@@ -23,7 +23,7 @@ START_SECONDS: Final = 60.0
 
 _ANSWERS: Final = 3
 _SECONDS: Final = 2.0
-_SKEW_SECONDS: Final = 60  # Different hosts may set the times of a shard and of its first records
+_SKEW_SECONDS: Final = 60  # Clock difference: different hosts may set the times of a shard and of its first records
 
 _36_BITS: Final = (1 << 36) - 1
 
@@ -54,7 +54,7 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
         return time is None or (_is_version_2(accepted.value) and accepted.value >> 36 & _36_BITS >= time)
 
     def covers_all(self, position: Position) -> bool:
-        """Whether all records that arrived before `read_until` are at or before `position`, whenever the shard was created."""
+        """Whether all records that arrived before `read_until` are at or before `position`, regardless of when the shard was created."""
         return position != TRIM_HORIZON or self.read_since is None or (self.horizon or 0.0) >= self.read_since
 
 
@@ -105,7 +105,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer and not trimmed.
+            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer; no loss must be reported for it.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))

@@ -232,7 +232,7 @@ class ShardBuffer(EventIndex):
         """Return the last record up to a committed position; None if it is unknown or there are no records."""
         last, start = self.last_record, self.start
         if last is not None and last.number > position.value:
-            last = None  # records after `position` were dropped, too, so its last record is no longer known
+            last = None  # later records were dropped, too: the last record up to `position` is unknown
         between = position.kind is start.kind is AFTER and position.value <= start.value
         if position == start or (last is not None and between):
             return last  # there are no records between a dropped event's last record and the event's end
@@ -266,7 +266,7 @@ class ShardBuffer(EventIndex):
         now = self._budget.now()
         passed = [cursor.position for cursor in unfinished if cursor not in waiting and not cursor.lags(now)]
         if waited < YIELD_SECONDS:
-            # For a limited time, also retain events that are needed by queries without a task that reads this buffer.
+            # Until `YIELD_SECONDS` have passed, also retain events that are needed by queries without a task that reads this buffer.
             readers = {cursor.query for cursor in self._cursors}
             passed += [at for query, at in self._retained.items() if query not in readers and self.covers(at)]
         self.drop_unread(min((self.index_after(at) for at in passed), default=len(self)))
@@ -340,7 +340,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # Set if an event reaches past the range's last record without containing it: the event's payload, or [] if it has no records
+        # None until an event ends after the range's last record without containing it; then the event's payload, or [] without records
         self.beyond: list[bytes] | None = None
         # Whether events are no longer retained for this task, because it made no progress while another task was waiting
         self.given_up = False

@@ -54,7 +54,7 @@ class FetcherCollector:
         self._queries = queries
 
     def __call__(self) -> Iterator[Sample]:
-        """Yield the current samples. Samples with the same name and attributes (from several shards of a stream) have to be added up."""
+        """Yield the current samples. Samples with the same name and attributes (from several shards of a stream) must be summed."""
         if self._fetcher is not None:
             yield from self._of_fetcher(self._fetcher)
         for name, stream in list(self._streams.items()):

@@ -108,7 +108,7 @@ class ShardFeed:
         self._read_until: deque[float] = deque(maxlen=_LAGS)
 
     def apply_order(self, order: Order) -> None:
-        """Apply an `Order`: start over if its version has changed, and drop the events before its `keep` position."""
+        """Apply an `Order`: begin a new buffer if the order's version has changed, and drop the events before its `keep` position."""
         before, self.order = self.order, order
         if self.buffer is None or before is None or before.version != order.version:
             assert order.start is not None

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _AGAIN_SECONDS: Final = 1.0
 _SEPARATE_PART: Final = 4
-"""A divisor: while queries are catching up, this part (1/4) of the fetcher's memory is reserved for their separate buffers."""
+"""Divisor for the part of the fetcher's memory (1/4) that is reserved for separate buffers while queries are catching up."""
 _STALE_SECONDS: Final = 7.0
 """If an empty buffer waits this many seconds for space, drop the events of another buffer that has been unused for at least as long."""
 _PAST_SECONDS: Final = 10.0
@@ -434,7 +434,7 @@ class _RangeReading:
             self._ahead_since = None
         elif self._ahead_since is None:
             self._ahead_since = now
-        # Stop waiting if the shared buffer's end stays far from reaching this range: the subscription then serves queries that are behind.
+        # Stop waiting if the shared buffer stays far behind this range: its subscription then serves other queries, which are behind.
         waits_for_others = self._ahead_since is not None and now - self._ahead_since >= MOVE_SECONDS
         if waits_for_others or (feed.has_failed and not self._over):
             raise NotCovered(ShardRange(self._left.key, cursor.settled, self._left.through, self._left.last))

@@ -33,7 +33,7 @@ class Subscription(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, stats: SubscriptionStats, now: float) -> Subscription:
-        """Create the message from a shard's statistics, at `now` (monotonic seconds)."""
+        """Create a `Subscription` from a shard's statistics, at `now` (monotonic seconds)."""
         failures = sum(stats.failures.values())
         return cls(stats.state.value, stats.opened, failures, stats.bytes, stats.silence(now), stats.records)
 

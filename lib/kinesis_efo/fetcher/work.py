@@ -143,7 +143,7 @@ class Report(msgspec.Struct, frozen=True):
 
 class ReportReply(msgspec.Struct, frozen=True):
     known: bool  # Whether the run considers the fetcher alive
-    again: bool = False  # Whether the run has missed a report, so that the next one must be complete
+    again: bool = False  # Whether the run has missed a report; the next report must then be complete
     revision: int = 0  # The newest `Work.revision` for the fetcher
     pause: float = 0.0  # Seconds to wait before the next report
 

@@ -57,7 +57,8 @@ class Checkpoints:
         read_until: Callable[[ShardKey, Position], float | None],  # Returns the low watermark of a position, if known
         failure: Failure,  # Stores the error that ends the run
         fetcher: Callable[[ShardKey], str | None] = lambda _shard: None,  # Returns the name of a shard's fetcher
-        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,  # Returns the trim horizon at its start
+        # Returns the trim horizon at which the first query began to read a shard; None if no query began there
+        horizon: Callable[[ShardKey], float | None] = lambda _shard: None,
     ) -> None:
         self._table = table
         self._keys = keys
@@ -98,7 +99,7 @@ class Checkpoints:
             self._clean_soon()
 
     def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
-        """Set the shards that queries read. Creates missing rows from `LeaseInfo`, and adds parents and hash keys to rows without them."""
+        """Set the shards that queries read. Creates missing rows from `LeaseInfo`, and corrects parents and hash keys in existing rows."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
             each.leave()
@@ -131,7 +132,7 @@ class Checkpoints:
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return the arrival time (epoch seconds) of the oldest records that `read_until(shard, TRIM_HORIZON)` covers; None if all."""
+        """Return the arrival time (epoch seconds) of the oldest records that `read_until` at `TRIM_HORIZON` covers; None if it covers all."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 
@@ -168,7 +169,7 @@ class Checkpoints:
         return each
 
     def _enqueue(self, shard: ShardKey, after: float | None = None) -> None:
-        """Schedule the write of a shard's row in `after` seconds or, if None, as soon as `_SHARD_INTERVAL` allows."""
+        """Schedule the write of a shard's row in `after` seconds or, if `after` is None, as soon as `_SHARD_INTERVAL` allows."""
         now, each = self._clock.monotonic(), self._of(shard)
         if after is None:
             last = now if each.written_at is None else each.written_at
@@ -264,7 +265,7 @@ class Checkpoints:
         self._cleanup_at = min(self._cleanup_at, self._clock.monotonic() + CLEANUP_INTERVAL)
 
     async def _clean(self, now: float) -> None:
-        """Set the rows of parents that earlier runs read to their end to `SHARD_END`, and delete rows that are not needed anymore."""
+        """Write `SHARD_END` to the rows of shards that earlier runs read to their end, and delete rows that are not needed anymore."""
         by_key = {each.key: shard for shard, each in self._shards.items()}
         rows = {
             key: row

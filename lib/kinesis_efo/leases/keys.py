@@ -61,7 +61,7 @@ class LeaseKeys:
         return None if shard is None else shard.stream
 
     def by_shard(self, rows: Mapping[str, T]) -> dict[ShardKey, T]:
-        """Return the rows of shards, by shard. If a shard has several rows, a key in this library's form takes precedence."""
+        """Return the rows of shards, by shard. If a shard has several rows, the row with a key in this library's form takes precedence."""
         found: dict[ShardKey, T] = {}
         for key, row in rows.items():
             shard = self.decode(key)

@@ -1,8 +1,8 @@
 """What a run stores for later runs in its lease rows: whether Kinesis ignores a stream's partition keys, and each checkpoint's newest mark.
 
 All of this is written when a lease is renewed or released. A later run compares the marks with a query's checkpoint to detect that the
-checkpoint was reset, for example from a backup. Checkpoints of early library versions have no marks; for these, the run compares positions
-with the shards' lease rows, which is less reliable, because another query may have moved these rows.
+checkpoint was reset, for example from a backup. Checkpoints of early library versions have no marks. For such checkpoints, the run compares
+positions with the shards' lease rows. This is less reliable, because another query may have moved these rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAUSES: Final = (
     "it was restored from a backup, is a copy of another query's, or Spark has left offsets out of it (option "
     "asyncProgressTrackingEnabled)"
 )
-"""Why a checkpoint may be behind its recorded mark, for messages. Spark rejects async progress tracking for sinks that skip batches."""
+"""Why a checkpoint may be behind its recorded mark; part of messages. Spark rejects the option for sinks that skip micro-batches."""
 
 
 class RunNotes:

@@ -80,7 +80,6 @@ class Renewal:
 
     @property
     def valid(self) -> bool:
-        """Whether the deadline is in the future."""
         return self._clock.monotonic() < self.deadline
 
     @property
@@ -152,7 +151,7 @@ class Renewal:
         return False
 
     async def _write(self, change: Callable[[Lease], Lease], give_up_at: float) -> Outcome | None:
-        """Write the changed row; None after an error or once `give_up_at` has passed. Re-creates an owned row that was deleted by hand."""
+        """Write the changed row; re-create it if it was deleted by hand. Return None after an error or once `give_up_at` has passed."""
         while True:
             after = self._add_attributes(change(self.lease))
             outcome = await self._send(self._store.update(self.lease, after), give_up_at)
@@ -163,7 +162,7 @@ class Renewal:
             current = outcome.current if isinstance(outcome, Conflict) else None
             if current is None or (current.owner, current.counter) != (self.lease.owner, self.lease.counter + 1):
                 return outcome
-            # An earlier write succeeded, but its response was lost. Do not extend the deadline: it is unknown which write it was.
+            # An earlier write succeeded, but its response was lost. Do not extend the deadline: it is unknown when that write was sent.
             self.lease = current
             if self._clock.monotonic() >= give_up_at:
                 return None

@@ -216,7 +216,7 @@ class RunLease:
             attempts = [within(self._clock, timeout, self._take(stream, found)) for stream, found in free.items()]
             results = await asyncio.gather(*attempts, return_exceptions=True)
             errors = [each for each in results if isinstance(each, BaseException)]
-            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal ones first
+            for error in sorted(errors, key=lambda each: isinstance(each, TableUnavailableError)):  # fatal errors first
                 raise error
         except TableUnavailableError as error:
             return self._unavailable(error)

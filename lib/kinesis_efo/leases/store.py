@@ -37,7 +37,7 @@ class Scan:
 
 
 class LeaseStore(ABC):
-    """A table of leases. Every method raises TableUnavailableError for transient errors, and LeaseTableError for all others."""
+    """A table of leases. Every method raises TableUnavailableError for transient errors, and LeaseTableError for all other errors."""
 
     @property
     @abstractmethod

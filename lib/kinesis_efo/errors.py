@@ -34,7 +34,7 @@ def visible(text: str, keep: str = "", most: int = 10_000) -> str:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Add the file name `what` to OSErrors without one, such as those raised by reading or writing an open file, in this context."""
+    """In this context, add the file name `what` to OSErrors without one, such as those raised by reading or writing an open file."""
     try:
         yield
     except OSError as error:

@@ -105,7 +105,7 @@ def low_watermark(shard_id: str, shard: Shard | None, position: Position, known:
     if position.sequence_number is None and shard is not None:
         times.append(created_at(shard))
         if position == TRIM_HORIZON:
-            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer; no loss must be reported for it.
+            # Use the horizon at the query's start only for listed shards. An unlisted shard may be newer: a loss would be reported wrongly.
             times.append(known.horizon)
     own = max((time for time in times if time is not None), default=None)
     covered = known.covers_all(position) or (own is not None and own >= (known.read_since or 0.0))
@@ -138,7 +138,7 @@ def gap(since: float | None, horizon: float, start: float | None, least: float =
 def at_horizon(known: Facts) -> Facts:
     """Return `known` for a read from the trim horizon. Records that arrived before the horizon may be missed: set `read_since` to it.
 
-    Returns `known` unchanged if `read_until` shows that all of these records were read."""
+    Returns `known` unchanged if the horizon is unknown, or if `read_until` shows that all of these records were read."""
     if known.horizon is None or (known.read_until is not None and known.read_until >= known.horizon):
         return known
     return msgspec.structs.replace(known, read_since=known.horizon)

@@ -340,7 +340,7 @@ class Cursor:
         self._waits_since: float | None = None
         self._holds_up_since: float | None = None
         self.position = self.settled = position  # `settled`: the end of the last event with records that was read
-        # None until an event ends after the range's last record without containing it; then the event's payload, or [] without records
+        # Set if an event ends at or after the range's last record without containing it: the event's payload; [] if it has no records
         self.beyond: list[bytes] | None = None
         # Whether events are no longer retained for this task, because it made no progress while another task was waiting
         self.given_up = False

@@ -135,7 +135,7 @@ class Report(msgspec.Struct, frozen=True):
     """A fetcher's report of changes in its shards."""
 
     name: str
-    number: int  # 1 for the first report, which describes all shards of the fetcher; later reports describe changes
+    number: int  # 1 for a report on all shards of the fetcher; reports with a higher number contain only changes
     shards: list[ShardNews] = []
     failure: bytes = b""  # The error that has ended reading, serialized by `pack_error`; empty without an error
     failures: dict[str, bytes] = {}  # Serialized errors of individual queries, by the query's name in the run

@@ -132,7 +132,7 @@ class Checkpoints:
         return None if row is None else row.read_until_at(position)
 
     def read_since(self, shard: ShardKey) -> float | None:
-        """Return the arrival time (epoch seconds) of the oldest records that `read_until` at `TRIM_HORIZON` covers; None if it covers all."""
+        """Return the arrival time of the oldest record that `read_until` at `TRIM_HORIZON` covers, epoch seconds; None if it covers all."""
         row = each.row if (each := self._shards.get(shard)) is not None else None
         return None if row is None else row.read_since
 

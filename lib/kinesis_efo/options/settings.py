@@ -40,8 +40,8 @@ class RetrySettings:
     """How often, and with which backoff, to retry a failed call or subscription."""
 
     max_retries: int | None = None  # Maximum number of consecutive failures; None: unlimited
-    base_ms: int = 1_000  # First backoff
-    max_ms: int = 10_000  # Maximum backoff
+    base_ms: int = 1_000  # First backoff, in milliseconds
+    max_ms: int = 10_000  # Maximum backoff, in milliseconds
     factor: float = 1.5  # The backoff is multiplied by this factor after each failure
     timeout: float = 600.0  # Seconds without progress after which retries end
 

@@ -89,7 +89,7 @@ class SourceOptions:
 
     @property
     def arrival_step(self) -> int | None:
-        """Resolution of the arrival times that fetchers record, in milliseconds: a tenth of `max_shard_skew`; None if that is not set."""
+        """Resolution (milliseconds) of the arrival times that fetchers record: a tenth of `max_shard_skew`; None if not recorded."""
         return None if self.max_shard_skew is None else round(self.max_shard_skew * 100)
 
     @property

@@ -295,7 +295,7 @@ def beginning(lineage: Lineage, start: ReadBound) -> Beginning:
     passed = lineage.ancestors(offset)
     for shard in reversed(shards):
         if shard.shard_id not in read and shard.shard_id not in passed:
-            # Shards closed before the start have no records after it. Without `open_then`, it is unknown when a shard was closed.
+            # Omit shards closed before the start: they have no records after it. Without `open_then`, it is unknown which these are.
             if shard.last is None or not start.open_then:
                 left.add(shard.shard_id)
             offset[shard.shard_id] = SHARD_END

@@ -72,7 +72,7 @@ def plan(
 
     Every shard gets an even share. Unused shares go to the other shards, longest-waiting first. The shard that has waited longest gets at
     least one event, so that even the smallest limits cannot stop a query.
-    Each buffer must cover its position. A shard that does not advance gets `Portion(position, 0, 0)`. With a `horizon` (epoch
+    Each buffer must cover the shard's position. A shard that does not advance gets `Portion(position, 0, 0)`. With a `horizon` (epoch
     milliseconds), only records that arrived up to then are planned, and the shard with the oldest unread record counts as longest-waiting.
     """
     # Usually, everything fits, and shares are not needed.

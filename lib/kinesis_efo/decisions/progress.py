@@ -56,7 +56,7 @@ class Progress:
         return ends
 
     def plan(self, end: Offset) -> None:
-        """Add the end offset of a planned micro-batch; Spark may log this offset. Replaces an end offset with the same mark."""
+        """Add the end offset of a planned micro-batch, which Spark may write to its log. Replaces an end offset with the same mark."""
         if self.finished is None or not (_is_same(end, self.finished) or _is_before(end, self.finished)):
             self.planned = [*[each for each in self.planned if _is_before(each, end)][-1:], end]
 

@@ -19,7 +19,7 @@ SEPARATE_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 60.0
 # A buffer that lags behind the tip by at most this many seconds will soon reach the position of any query that is ahead of it.
 NEAR_SECONDS: Final = 10.0
-# For this many seconds after an event with records, assume at least its lag: an event without records may report too small a lag.
+# For this many seconds after an event with records, assume at least that event's lag: events without records may report too small a lag.
 BELIEVED_SECONDS: Final = 15.0
 # If a full buffer has no space for the next event for this many seconds, the query that retains the most events switches to GetRecords.
 STARVING_SECONDS: Final = 2.0

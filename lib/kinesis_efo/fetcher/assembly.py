@@ -116,5 +116,5 @@ def _separate_rate(options: SourceOptions) -> int:
 
 
 def certificate_for(listening: Listening, clock: Clock) -> Certificate | None:
-    """Create a TLS certificate for a service, valid at the current time of `clock`; None if the service listens only on loopback."""
+    """Create a TLS certificate for a service, using the current time of `clock`; None if the service listens only on loopback."""
     return None if listening.loopback_only else make_certificate(datetime.fromtimestamp(clock.time(), UTC))

@@ -134,7 +134,7 @@ class Account:
         return self._budget.share
 
     def try_reserve(self, size: int) -> bool:
-        """Try to reserve `size` bytes without queueing; return whether this succeeded. It fails beyond `share` if shards are queued."""
+        """Try to reserve `size` bytes without queueing; return whether this succeeded. While shards are queued, it fails beyond `share`."""
         budget = self._budget
         if not self.closed and (self._is_small(size) or (not budget._queue and budget._fits(size))):
             self._charge(size)

@@ -73,7 +73,7 @@ class BufferedEvent(NamedTuple):
 class ShardBuffer(EventIndex):
     """The events of one shard between the positions `start` and `end`: an index of the events, and their payloads.
 
-    `arrived` is called after each change. `arrival_step` is the resolution of recorded arrival times in milliseconds; None: not recorded.
+    `arrived` is called after each change. `arrival_step`: resolution of recorded arrival times in milliseconds; None disables recording.
     """
 
     def __init__(

@@ -71,7 +71,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
-        # Streams that queries have begun to read. Only for these, rows that belong to an earlier stream of the same name are deleted
+        # Streams that queries have begun to read. Rows left by an earlier stream of the same name are deleted only for these streams
         self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
         self._wake = asyncio.Event()
@@ -111,7 +111,7 @@ class Checkpoints:
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:
-        """Record that a shard is processed up to `position` (last record: `record`). The row is written later, and never moves back."""
+        """Record that a shard is processed up to `position`. `record`: the last record. The row is written later, and never moves back."""
         if self._of(shard).update(position, record) and shard not in self._due:
             self._enqueue(shard)
 

@@ -1,6 +1,6 @@
 """The registry of a process's metric sources. It reads all sources together, and retains the counters of removed sources.
 
-The exporter's thread calls the sources. If other threads change a source's values, it must copy them, and must not acquire locks.
+The exporter's thread calls the sources. If other threads change a source's values, the source must copy them without acquiring locks.
 """
 
 from __future__ import annotations

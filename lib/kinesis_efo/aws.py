@@ -1,6 +1,6 @@
 """Creates botocore and aiobotocore clients with a query's region, endpoint and role.
 
-The SDK handles `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles; this module adds the query's options.
+The SDK reads `AWS_ENDPOINT_URL*`, profiles, web identities and instance roles. This module applies the query's options on top.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
-    """Return the client configuration for calls that `Patience` retries, with timeouts of at most `seconds`. The SDK does not retry them,
-    because it cannot limit the total time of its retries."""
+    """Return the client configuration for calls that this library retries, with timeouts of at most `seconds`. The SDK's own retries are
+    turned off, because their total time cannot be limited."""
     return _config(attempts=1, connect=min(10.0, seconds), read=min(30.0, seconds))
 
 
@@ -144,7 +144,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
 
 
 def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
-    """Raise an error if a request to another AWS service would go to a Kinesis endpoint, whose response would be misleading."""
+    """Raise an error if a request to another AWS service would go to a Kinesis endpoint, because of a configured endpoint URL."""
     host, service = urlsplit(request.url).hostname or "", event_name.split(".")[1]
     # Require a region after `kinesis`: the host name of an S3 bucket called `kinesis` begins with this word, too.
     its = re.search(r"(^|[.-])kinesis(-fips)?\.[a-z-]+-\d+\.", host)
@@ -234,7 +234,7 @@ class _Limit:
             operation, seconds = self._of(client, name)
             if not operation:
                 return method(client, *args, **more)
-            with deadline(inf if seconds is None else seconds):  # this also limits a `credential_process`
+            with deadline(inf if seconds is None else seconds):  # the deadline also applies to a `credential_process`
                 calling = in_thread(method, client, *args, **more)
             with self._explaining(client):
                 try:
@@ -279,7 +279,7 @@ class _Limit:
 
 
 def prepared(session: SessionT, seconds: float = CONTROL_SECONDS) -> SessionT:
-    """Configure a session to limit its calls, validate endpoints and responses, and send milliseconds with every botocore version.
+    """Configure a session to limit its calls, validate endpoints and responses, and send times to Kinesis with milliseconds.
 
     `seconds` limits each call except GetRecords and PutRecords, including calls that fetch credentials. Returns the session.
     """
@@ -313,7 +313,7 @@ class SyncClients:
         region: str | None = None,  # Used if `settings` has no region; None: use the SDK's configured region
         config: Mapping[str, Any] | None = None,  # The client configuration, such as timeouts and retries
         clock: Clock | None = None,
-        seconds: float = CONTROL_SECONDS,  # Maximum duration of a call
+        seconds: float = CONTROL_SECONDS,  # Maximum duration of a call in seconds
     ) -> None:
         self._settings = settings
         self._seconds = seconds
@@ -363,7 +363,7 @@ class SyncClients:
 class AsyncClients:
     """Creates aiobotocore clients. `seconds` limits each call except GetRecords and PutRecords, including retries and fetching credentials.
 
-    If the session `given` is set, its credentials and profile are used instead of those from the environment.
+    `given` is an SDK session whose credentials and profile are used instead of those from the environment.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Classifies errors of AWS calls by cause, with a table of error codes and a table of exception types.
 
 Callers decide what to do about a cause: readers, writers and the lease table react differently. The codes are from the API references of
-Kinesis and DynamoDB, their pages "Common Errors", and botocore's lists of retryable errors.
+Kinesis and DynamoDB, including "Common Errors", and from botocore's lists of retryable errors.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def cause_of(error: Exception) -> Cause:
     'PASSING'
     """
     if skew_of(error) is not None:
-        return Cause.PASSING  # valid credentials, but a wrong clock, which may be corrected
+        return Cause.PASSING  # the credentials are valid, but the clock is wrong; it may be corrected
     if isinstance(error, ClientError):
         return cause_of_code(code_of(error), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return next((cause for kinds, cause in _BY_TYPE if isinstance(error, kinds)), Cause.UNKNOWN)

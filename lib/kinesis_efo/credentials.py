@@ -1,7 +1,5 @@
-"""Reloads changed credentials while a query runs, and explains why credentials cannot be fetched.
-
-The SDK reads credential files only once, and renews only credentials with an expiration time.
-"""
+"""Reloads changed credentials while a query runs, and explains why credentials cannot be fetched. The SDK reads credential files only once,
+and renews only credentials with an expiration time."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ _REPEATED_BY_OTHERS: Final = ("PutRecords",)
 _FILES: Final = ("credentials_file", "config_file")
 _MAY_PASS: Final = (Cause.PASSING, Cause.CREDENTIALS_UNREACHABLE)
 _BY_AWS: Final = (*_MAY_PASS, Cause.DENIED, Cause.UNRECOGNIZED, Cause.EXPIRED)
-"""Causes of failure that callers explain themselves: the original error is raised instead of `SignInError`."""
+"""If fetching credentials fails with one of these causes, the original error is raised instead of `SignInError`: callers handle it."""
 _PROCESS: Final = "custom-process"
 _OF_THIS_HOST: Final = (_PROCESS, "Environment")
 """The SDK's names for credential sources that do not use the network."""
@@ -53,7 +51,7 @@ _OF_HOSTS: Final = ("EcsContainer", "Ec2InstanceMetadata")
 
 
 def provide(session: Any, load: Callable[[], Any]) -> None:
-    """Make a session load its credentials with `load`, which returns credentials or None (for aiobotocore, an awaitable of these)."""
+    """Make a session load its credentials with `load`, which returns credentials or None (with aiobotocore, as an awaitable)."""
     session.register_component("credential_provider", SimpleNamespace(load_credentials=load))
 
 
@@ -61,7 +59,7 @@ class SdkSession(Protocol):
     """A botocore, boto3 or aiobotocore session."""
 
     def get_credentials(self) -> Any:
-        """Return credentials or None; for aiobotocore, an awaitable of these."""
+        """Return credentials or None; with aiobotocore, as an awaitable."""
 
 
 def setting_of(session: Any, name: str) -> str | None:
@@ -160,10 +158,10 @@ def watch(session: Any, clock: Clock, seconds: float = PROCESS_SECONDS, provider
 
 
 def _ending_helpers(session: Any) -> Any:
-    """Make a session kill a `credential_process` (also a `source_profile`'s) if the call that waits for it is cancelled or times out.
+    """Make a session kill a `credential_process`, including that of a `source_profile`, when the call waiting for it is cancelled or times
+    out. The SDK would leave the program running. Returns the session's chain of credential providers.
 
-    The SDK would leave the program running. Returns the session's chain of credential providers. The program's child processes are not
-    killed: this would require a separate process group, which could not prompt on the terminal.
+    The program's child processes are not killed: this would require a separate process group, which could not prompt on the terminal.
     """
     awaits = isinstance(session, AioSession)
     popen = _process if awaits else _blocking_process
@@ -251,8 +249,8 @@ class _RefreshState:
 
     @contextmanager
     def signing_in(self, *, works: bool = False) -> Iterator[None]:
-        """Raise `SignInError` if the `with` block fails to fetch credentials and retries cannot help. If `works`, the block's success
-        proves that the credentials are valid; failures of later blocks may then be transient."""
+        """Raise `SignInError` if the `with` block fails to fetch credentials and a retry cannot help. Set `works` if success of the block
+        proves that the setup works: later failures are then more likely to be transient."""
         try:
             yield
         except Exception as error:
@@ -296,7 +294,8 @@ class _RefreshState:
     def taken(self, found: Any, kept: Any) -> Any:
         """Return the credentials to use from now on: the reloaded ones (`found`) or, if these are unsuitable, the current ones (`kept`).
 
-        Until `kept` has expired, `found` must come from the same source: the SDK may use another while a credentials file is rewritten.
+        Until `kept` has expired, `found` must come from the same source. While a credentials file is being rewritten, the SDK may find
+        credentials in another source instead.
         """
         fits = found is not None and (self._expired or found.method == kept.method)
         self._expired = False
@@ -383,7 +382,7 @@ class _AsyncCredentials(_Watched):
 
 
 async def _process(*command: str, **options: Any) -> Any:
-    """Start a `credential_process` that is killed if the call that waits for it is cancelled."""
+    """Start a `credential_process`, and kill it if its `communicate` is cancelled."""
     try:
         process = await asyncio.create_subprocess_exec(*command, **options)
     except OSError as error:
@@ -405,7 +404,7 @@ async def _process(*command: str, **options: Any) -> Any:
 
 
 def _blocking_process(command: list[str], **options: Any) -> Any:
-    """Start a `credential_process`. It is killed just before the waiting call times out, because the Python process may exit right after."""
+    """Start a `credential_process`. `communicate` kills it shortly before the caller's timeout, after which Python may exit at once."""
     process = subprocess.Popen(command, **options)
     ended = process.communicate
 

@@ -1,1 +1,1 @@
-"""Calls between processes of this library: addresses, TLS, the frame protocol, services, and connections to services."""
+"""Remote calls between this library's processes: addresses, TLS, the frame protocol, services, and connections to services."""

@@ -34,14 +34,14 @@ class FetcherAddress(msgspec.Struct, frozen=True):
     port: int  # The TCP port
     hosts: tuple[str, ...] = ()  # Host names and IP addresses, in the order in which to try them
     certificate: str | None = None  # The service's TLS certificate as PEM; None without TLS
-    nearby: str = ""  # The service's Unix socket in `namespace`; empty if there is none
+    nearby: str = ""  # The abstract name of the service's Unix socket in `namespace`; empty if there is none
 
     def hosts_from(self, namespace: str) -> tuple[str, ...]:
-        """Return the hosts that a caller in `namespace` tries, in order. Includes loopback only in the service's own network namespace."""
+        """Return the hosts that a caller in `namespace` tries, in order. Loopback is included only if the service is in this namespace."""
         return (LOOPBACK, *self.hosts) if namespace == self.namespace else self.hosts
 
     def location(self, host: str) -> str:
-        """Return the URL of the service at a host, for messages."""
+        """Return the service's URL with this host, for error messages."""
         scheme = "tcp" if self.certificate is None else "tls"
         return f"{scheme}://{bracketed(host)}:{self.port}"
 
@@ -78,7 +78,7 @@ class Listening:
         return self.bind == LOOPBACK or is_every_address(self.bind)
 
     def listen(self, port: int) -> socket.socket:
-        """Listen at a port, also on IPv6 if `bind` means every address. Raises `OSError` on failure."""
+        """Listen at a port. If `bind` is the wildcard address, listen on IPv4 and IPv6. Raises `OSError` on failure."""
         if is_every_address(self.bind) and socket.has_dualstack_ipv6():
             try:
                 return _server("::", port, socket.AF_INET6, both=True)

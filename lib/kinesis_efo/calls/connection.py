@@ -31,7 +31,7 @@ AT_MOST: Final = 4
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0
-"""Timeout for connecting to the last address. It is longer, because a busy host responds slowly and no other address is left to try."""
+"""Timeout for the last address, longer than for the others: a busy host responds slowly, and no other address is left to try."""
 _SEND_SECONDS: Final = 20.0
 
 _reached: dict[tuple[str, ...], str] = {}
@@ -112,7 +112,7 @@ class Connection:
     ) -> None:
         self._address = address
         self._secret = secret
-        # The key of the connection cache includes the secret, because a cached connection has authenticated with it.
+        # The cache's key includes the secret, because a cached connection is already authenticated with a secret.
         self._place = (address, secret)
         self._namespace = network_namespace() if namespace is None else namespace
         self._connect_seconds = connect_seconds
@@ -148,9 +148,9 @@ class Connection:
             return msgspec.json.decode(frame.head, type=answer)
 
     def call(self, request: Request, body: bytes, seconds: float, *, whole: bool = False) -> tuple[Wire, Frame]:
-        """Make a call, and return the connection and the first frame of the reply. Call it in a `translated` context.
+        """Make a call, and return the connection and the first frame of the reply. Must be called in a `translated` context.
 
-        `seconds` limits the time between two bytes. With `whole`, it limits the time until the frame is complete; a body is an error.
+        `seconds` limits the time between two bytes. With `whole`, it limits the time for the whole frame, which must not have a body.
         If an open connection turns out to be broken, the call is sent again, so the service may receive it twice.
         """
         head = msgspec.json.encode(request)

@@ -56,12 +56,12 @@ class ToolCall:
 
 
 class Call:
-    """A call in progress, with a time limit of `seconds` (None: no limit). `is_tool`: whether the caller authenticated as a tool."""
+    """A call in progress. Sending its reply must be finished within `seconds`; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
         self._give_up_at = inf if seconds is None else time.monotonic() + seconds
-        self.is_tool: Final = is_tool
+        self.is_tool: Final = is_tool  # Whether the caller authenticated as a command-line tool
 
     @property
     def gone(self) -> bool:
@@ -95,7 +95,7 @@ class Service:
     """Maximum TCP connections of command-line tools and unauthenticated callers. Each has a thread; others wait in the listen backlog."""
 
     hurry_seconds = 2.0
-    """Replaces `stranger_seconds` while there are `most_strangers` callers, so that silent callers do not block callers of the run."""
+    """Seconds to authenticate once `most_strangers` is reached. This is shorter, so that silent callers do not block callers of the run."""
     grace_seconds = 1.0
 
     def __init__(
@@ -148,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Calling it again has no effect."""
+        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Repeated calls have no effect."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]
@@ -204,7 +204,7 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Whether another TCP caller can be accepted. If not, disconnects callers that have not authenticated within `hurry_seconds`."""
+        """Return whether another TCP caller can be accepted. If not, disconnect callers unauthenticated for `hurry_seconds`."""
         late = time.monotonic() - self.hurry_seconds
         with self._lock:
             if len(self._strangers) < self.most_strangers:
@@ -288,9 +288,9 @@ class Service:
         return True
 
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
-        """Handle the call `name` of a task or a fetcher. Return the reply, or None if it was sent in parts."""
+        """Handle a call from a task or a fetcher. `name` selects the action. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Do not cancel the call if the caller is gone: it may have lost only the connection, and repeat the call to get the result.
+            # Let the call finish if the connection is lost: the caller may reconnect and repeat it to get the result.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer
@@ -321,7 +321,7 @@ class Service:
         return True
 
     def result(self, call: Call | None, future: concurrent.futures.Future[T]) -> T:
-        """Wait for a coroutine, and return its result or raise its error, wrapped in `FetcherError` if it is not this library's."""
+        """Wait for a coroutine, and return its result or raise its error. Wraps errors of other libraries in `FetcherError`."""
         self.done(call, future, inf)
         try:
             return future.result()

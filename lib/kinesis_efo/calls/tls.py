@@ -72,7 +72,8 @@ def caller_context(pem: str) -> ssl.SSLContext:
 
 
 def fingerprint(certificate: str | bytes | None) -> bytes:
-    """Return the hash of a certificate (PEM or DER). Proofs contain it, because Python does not support channel binding for TLS 1.3."""
+    """Return the hash of a certificate (PEM or DER). Authentication includes it, so that a proof is valid only on connections with this
+    certificate; Python does not support channel binding for TLS 1.3."""
     der = ssl.PEM_cert_to_DER_cert(certificate) if isinstance(certificate, str) else certificate
     return hashlib.sha256(der or b"").digest()
 

@@ -42,7 +42,7 @@ _UNIX: Final = getattr(socket, "AF_UNIX", None)
 _REFUSAL: Final = bytes(PROOF_BYTES)
 _PREFIX: Final = struct.Struct(">BIQ")
 _UNACKED_AT, _LAST_ACK_AT = 24, 56
-"""Offsets in Linux' `tcp_info`: the number of unacknowledged segments, and milliseconds since the last acknowledgement."""
+"""Offsets in Linux' `tcp_info`, to detect unreachable hosts: unacknowledged segments, and milliseconds since the last acknowledgement."""
 
 Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 class Request(msgspec.Struct, frozen=True):
     """The head of a request frame, which names the call."""
 
-    name: str  # The name of the call
+    name: str
     seconds: float | None = None  # How long the caller waits for the complete reply; None for no limit
 
 
@@ -131,10 +131,8 @@ class Wire:
         return True
 
     def send(self, kind: Kind, head: bytes = b"", parts: Iterable[Data] = (), give_up_at: float = inf) -> None:
-        """Send a frame: its type, its message, and its body, the concatenated `parts`. Raises `LostError` if the connection is lost.
-
-        Raises `TimeoutError` after `give_up_at` (monotonic seconds); the connection is then unusable.
-        """
+        """Send a frame, whose body is the concatenated `parts`. Raises `LostError` if the connection is lost, and `TimeoutError` after
+        `give_up_at` (monotonic seconds). The connection is unusable after either error."""
         parts = list(parts)
         prefix = _PREFIX.pack(kind, len(head), sum(map(len, parts)))
         for piece in _pieces([prefix + head, *parts]):
@@ -244,7 +242,7 @@ def pack_error(error: KinesisEfoError) -> bytes:
 
 
 def unpack_error(data: bytes) -> KinesisEfoError:
-    """Decode an error encoded by `pack_error`. The result has the same type, or is a `FetcherError` if this version lacks the type."""
+    """Decode an error encoded by `pack_error`. The result has the original type or, if that is unknown here, is a `FetcherError`."""
     try:
         name, message, known = msgspec.json.decode(data, type=tuple[str, str, dict[str, str]])
     except msgspec.MsgspecError:

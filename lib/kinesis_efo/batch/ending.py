@@ -32,7 +32,7 @@ class Completion:
         self._quiet = Quiet()
 
     def after(self, event: Event, server_time: float, now: float) -> bool:
-        """Process an event. Return whether the range is complete. `server_time`: a lower bound of Kinesis' time, in epoch seconds."""
+        """Process an event. Return whether the range is complete. `server_time` (epoch seconds) must not be ahead of Kinesis' clock."""
         if not event.head.brings_nothing or self._is_settled(server_time):
             self._quiet.observe(event.head, now)
         if self._is_reached(event) or self._has_nothing_more:
@@ -47,9 +47,9 @@ class Completion:
         return False
 
     def _is_settled(self, server_time: float) -> bool:
-        """Whether no more records of the range can arrive after a response at `server_time`."""
+        """Whether all records of the range have arrived in the shard, given that Kinesis' time is at least `server_time`."""
         until = self._part.until
-        # Wait only for an end time. New records have higher sequence numbers than an end that existed when the read was planned.
+        # New records can still fall into a range that ends at a time, but not into one that ends at an existing record.
         return until is None or server_time >= until / 1000 + SETTLED_SECONDS
 
     def _is_reached(self, event: Event) -> bool:
@@ -70,8 +70,8 @@ class Completion:
 def rows_of(part: BatchRange, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows of a batch that belong to the shard's range.
 
-    Raises `FrameError` if a row lacks the arrival time that a time range needs. Raises `SubscriptionError` if there are rows and the range
-    has the flag `refused`: another range may return the same rows.
+    Raises `FrameError` if a row lacks the arrival time that a time range needs. Raises `SubscriptionError` if there are rows, but another
+    range may return the same rows (`part.refused`).
     """
     rows = _within(part, batch)
     if part.refused and rows.num_rows:

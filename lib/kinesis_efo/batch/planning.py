@@ -1,7 +1,5 @@
-"""Plans a batch read: gets shards, retention and the time from Kinesis, and rejects impossible reads.
-
-The module `ranges` decides which range of each shard is read.
-"""
+"""Plans a batch read: gets shards, retention and the time from Kinesis, and rejects impossible reads. The module `ranges` decides which
+range of each shard is read."""
 
 from __future__ import annotations
 
@@ -39,19 +37,19 @@ _LONGEST_WAIT_SECONDS: Final = FUTURE_SECONDS + 5.0
 
 
 def tip_at(loaded: float) -> Position:
-    """Return the position for `LATEST`: one second after `loaded` (epoch seconds), which is after every record acknowledged by then."""
+    """Return the position for `LATEST`: one second after `loaded` (epoch seconds). All records acknowledged before `loaded` precede it."""
     return Position.at_timestamp(round(loaded * 1000) + _TIP_MS)
 
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was adjusted. `before` and `now` are the clock's offsets from the monotonic clock."""
-    # Ignore a small difference, which only shows that the clocks were read one after the other: every action must compute the same end.
+    # Ignore small differences, which arise because the two clocks are not read at the same instant: each action must get the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
 def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Position:
-    """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future. `here`: whether `tip` was
-    computed with the clock of this machine, whose skew is known."""
+    """Adjust a result of `tip_at` to Kinesis' clock. The result is at most `FUTURE_SECONDS` in the future. `here` must be true if `tip` was
+    computed on this machine, whose clock skew is known."""
     # Round the clock skew to whole seconds: each action on a DataFrame measures it again, but must read the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
@@ -175,7 +173,7 @@ class BatchPlanner:
         return [replace(part, strict=strict, newest=newest, partly=partly) for part in found]
 
     async def _with_horizon(self, found: list[BatchRange]) -> list[BatchRange]:
-        """Store the current trim horizon in the ranges that begin there. The read can then detect whether it has moved since planning."""
+        """Store the trim horizon in the ranges that begin at it, so that the read can detect records that expire after planning."""
         created, horizon = 0, self._now - _SHORTEST_RETENTION
         if any(part.start == TRIM_HORIZON and part.created <= horizon for part in found):
             created, retention = await self._summary()
@@ -230,7 +228,7 @@ class BatchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the start of the read. Start times before the trim horizon, also those of single shards, become `TRIM_HORIZON`."""
+        """Return the stream's start position. Replaces start times before the trim horizon, here and in `_starts`, by `TRIM_HORIZON`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]
@@ -261,7 +259,7 @@ class BatchPlanner:
     async def _open_at(self, position: Position, margin: float, known: Mapping[str, Shard]) -> list[str] | None:
         """Return the shards that were open `margin` seconds after a position; None if this cannot be determined.
 
-        Reasons for None: the position is not a time, the time is recent, or the list contradicts `known` because one of them is outdated.
+        Reasons for None: the position is not a time, the time is recent, or the returned shards do not fit the listed shards in `known`.
         """
         at = position.value / 1000 + margin
         if position.kind is not PositionKind.AT_TIMESTAMP or at >= self._now - MARGIN_SECONDS:

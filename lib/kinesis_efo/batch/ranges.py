@@ -89,7 +89,7 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
 
 
 def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
-    """Return a range from `unlisted` with the shard's creation time added, or a lower bound of it if ListShards omits the shard."""
+    """Return a range of an unlisted shard with its creation time set; a lower bound if the shard is still not in `listed`."""
     # Shard ids increase with time, so a shard is not older than shards with lower ids.
     created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
     return replace(part, created=created, horizon=None if part.horizon is None else created)
@@ -98,9 +98,9 @@ def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
 def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRange]:
     """Return the ranges to read after `part`: those of descendants that ListShards did not return yet when the read was planned.
 
-    `shards` are the children of the part's shard or, if that shard was trimmed, all listed shards. A merge's child is returned only for the
-    parent whose hash range contains the child's first hash key or, if `partly` is set, for each parent. A parent that ListShards omits is
-    assumed to begin at the first hash key of its first child, and to descend from the shard with this hash key.
+    `shards` are the children of the part's shard or, if that shard was trimmed, all listed shards. A merge's child has two parents. It is
+    returned only for the parent with the child's first hash key, so that it is read once; with `part.partly`, it is returned for both.
+    The hash range of a parent that is not listed is unknown: its lowest child's first hash key stands for the parent's.
 
     >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(part, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]

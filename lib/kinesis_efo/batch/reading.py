@@ -1,7 +1,5 @@
-"""Reads the ranges of a batch read's task concurrently, with GetRecords at a limited rate per shard.
-
-Records are fetched in a separate thread, while the task's thread decodes them.
-"""
+"""Reads the ranges of one Spark task of a batch read concurrently, with GetRecords at a limited rate per shard. Records are fetched in a
+separate thread, while the task's thread decodes them."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class _Complete(Exception):
 
 @dataclass
 class _RangeSink:
-    """Receives the events of one shard until its range is complete; implements `EventSink`. `after`: how far the shard has been read."""
+    """Receives the events of one shard until its range is complete; implements `EventSink`."""
 
     room = Unlimited()
     committed = None
@@ -115,7 +113,7 @@ class _RangeSink:
     server_time: Callable[[], float]
     take: Callable[[RangeEvent], Awaitable[None]]
     clock: Clock
-    after: Position
+    after: Position  # How far the shard has been read
     begins: Callable[[BatchRange], Awaitable[None]] | None = None
     children: tuple[ChildShard, ...] = ()
 
@@ -160,7 +158,7 @@ async def read_range(
         take: Receives the records; may wait.
         patience: The read fails after this many seconds of responses without progress.
         fail_on_data_loss: Whether to raise an error for lost records instead of logging a warning.
-        begins: Awaited after the first response, before its records are passed to `take`.
+        begins: Checks the stream for losses. Awaited after the first response, before its records are passed to `take`.
     """
     part = progress.part
     if part.newest is not None and part.key.shard > part.newest:
@@ -172,7 +170,7 @@ async def read_range(
             return []
     sink = _RangeSink(progress, Completion(part, patience), server_time, take, clock, part.start, begins)
     # Low watermark for the loss check: the start of the range, if it is a time. For a start at the trim horizon, use the current time,
-    # because `begins` checks for earlier losses. For a start at a sequence number, use None: the check finds the time in the number.
+    # because `begins` checks for earlier losses. For a start at a sequence number, use None: the number contains its time.
     from_horizon = part.start.kind is PositionKind.TRIM_HORIZON
     since = part.since / 1000 if part.since is not None else server_time() if from_horizon else None
     calls = 0
@@ -221,8 +219,8 @@ async def check_planned(
 ) -> None:
     """Check whether the stream or records of a shard's range were deleted after planning. `clock` is set by the responses to `lister`.
 
-    Raises `StreamReplacedError` if the stream was recreated. If `fail` is set, raises `DataLossError` if the trim horizon has moved too far
-    or, in a later attempt of a task (`again`), may have moved at all.
+    Raises `StreamReplacedError` if the stream was recreated. With `fail`, raises `DataLossError` if the trim horizon has moved over ten
+    minutes into the range. In a later attempt of a task (`again`), any move is an error: all attempts must return the same rows.
     """
     replaceable = part.stream_created is not None and clock.time() - part.planned > _REPLACED_SECONDS
     trimmable = part.horizon is not None and clock.time() - part.created >= _CERTAIN_SECONDS
@@ -336,7 +334,7 @@ class Reading:
     async def _read_one(
         self, clients: AsyncClients, progress: RangeProgress, take: Callable[[RangeEvent], Awaitable[None]]
     ) -> None:
-        """Read a range, and then its unlisted children. Each range has separate clients, so that only its own responses set `clock`."""
+        """Read a range, then its unlisted children. Each range has its own clients, and `clock` is set only by responses to this range."""
         options, source = self._options, self._manifest.source
         ref = self._manifest.streams[progress.part.key.stream]
         fail = options.fail_on_data_loss
@@ -374,7 +372,8 @@ class Reading:
 
 
 async def _end(reading: asyncio.Task[None]) -> None:
-    """Cancel a read and wait for its end, then cancel all other tasks: cancelling a task of the read twice would leave clients open."""
+    """Cancel a read, which cancels its subtasks, and wait for its end. Only then cancel the remaining tasks: a subtask that is cancelled
+    twice would not close its clients."""
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

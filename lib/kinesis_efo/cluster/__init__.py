@@ -1,1 +1,1 @@
-"""Fetching in other processes, with `fetchers=N`: the fetchers, the shards assigned to each, and what their buffers contain."""
+"""Support for `fetchers=N`: manages fetchers in other processes, the shards assigned to them, and the contents of their buffers."""

@@ -42,7 +42,7 @@ class Member:
             self._sent.clear()
 
     def unsent(self, orders: Mapping[ShardKey, Order]) -> dict[ShardKey, Order]:
-        """Return the instructions in `orders` that are for this fetcher's shards, and that no reply has contained yet."""
+        """Return the instructions in `orders` for this fetcher's shards that were not sent in a reply yet."""
         return {
             key: order for key in self.shards if (order := orders.get(key)) is not None and self._sent.get(key) != order
         }
@@ -68,7 +68,7 @@ class Member:
             return False
         self._reports = number
         if number == 1:
-            self.replied_at = -inf  # the fetcher may have created its first report before that reply
+            self.replied_at = -inf  # this report may have been created before the last reply
         return True
 
 
@@ -98,10 +98,8 @@ class Members:
         return member if member is not None and shard in member.shards else None
 
     def register_request(self, request: WorkRequest, now: float) -> Member | Work:
-        """Handle a fetcher's request for work at `now` (monotonic seconds).
-
-        Returns the fetcher or, if the fetcher may not work, the reply to the request.
-        """
+        """Handle a fetcher's request for work at `now` (monotonic seconds). Returns the fetcher or, if the fetcher may not work, the reply
+        to the request."""
         name = request.name
         member = self._members.get(name)
         if member is None:
@@ -137,7 +135,7 @@ class Members:
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were withdrawn from a fetcher, but that it has not confirmed as closed yet."""
+        """Shards that were withdrawn from a fetcher that has not confirmed yet that it closed them."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:

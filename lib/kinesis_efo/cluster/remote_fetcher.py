@@ -40,7 +40,7 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not respond."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Request this fetcher's shards, with an `Order` for each shard, which specifies the events to buffer."""
+        """Request this fetcher's shards. The reply contains an `Order` for each shard that specifies which events to buffer."""
 
     async def report(self, report: Report) -> ReportReply:
         """Report changes in this fetcher's shards, such as new events."""
@@ -62,7 +62,7 @@ class Assignment:
     run can acquire the lease, even if the reply took long or the process was suspended. `failure` is the error that ended the fetcher.
 
     Args:
-        request_report: Makes the fetcher send a report, whose reply shows whether the run still counts the fetcher as alive; see `renew`.
+        request_report: Makes the fetcher send a report. `renew` is called if the reply shows that the run considers the fetcher alive.
     """
 
     def __init__(self, clock: Clock, request_report: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class Assignment:
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def renew(self, asked_at: float) -> None:
-        """Record that at `asked_at` or later, the run considered this fetcher alive, and the fetcher's shard list was current."""
+        """Record that the run replied to a request sent at `asked_at`: it considers this fetcher alive, and the shard list is current."""
         self._renewed_at = max(self._renewed_at, asked_at)
         self._renewed.notify()
 
@@ -122,7 +122,7 @@ class Assignment:
         """The earliest time (monotonic seconds) at which reading a stream must stop unless the run replies; infinity without shards."""
         return min((self._until[stream] for stream in self._until.keys() & self.streams), default=inf)
 
-    # -- called by the fetcher
+    # -- the methods of `Coordinator`, which the fetcher calls
 
     def may_read(self, shard: ShardKey) -> bool:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
@@ -145,7 +145,7 @@ class Assignment:
         return order.known if order.start == position else Facts(accepted=order.known.accepted)
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Report an error. It fails one query if `row` names a query, otherwise this fetcher."""
+        """Report an error to the run. If `row` has a query, only this query fails; otherwise, the fetcher fails."""
         if row.query is None:
             self.failure.set(error)
         else:
@@ -268,7 +268,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
 
     async def _open(self) -> None:
-        """Open the streams of newly assigned shards, then read these shards. Meanwhile, `_follow` handles all other shards."""
+        """Open the streams of newly assigned shards, then read these shards. A separate task, so that other shards are not delayed."""
         while True:
             work, shards = await self._further.get()
             names = {key.stream for key in shards} - self._streams.streams.keys()
@@ -296,7 +296,7 @@ class RemoteFetcher:
         next_at = self._clock.monotonic()
         while True:
             if not self._reporter.waits:
-                # Wait at most a second: `news` is not notified of new positions of idle shards, but these are reported, too.
+                # Wait at most a second: new positions of idle shards have to be reported, too, but do not set the signal `news`.
                 await within(self._clock, _WAIT_SECONDS, self._reporter.news.wait())
             if (early := next_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(early)

@@ -22,18 +22,18 @@ MOST_ENTRIES: Final = 5_000
 
 @dataclass(slots=True)
 class _PlannerView:
-    """What this fetcher has reported to the run about a buffer. `before_end`: an end position and the last record before it."""
+    """What this fetcher has reported to the run about a buffer."""
 
     buffer: ShardBuffer
     entries: int = 0
     drops: int = 0
-    before_end: tuple[Position, int] | None = None
+    before_end: tuple[Position, int] | None = None  # The option's end position, and the last record up to it
 
 
 class Reporter:
     """Collects the changes of a fetcher's buffers since the last report. `news` is notified when a report should be sent soon.
 
-    `ends` is the option `endingPosition`. If an end is in the middle of an event, only the fetcher can find the last record before it.
+    `ends` is the option `endingPosition`. Reports include the last record before an end, which only the fetcher can find within an event.
     """
 
     def __init__(self, fetcher: Fetcher, ends: Bounds | None = None) -> None:

@@ -15,14 +15,15 @@ from kinesis_efo.positions import ShardKey
 M = TypeVar("M", bound=str)
 
 UNEVEN: Final = 1.25
-"""Shards move only once a fetcher's load exceeds the mean load times this factor, or a fetcher has no shards: a move repeats some reads."""
+"""Shards move only if a fetcher's load exceeds the mean load times this factor, or if a fetcher has no shards. Moving a shard is costly:
+the new fetcher has to read some of its records again."""
 
 EVEN: Final = 1.1
 """Once shards move, they do so until no fetcher's load exceeds the mean load times this factor, if possible."""
 
 WORTH: Final = 1.4
-"""A shard moves only if the loads of its old and new fetcher differ by at least this many times its own load, so that noise does not move
-it back. This does not apply if the new fetcher has no shards yet."""
+"""A shard moves to a fetcher with other shards only if the loads of the two fetchers differ by at least this many times the shard's load.
+This prevents small changes in load from moving the shard back."""
 
 INTERVAL: Final = 10.0
 """Length in seconds of the intervals in which each shard's bytes per second are measured."""

@@ -1,4 +1,4 @@
-"""Helpers for rows: JSON to columns, a sortable position, and writes that a retried micro-batch does not duplicate."""
+"""Helpers for rows: parse JSON into columns, compare positions in a shard, and append each micro-batch to a table only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
-    # Spark parses a JSON number as a double, which is exact to 15 digits, and formats values of ten million or more with an exponent.
+    # Accept an exponent: Spark parses a JSON number as a double (exact to 15 digits) and adds an exponent from ten million on.
     (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
     (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
     (T.DateType, _DATE),

@@ -1,4 +1,4 @@
-"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it properties of the session that it cannot read itself."""
+"""`kinesis_efo.read_stream` and `kinesis_efo.read`: load the source, and pass it session properties such as the driver's address."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_stream(
             f"kinesis_efo.read_stream got name={name!r}: Spark has names of sources since 4.2; leave it out on this version"
         )
     given, _ = _with_times("kinesis_efo.read_stream", dict(_texts(manifest, streams, options)), since=since)
-    # Validate the options with a placeholder for the supervisor's path, because the supervisor is started only if they are valid.
+    # Validate the options before starting the supervisor, which starts fetchers. The option with its socket's path gets a placeholder.
     checked = {**given, SUPERVISOR: "not yet"}
     fetchers = SourceOptions.parse(checked).fetchers
     if fetchers is not None and (in_pipeline() or not _is_driver(spark)):
@@ -203,7 +203,7 @@ def _loaded(spark: SparkSession, reader: DataFrameReader | DataStreamReader) -> 
 def _texts(
     manifest: str | None, streams: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the options as strings, as Spark requires."""
+    """Yield the options' names and values. The values are strings, the only type that Spark passes to a source."""
     if manifest is not None:
         yield "manifest", manifest
     if streams is not None:

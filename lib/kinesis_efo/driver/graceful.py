@@ -38,12 +38,12 @@ MARKER: Final = "spark.kinesisEfo.stopMarker"
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
 _KILLED_BY_SIGNAL: Final = re.compile(
-    # The second message is the JDK's, if the signal arrives before the program has started.
+    # The second alternative is the JDK's message if the signal arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
 )
 """Pattern for Hadoop's error after SIGINT or SIGTERM has ended a program that Hadoop had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""Seconds to wait for the signal to arrive in this process: if the signal went to the process group, the query may fail first."""
+"""When a signal goes to the whole process group, a query may fail before this process receives it. Wait this many seconds for it."""
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # On a busy host, this loop may never see the query between two micro-batches, so it also ends when the next one has started.
+    # Also end this loop when the next micro-batch has started: on a busy host, the check may always miss the pause between two of them.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(
@@ -243,7 +243,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # A JVM with the option -Xrs rejects signal handlers. Continue without the signals that it receives.
+            # A JVM with the option -Xrs rejects signal handlers. Continue; only signals to this process will stop the job.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,

@@ -30,7 +30,7 @@ _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExec
 _NEXT_QUERY_SECONDS: Final = 0.5
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
-"""Pattern for files whose frames shortened tracebacks omit: Spark's, this library's and Python's. Other packages may be the program's."""
+"""Paths of Spark, Python and this library, whose frames a shortened traceback omits. Other packages may belong to the program."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     except Exception as error:
         failure = error
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not _LIBRARIES.search(each.filename)]
-        # If the reason explains the error, print only the traceback's frames in the program's files, otherwise the whole traceback.
+        # If there is an explanation, print only the traceback's frames in the program's files; otherwise, print the whole traceback.
         if exit:
             sys.stderr.write("".join(traceback.format_list(frames)) if explanation(error) else traceback.format_exc())
         found = cause(error)
@@ -135,7 +135,7 @@ class _Failures(ProgressListener):
             timer.start()
 
     def report(self, *messages: str, but: str = "") -> None:
-        """Print delayed messages now: `messages`, or all if none are given. Skips messages in the text `but`, which the caller prints."""
+        """Print delayed messages now: `messages`, or all of them by default. Skips those in `but`, a text that the caller prints itself."""
         for message in sorted(self._waiting & set(messages or self._waiting)):
             self._waiting.discard(message)
             if message not in but:
@@ -183,7 +183,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             spark.stop()
             return
         with suppress(Py4JError, TypeError):
-            # Suppress Spark's warning that a query that was stopped between two micro-batches has no job to cancel. It may appear late.
+            # When a query is stopped between two micro-batches, Spark warns, possibly later, that there is no job to cancel. Suppress this.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         try:
             stop_queries()
@@ -201,7 +201,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
     except (Exception, SystemExit) as error:
         ended = error
     finally:
-        if os.getpid() == process:  # not in a forked child: `set` could wait forever for a lock of the parent
+        if os.getpid() == process:  # skip this in a forked child, where a lock of the parent could block `set` forever
             left.set()
             stopping.set()
     succeeded = ended is None or (isinstance(ended, SystemExit) and not ended.code)

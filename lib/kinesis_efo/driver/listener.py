@@ -1,4 +1,4 @@
-"""Listeners for finished micro-batches: `LagListener` reports them to users, `FinishedListener` to runs.
+"""Listeners for finished micro-batches: `LagListener` prints or passes on their progress, and `FinishedListener` notifies the runs.
 
 They skip sources whose offsets do not have the format of this library.
 """
@@ -176,10 +176,8 @@ class LagListener(ProgressListener):
 
 
 def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgress]:
-    """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives.
-
-    The list is empty before the first micro-batch, and for queries with only other sources.
-    """
+    """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives. The list
+    is empty before the first micro-batch, and for queries with only other sources."""
     last: Any = getattr(query, "lastProgress", query)
     found = []
     for source in last.sources if last is not None else ():
@@ -241,7 +239,7 @@ class FinishedListener(ProgressListener):
         try:
             file = RunFile(path)
         except (OSError, msgspec.MsgspecError):
-            return  # the run that wrote the file has ended, or is still writing it
+            return  # the file is missing or incomplete: its run has ended, or is still writing it
         try:
             with closing(file), RunConnection(file.entry.address, file.entry.secret) as client:
                 client.finished(report)
@@ -262,7 +260,7 @@ def mark_of(offset: str | None) -> Mark | None:
 
 
 def listen(spark: SparkSession) -> bool:
-    """Add a `FinishedListener` to a session if necessary and possible (not with Spark Connect). Returns whether the session has one."""
+    """Add a `FinishedListener` to a classic session that does not have one yet. Returns whether the session has one now."""
     if isinstance(spark, SparkSession) and spark not in _listened:
         try:
             jvm: Any = spark.sparkContext._jvm

@@ -145,7 +145,8 @@ def explanation(error: BaseException) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """Return the text of an error for users: the result of `explanation`, else the last Python exception's message, else its first lines.
+    """Return the text of an error for users: the result of `explanation`, or else the message of the last Python exception in the error's
+    text, or else this text's first paragraph.
 
     >>> reason(RuntimeError("[PATH_NOT_FOUND] no path\\n\\nDriver stacktrace:\\n..."))
     'RuntimeError: [PATH_NOT_FOUND] no path'

@@ -132,7 +132,7 @@ class Supervisor:
                     connection, _ = self._socket.accept()
                 except TimeoutError:
                     if not Path(self.path).exists():  # for example, because a cleanup of temporary files has removed it
-                        with suppress(OSError):  # if this fails, it is retried after the next timeout
+                        with suppress(OSError):  # if the socket cannot be created, retry after the next timeout
                             removed, self._socket = self._socket, self._listening()
                             removed.close()
                     continue
@@ -148,7 +148,7 @@ class Supervisor:
             atexit.unregister(self._remove)
 
     def _remove(self) -> None:
-        if os.getpid() == self._process:  # not in a forked child
+        if os.getpid() == self._process:  # a forked child must not remove the parent's socket
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -214,7 +214,7 @@ class _Job:
                 self._ended.wait(pause)
 
     def _watch(self) -> None:
-        """Warn if, for some time, tasks of micro-batches have been waiting and none has been running: fetchers occupy all cores."""
+        """Warn that fetchers occupy all cores if tasks of micro-batches have been waiting for some time while none was running."""
         tracker = self._context.statusTracker()
         waited = 0.0
         while not self._ended.wait(self._times.no_core / 3):
@@ -280,7 +280,7 @@ def run_fetcher(plan: FetcherPlan, place: int) -> None:
 
 
 def _here(options: SourceOptions) -> SourceOptions:
-    """Return the options for a fetcher in a task: without addresses of the driver's host, unless all Spark processes run on this host."""
+    """Return the options for a fetcher in a task. Unless all Spark processes run on this host, the driver's addresses are removed."""
     if options.driver_host is not None and is_loopback(options.driver_host):
         return options
     return replace(options, driver_host=None, fetcher_host=None, fetcher_bind_host=None)

@@ -40,7 +40,8 @@ MOST_STREAMS: Final = 32
 """Maximum concurrent requests on one connection, even if the service allows more: if the connection is lost, all of them fail."""
 
 RECEIVE_BYTES: Final = 256 << 10
-"""Size of the receive buffer in bytes. Connections of one event loop can share it: each copies its bytes before another one receives."""
+"""Size of the receive buffer in bytes. The connections of an event loop can share one: a connection copies received bytes at once."""
+
 
 PING_SECONDS: Final = 5.0
 """A PING is sent after this many seconds without a received byte. The service must reply within the same time."""
@@ -49,7 +50,7 @@ IDLE_SECONDS: Final = 15.0
 _MOST_UNSENT: Final = 1 << 20
 _LARGEST_FRAME: Final = 16 << 10
 _LONGEST_HEADERS: Final = 64 << 10
-# Flow-control window of a connection, too large to fill up: an unread stream must not block others. Each stream also has its own window.
+# Flow-control window of a connection: so large that unread data of one stream cannot block the others. Each stream has its own window.
 _CONNECTION_WINDOW: Final = 1 << 30
 
 
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def places(self) -> int:
-        """Number of free stream slots: requests that can begin now."""
+        """Number of requests that can begin now, each in a free stream slot."""
         return 0 if self.closed else max(0, self.most_streams - self.active)
 
     @property
@@ -219,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         self._changed(self)
 
     def data(self, stream_id: int, piece: memoryview, padding: int) -> None:
-        """Process the next bytes of a stream. `piece` is valid only during the call. The window also has to cover the `padding` bytes."""
+        """Process the next bytes of a stream. `piece` is valid only during the call. The `padding` bytes also use up the window."""
         response = self.responses.get(stream_id)
         if response is None:
             if stream_id > self._h2.highest_outbound_stream_id:
@@ -236,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # Also end the stream in `h2`, which counts open streams. Use trailers, for which `h2` does not check the content-length.
+            # Also end the stream in `h2`, where it would still count as open. With trailers, `h2` does not check the content-length.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
@@ -283,7 +284,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refused(self, stream_id: int, why: NotProcessed) -> None:
         if stream_id in self.responses:
-            # Lower the limit to the requests that are still in progress, so that the retry of this one uses another connection.
+            # Lower the limit to the number of other requests in progress: the refused request must be retried on another connection.
             self._ceiling = len(self.responses) - 1
             self._draining = self._draining or not self._ceiling
             self._end(stream_id, why)
@@ -314,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_done()
 
     async def _keep(self) -> None:
-        """Send a PING when nothing arrives. Close the connection if it is dead or unused."""
+        """Send a PING when nothing arrives. Close the connection if the reply is missing, or if it is unused for `IDLE_SECONDS`."""
         # If this task fails, close the connection: nothing else detects a dead connection.
         try:
             await self._look_after()

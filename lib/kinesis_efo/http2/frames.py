@@ -1,7 +1,5 @@
-"""Splits received HTTP/2 bytes into frames. DATA frames without padding are passed on as their bytes arrive, other frames as a whole.
-
-This module only interprets the header and the padding of a frame.
-"""
+"""Splits received HTTP/2 bytes into frames. DATA frames without padding are passed on as their bytes arrive, other frames as a whole. This
+module only interprets the header and the padding of a frame."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Changed = Callable[[Connection], None]
 class Pool:
     """Assigns requests to the connections to one service.
 
-    The first connection is opened alone, because its SETTINGS show how many requests a connection accepts. If it cannot be opened, all
+    The first connection is opened alone, because its SETTINGS show how many requests a connection accepts. If this fails, all
     waiting requests fail; the caller retries them.
 
     Args:
@@ -45,10 +45,8 @@ class Pool:
         return frozenset(self._open)
 
     async def place(self) -> Connection:
-        """Reserve a stream slot on a connection. The caller must use the slot for a request, or release it with `give_place`.
-
-        Raises the error of `dial`, or `ConnectionError` if the pool was closed or the service does not accept requests.
-        """
+        """Reserve a stream slot on a connection. The caller must use the slot for a request, or release it with `give_place`. Raises the
+        error of `dial`, or `ConnectionError` if the pool was closed or the service does not accept requests."""
         if self._closed:
             raise ConnectionLost("the client was closed")
         place: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()

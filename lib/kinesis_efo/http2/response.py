@@ -50,7 +50,7 @@ class HttpFacts:
 
     version: str
     tls: str | None = None  # For example `TLSv1.3`; None without TLS
-    most_streams: int | None = None  # SETTINGS_MAX_CONCURRENT_STREAMS
+    most_streams: int | None = None  # Maximum concurrent requests on one connection
     initial_window: int | None = None  # Bytes that a client may send on a new stream without a window update
     largest_frame: int | None = None  # Maximum size in bytes of a frame that the service accepts
     header_list: int | None = None  # Maximum size in bytes of all headers that the service accepts in one request
@@ -65,7 +65,7 @@ class Response:
     """One response, created before its request is sent. `status` and `headers` (names in lower case) are set once `opened` has returned.
 
     Args:
-        share: Returns how many bytes may arrive before buffer space is reserved for them. The usual window is half of this.
+        share: Returns how many bytes may arrive before buffer space is reserved for them. Half of them is the usual size of the window.
         silence: A read fails after this many seconds without a byte; None: no limit.
     """
 
@@ -155,7 +155,7 @@ class Response:
             raise WindowOverflow(f"{size + padding} bytes where {self._window} were allowed")
         self._window -= size + padding
         if size:
-            # Copy the bytes: the receive buffer is reused. Join small chunks: the window limits their bytes, not the overhead of each.
+            # Copy the bytes: the receive buffer is reused. Join small chunks: each has a memory overhead that the window does not limit.
             if self.chunks and len(self.chunks[-1]) + size <= _CRUMBS:
                 self.chunks[-1] += bytes(piece)
             else:
@@ -208,7 +208,7 @@ class Response:
                 alarm.cancel()
 
     def _fall_silent(self) -> None:
-        # Time out only if nothing has arrived: after this process was suspended, asyncio reads waiting bytes before it calls this timer.
+        # Do not time out if bytes have arrived. After a suspension of the process, asyncio reads them before it calls this late timer.
         if self._waiter is not None and not self._waiter.done():
             self.end(TimeoutError(f"nothing arrived for {self._silence:g} s"))
             self._connection.cancel(self.stream_id)

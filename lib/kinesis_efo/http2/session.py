@@ -35,7 +35,7 @@ from kinesis_efo.raw_bodies import HttpSession
 logger = logging.getLogger(__name__)
 
 TRANSPORTS: Final = ("auto", "http2", "http1")
-"""Values of the option `transport`, in order: HTTP/2 if the TLS handshake negotiates it, else HTTP/1.1; only HTTP/2; only HTTP/1.1."""
+"""Values of the option `transport`. With `auto`, HTTP/2 is used if the TLS handshake negotiates it, and HTTP/1.1 otherwise."""
 
 _TRIES: Final = 3
 _DECIDED_SECONDS: Final = 300.0

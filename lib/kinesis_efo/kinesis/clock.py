@@ -23,7 +23,7 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    `skew`: by at least how many seconds this machine's clock was ahead of Kinesis' at the last response; negative if it was behind.
+    `skew` is how many seconds, at least, this machine's clock was ahead of Kinesis' clock at the last response; negative if behind.
 
     Args:
         clock: This machine's clock, used until the first AWS response with a time.

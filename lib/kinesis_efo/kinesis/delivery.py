@@ -53,8 +53,8 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Its low watermark and accepted losses
-        # Records after `position` were trimmed and the loss is accepted. `known.read_until` is then wrong for readers that do not accept it
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # For `position`
+        # Whether records after `position` were trimmed, and the loss is accepted. Other readers must not use `known.read_until` then
         self.lost = False
         self._given = known.read_until
         self._read_until = ReadUntil(known.read_until)
@@ -66,7 +66,7 @@ class ShardDelivery:
         self._stats = stats
         self._retention = retention
         self._reader = reader
-        # Set by the first event: the position where reading began, or where it continued at the trim horizon after a loss
+        # The position before the first event, or before the first event after a loss; None until this event. Used by `_begins`
         self._before: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
         self._least = 0.0 if known.planned else START_SECONDS
@@ -81,7 +81,7 @@ class ShardDelivery:
         self.last_event_at = clock.monotonic()
         self._read_until.observe(read_until, came)
         if self.position == TRIM_HORIZON and not head.still:
-            # Discard the low watermark that the caller passed for `TRIM_HORIZON`: the first records may have arrived before it.
+            # Discard the caller's low watermark, which is valid only at `TRIM_HORIZON`: the first records may have arrived before it.
             self._read_until.proven = None
         self.known = replace(self.known, read_until=self._read_until.proven)
         if not head.still:
@@ -121,7 +121,7 @@ class ShardDelivery:
             return False
         known = self.known
         if known.read_until is not None and known.read_until != self._given:
-            # While the sink is full, an event may wait in the socket for up to `full` seconds: the low watermark may be that much too late.
+            # Subtract `full` seconds: while the sink was full, the event with this low watermark may have waited in the socket that long.
             known = replace(known, read_until=known.read_until - self._context.limits.full)
         logged = self._retention.log.count
         passed = await self._retention.check(

@@ -61,12 +61,12 @@ def look_from(epoch_ms: int, position: Position, *, polled: bool = False) -> lis
 
 
 def is_far(head: EventHead) -> bool:
-    """Whether the event's lag is too large to read all records from the query's position to the tip."""
+    """Whether an event's lag is so large that reading all records up to the tip would take too long."""
     return head.millis_behind > _FAR_MILLIS
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether an event has no records and a zero lag. GetRecords may return such events before the tip: search again, from earlier."""
+    """Whether an event has no records and a zero lag. GetRecords may return such an event before the tip, so a search must go on."""
     return head.still and not head.millis_behind
 
 
@@ -86,7 +86,7 @@ async def last_before(
         now: Returns the monotonic time in seconds.
         timed: If True, a record without an arrival time raises `FrameError`; if False, it counts as earlier than `epoch_ms`.
         gives_up: Called for each event; True gives the search up. Ignored if a record was found and the event's lag is zero.
-        patience: After this many seconds of empty responses that do not prove that the tip was reached, `TimeoutError` is raised.
+        patience: `TimeoutError` is raised after this many seconds of empty responses, unless they prove that the tip was reached.
 
     Raises `FrameError` if the subscription ends before its first record.
     """

@@ -44,10 +44,11 @@ logger = logging.getLogger(__name__)
 
 _MOST_CAUSES: Final = 3
 _MOST_POSITIONS: Final = 50
-"""Maximum number of positions in a message about losses. If there are more, it names a command that prints them."""
+"""Maximum number of positions in a message about losses. A longer list is replaced by a command that prints it."""
 
 _LONGEST_TRY: Final = 240.0
-"""If an attempt fails more than this many seconds after it was due, it waited for a lease or space, so the retry timeout restarts."""
+"""An attempt that fails more than this many seconds after it was due has waited for a lease or buffer space. This waiting time does not
+count: the retry timeout starts again."""
 
 
 class Verdict(Enum):
@@ -128,10 +129,8 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class Backoff:
-    """Counts successive failures, and the seconds from the first to the last failure. Progress resets both.
-
-    `first` is the error of the first failure, which often caused the later ones.
-    """
+    """Counts successive failures, and the seconds from the first to the last failure. Progress resets both. `first` is the error of the
+    first failure, which often caused the later ones."""
 
     def __init__(self, settings: RetrySettings, random: Callable[[], float]) -> None:
         self._settings = settings
@@ -143,10 +142,8 @@ class Backoff:
         self._due = 0.0
 
     def failed(self, error: Exception, now: float) -> float | None:
-        """Count a failure at `now` (monotonic seconds). Return the seconds to wait before the next attempt.
-
-        Returns None to give up: after more than `max_retries` successive failures, or after `timeout`.
-        """
+        """Count a failure at `now` (monotonic seconds). Return the seconds to wait before the next attempt. Returns None to give up: after
+        more than `max_retries` successive failures, or after `timeout`."""
         if self.first is None or now - self._due > _LONGEST_TRY:
             self._since = now
         self.first = self.first or error
@@ -167,7 +164,7 @@ class Backoff:
 def fatal(fault: Fault, stream: StreamRef, shard_id: str, source: str, retries: Backoff | None = None) -> StreamError:
     """Create the exception for a shard that can no longer be read.
 
-    `source` is where the ARNs came from. `retries` has counted the failures up to this one; None if failures were not retried.
+    `source` is where the ARNs came from. `retries` contains the number of failures; None if they were not retried.
     """
     error = fault.error
     where = f"stream {stream.name!r}, shard {shard_id}, {stream.reader} (from {source})"
@@ -217,7 +214,7 @@ def _operation(error: Exception, stream: StreamRef) -> str:
 
 
 def replaced(stream: StreamRef, what: str, source: str) -> StreamReplacedError:
-    """Create the exception for a checkpoint of an earlier stream. `what` is the part of the message that describes how it was detected."""
+    """Create the exception for a checkpoint of an earlier stream. `what` is a part of its message, such as that of `former_position`."""
     return StreamReplacedError(
         f"stream {stream.name!r}{what}: {stream.stream_arn} (from {source}) was deleted and created again since. Unread records of the "
         "earlier stream are gone",

@@ -64,7 +64,7 @@ async def iterator_at(client: Any, stream_arn: str, shard_id: str, position: Pos
 def polling_limits(limits: Limits, rate: int | None = None) -> Limits:
     """Return `limits` adapted to polling, for which Kinesis allows five calls per second and shard.
 
-    `rate` is the bytes per second to read; None: Kinesis' limit. With a `rate`, `silence` also covers the pause after the largest response.
+    `rate` is the bytes per second to read; None: Kinesis' limit. A lower `rate` requires longer pauses, so `silence` is increased.
     """
     return replace(
         limits,
@@ -88,7 +88,7 @@ class Pace:
 
     next_call: float = -inf  # The earliest time of the next call, monotonic seconds
     limit: int = _FIRST_RECORDS  # How many records the next call requests
-    size: int = _FIRST_BYTES  # Maximum expected bytes of the next response, whose data is in base64
+    size: int = _FIRST_BYTES  # Bytes to reserve for the next response, including its base64 encoding
     call_seconds: float = CALL_SECONDS  # Minimum seconds between two calls
     bytes_per_second: float = BYTES_PER_SECOND
     answer_bytes: int = ANSWER_BYTES  # Target size of a response
@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of one query that is catching up: `rate` bytes per second in few calls, as all programs share the limit of calls.
+    """Create the pace of a query that is catching up: `rate` bytes per second. It needs few calls: all programs share a shard's five calls.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)
@@ -124,7 +124,7 @@ class PollingTransport:
 
     Args:
         client: Created with `POLLING_CONFIG` for this transport only; the caller closes it.
-        interval: Minimum seconds between calls to a shard that was read to its tip. `CALLS_FOR_NOTHING` extends it for many shards.
+        interval: Minimum seconds between calls to a shard that was read to its tip. It is longer for many shards (`CALLS_FOR_NOTHING`).
         pace: Creates the pace of a shard at its first subscription.
     """
 

@@ -105,9 +105,7 @@ class ReadContext:
 
     def warn(self, kind: str, shard_id: str, text: str) -> None:
         """Log a failure of a shard, at most one of each kind per `LOG_SECONDS`. The next message contains the number of unlogged failures.
-
-        `text` is the message, which begins with the shard's name.
-        """
+        `text` is the message, which begins with the shard's name."""
         seconds = self.clock.monotonic() - self.logged.get(kind, -inf)
         others = self.others[kind]
         if seconds < LOG_SECONDS:
@@ -152,10 +150,8 @@ class Recovery:
         self._backoff.reset()
 
     async def delay(self, fault: Fault, position: Position) -> float:
-        """Return how many seconds to wait before the next attempt, or raise the fatal error if retrying cannot help.
-
-        `position` is how far the shard has been read.
-        """
+        """Return how many seconds to wait before the next attempt, or raise the fatal error if retrying cannot help. `position` is how far
+        the shard has been read."""
         match fault.verdict:
             case Verdict.RETRY | Verdict.KEY:
                 return self._count(fault)

@@ -34,12 +34,12 @@ logger = logging.getLogger(__name__)
 _FRESH_SECONDS: Final = 60.0
 
 _CONFIRM_SECONDS: Final = 300.0
-"""Seconds between two reads of the stream's retention, in case it is shortened, while a position is older than the minimum retention."""
+"""While a position is older than the minimum retention, the stream's retention is read at this interval, because it may be shortened."""
 
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""For this many seconds after a warning, further losses of the shard are not logged: at the trim horizon, each event may follow a loss."""
+"""After a warning, losses of the shard are not logged for up to this many seconds: at the trim horizon, each event may follow a loss."""
 
 _TOGETHER_SECONDS: Final = 1.0
 """Maximum seconds for which losses are collected into one log line."""
@@ -56,7 +56,7 @@ class _Loss(NamedTuple):
 
 
 class _Check(NamedTuple):
-    """A check at time `at` that found no loss after the low watermark `since`. Repeated later: its `retention` may have been outdated."""
+    """A check at time `at` that found no loss after the low watermark `since`. It is repeated later: `retention` may have been outdated."""
 
     since: float
     at: float
@@ -144,7 +144,7 @@ class Retention:
         self._fail = fail
         self._shortest = shortest
         self._summary = SharedCall(lambda: lister.summary(stream.stream_arn), clock, _FRESH_SECONDS)
-        # By shard and position: `read_until` and `since` of the last `was_idle` call, so that a restart there does not report a loss.
+        # By shard and position: `read_until` and `since` from `was_idle`. They prevent a false loss report when reading restarts there.
         self._idle: dict[tuple[str, Position], tuple[float, float | None]] = {}
         # By shard: the span of arrival times whose loss was logged recently, so that it is not logged again.
         self._covered: dict[str, tuple[float, float]] = {}
@@ -168,7 +168,7 @@ class Retention:
             position: How far the shard has been read.
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: With `begins`, it is only a loss if the trim horizon has moved by more seconds than this since it was chosen as start.
+            least: With `begins`, the trim horizon may move by this many seconds, after a query chose it as its start, without a loss.
             reader: The query that reads the shard separately; None if queries share a subscription; empty before reading begins.
 
         Raises:
@@ -204,7 +204,7 @@ class Retention:
                 self._checks[shard_id, reader] = _Check(since, now, retention, position, known)
             return None
         parents = shard.parents if shard is not None and position.kind is PositionKind.AT_TIMESTAMP else ()
-        # If the position is a start time and the parents are no longer listed, records of the parents may be lost, too: report that.
+        # If the position is a start time and the parents are no longer listed, report that the parents' records may be lost, too.
         older = bool(parents) and not [each for each in parents if await self._shard(each) is not None]
         if older:
             found = found._replace(since=min(found.since, position.value / 1000))
@@ -212,7 +212,7 @@ class Retention:
         return found
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
-        """Repeat `last` after `_CONFIRM_SECONDS` or, if `is_last`, now. If the retention was shortened, report the loss that it missed."""
+        """Repeat the check `last` after `_CONFIRM_SECONDS`; now if `is_last`. If the retention was shortened, report the missed loss."""
         if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
             return
         retention = (await self._summary.get(self._clock.monotonic())).retention
@@ -227,7 +227,7 @@ class Retention:
         return since is not None and self._clock.time() - since <= self._shortest
 
     def low_watermark(self, shard_id: str, shard: Shard | None, position: Position, known: Facts) -> float | None:
-        """Return the low watermark of a position, also from what `was_idle` recorded; None if unknown."""
+        """Return the low watermark of a position; None if unknown. Considers the times that `was_idle` recorded."""
         latest = self._clock.time() + SKEW_SECONDS
         found = low_watermark(shard_id, shard, position, known, latest)
         if (idle := self._idle.get((shard_id, position))) is None:

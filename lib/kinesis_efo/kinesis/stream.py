@@ -36,14 +36,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _RECENT_MILLIS: Final = 5_000
-"""A search for the tip begins this many milliseconds before now, to find a recent record: its sequence number is then the exact end."""
+"""A search for the tip begins this many milliseconds before now. If there is a recent record, its sequence number is the exact end."""
 
 _TIP_MILLIS: Final = 5_000
 """A search for the tip ends at the first record that arrived this many milliseconds (a margin for clock errors) after the search began.
 Otherwise, it would never end if records arrive faster than it reads them."""
 
 _SEARCH_SECONDS: Final = 60.0
-"""A search starts over after this many seconds of responses that do not prove that it is at the tip, until `retryTimeout` has passed."""
+"""A search is repeated if responses have not proved within this many seconds that the tip was reached. It fails after `retryTimeout`."""
 
 
 class Stream:
@@ -85,7 +85,7 @@ class Stream:
         self.separate: ReadContext | None = None  # GetRecords, for queries that are catching up; None if disabled
 
     def allow_separate(self, transport: Transport, limits: Limits) -> None:
-        """Let queries that are catching up use a GetRecords transport."""
+        """Set the GetRecords transport with which queries that are catching up read separately."""
         ref = replace(self.ref, consumer_arn=None)
         self.separate = replace(self.subscriptions, stream=ref, transport=transport, limits=limits)
 
@@ -94,7 +94,7 @@ class Stream:
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # Detect a re-created stream by its shards (a position that is a time is valid in any stream): ids and first numbers only increase.
+        # In a re-created stream, all shard ids are lower than before, or shards begin at other numbers. Positions may not show this.
         begins_anew = bool(known and listed) and max(self._shards) < min(known)
         if begins_anew or any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
@@ -128,7 +128,7 @@ class Stream:
     async def starting_positions(self, start: Position) -> dict[str, Position]:
         """Return the shards that a new query reads first, each with its start. The query reads their children later.
 
-        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before retention stays as it is: the query then reports the loss.
+        `start` is `TRIM_HORIZON` or `AT_TIMESTAMP`. A time before the trim horizon is not changed, so that the loss is reported.
         Raises the errors of `refresh`.
         """
         listed = start
@@ -220,7 +220,7 @@ class Stream:
             raise replaced(self.ref, ": its shards begin at different sequence numbers than before", self._source)
 
     def _check_number(self, shard_id: str, position: Position) -> None:
-        """Raise an error if a position belongs to an earlier stream, or belongs to another shard and is past this shard's end."""
+        """Raise an error if a position belongs to an earlier stream, or if a position past the shard's end belongs to another shard."""
         if (shard := self.shard(shard_id)) is None:
             return
         if predates(position, shard):
@@ -235,8 +235,8 @@ class Stream:
     async def check_position(self, shard_id: str, position: Position, known: Facts, *, planned: bool = False) -> None:
         """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
-        `planned`: whether a micro-batch from this position was already planned. If not, it does not count as a loss if the trim
-        horizon moves by up to `START_SECONDS` after it was chosen as the start. Raises the same errors as `check_loss`.
+        Set `planned` if a micro-batch from this position was already planned. Otherwise, the trim horizon may move by `START_SECONDS`
+        after the query chose it as its start, without a loss. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,
@@ -248,7 +248,7 @@ class Stream:
             reader="",
         )
         passed = await self._retried("DescribeStreamSummary", check)
-        # At the trim horizon, what an offset proves holds only for its query.
+        # Ignore `proven` at the trim horizon: the low watermark in an offset is then valid only for the offset's query.
         until = max(known.read_until or 0.0, 0.0 if position == TRIM_HORIZON else known.proven or 0.0)
         if passed is None and until:
             self._retention.was_idle(shard_id, position, until, known.read_since)
@@ -316,8 +316,8 @@ class Stream:
         """Find the tip of a shard that was read up to `position`. Raises `StreamError` if the shard cannot be read.
 
         All records that Kinesis acknowledged before the call are at or before the tip. The result contains the last record's number if the
-        record arrived in the last few seconds, or if GetRecords is used. `separate`: prefer GetRecords, because a new subscription would
-        end the run's subscription.
+        record arrived in the last few seconds, or if GetRecords is used. `separate` prefers GetRecords, because a second subscription
+        would end the run's subscription to the shard.
         """
         now = self._clock.time()
         end = await self._tip(shard_id, position, round(now * 1000), separate=separate)
@@ -336,7 +336,7 @@ class Stream:
         return end
 
     def idle(self, shard_id: str, position: Position) -> tuple[float, float | None] | None:
-        """Return the `read_until` and `since` of `Retention.was_idle` for a position; None if the shard was not idle there."""
+        """Return the times `read_until` and `since` that `Retention.was_idle` recorded for a position; None if it recorded none."""
         return self._retention.idle(shard_id, position)
 
     async def _tip(self, shard_id: str, position: Position, now: int, *, separate: bool) -> End:
@@ -385,7 +385,7 @@ class Stream:
         timed: bool = True,
         gives_up: Callable[[EventHead], bool] | None = None,
     ) -> End | None:
-        """Repeat `last_before` from `start` on until the search is complete. Returns None if `gives_up` has ended the search."""
+        """Search with `last_before`, beginning at `start` and subscribing again as needed. Returns None if `gives_up` ended the search."""
         look = partial(
             last_before,
             epoch_ms=epoch_ms,

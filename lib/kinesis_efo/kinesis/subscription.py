@@ -27,7 +27,7 @@ from kinesis_efo.records.events import ChildShard, Event
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 10.0
-"""Maximum seconds per sleep while the start time is in the future. Between sleeps, later responses may have corrected Kinesis' clock."""
+"""Maximum seconds per sleep while the start time is in the future. Meanwhile, other responses may correct the estimate of Kinesis' time."""
 
 
 class _Outcome(NamedTuple):
@@ -81,7 +81,7 @@ class ShardSubscription:
 
     @property
     def lost(self) -> bool:
-        """Whether records after `position` were trimmed and the loss is accepted. `read_until` is then wrong for other queries."""
+        """Whether records after `position` were trimmed and the loss is accepted. Other queries must not use `read_until` then."""
         return self._delivery.lost
 
     @property
@@ -114,7 +114,7 @@ class ShardSubscription:
                 self.stats.failures[fault.code] += 1
                 self._place.release()  # other shards can use the space until the next attempt
                 if fault.verdict is Verdict.TAKEN_OVER and self._may_open is not None:
-                    await self._may_open()  # waits while another run owns the lease: that run is the other subscriber
+                    await self._may_open()  # blocks while another run owns the lease and reads the shard
                 await clock.sleep(await self._recovery.delay(fault, self.position))
             self._recovery.progressed()
             self.stats.state = State.ENDED
@@ -223,7 +223,7 @@ class ShardSubscription:
     def _clean_end(self, opened: float, *, any_event: bool) -> _Outcome:
         now, limits = self._context.clock.monotonic(), self._context.limits
         if not any_event and (now - opened < limits.too_short or now - self._delivery.last_event_at > limits.silence):
-            # Count this as a failure: the response may come from a proxy, and subscribing again without a limit would be a silent stall.
+            # Count this as a failure: the response may come from a proxy. Subscribing again and again would hide that nothing is read.
             return _Outcome(
                 "ended without an event", FrameError(f"the {self._context.way} ended without a single event")
             )
@@ -234,8 +234,8 @@ class ShardSubscription:
 class OpenSubscription:
     """Reads the events of an open subscription. Closes the connection if the next event, or the sink, takes longer than its time limit.
 
-    A single timer restarts itself, which costs less than a timer for each event. If it is late, the process was suspended: to detect this,
-    its interval never exceeds the shorter time limit.
+    A single timer restarts itself, which costs less than a timer for each event. If the timer is late, the process was suspended. To detect
+    suspensions in time, the timer's interval never exceeds the shorter time limit.
     """
 
     def __init__(self, stream: EventStream, clock: Clock, limits: Limits, stats: SubscriptionStats) -> None:
@@ -289,7 +289,7 @@ class OpenSubscription:
         self._stream.close()
 
     def _check(self) -> None:
-        self._was_late = self.outdated  # after a suspension, this may run before the reader of the event
+        self._was_late = self.outdated  # stored: this timer may restart before the late event is read
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
             # The bytes of a large event are still arriving, so extend the time limit.

@@ -35,7 +35,7 @@ def subscription_config(
 
     Args:
         transport: One of `kinesis_efo.http2.session.TRANSPORTS`.
-        share: Returns the bytes that a subscription may receive before it reserves buffer space; limits the HTTP/2 window or socket buffer.
+        share: Returns how many bytes a subscription may receive without reserved buffer space. Limits the HTTP/2 window or socket buffer.
         silence: Maximum seconds without a byte. Even for an idle shard, Kinesis sends an event every 5 s.
     """
 
@@ -126,8 +126,8 @@ class Transport(Protocol):
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
         """Subscribe to a shard after `position` (None: at the tip, by Kinesis' clock). Raises `ClientError` if Kinesis rejects the call.
 
-        Space in `room` is reserved before an event above `room.share` bytes is read, and before a smaller event with records is returned.
-        The caller then owns the reservation. Raises `ValueError` for `SHARD_END`.
+        Reserves space in `room` for an event of more than `room.share` bytes before reading it, and for a smaller event with records before
+        returning it. The caller then owns the reservation. Raises `ValueError` for `SHARD_END`.
         """
         ...
 
@@ -141,7 +141,7 @@ class OpenedLater:
         self._opened: Transport | None = None
 
     async def subscribe(self, stream: StreamRef, shard_id: str, position: Position | None, room: Quota) -> EventStream:
-        # Open only one transport for concurrent calls: all shards must share its client, and all subscriptions to a shard its `Pace`.
+        # Concurrent calls must open only one transport: shards share its client, and the subscriptions to a shard share one `Pace`.
         async with self._lock:
             if self._opened is None:
                 self._opened = await self._opening()
@@ -170,7 +170,7 @@ class BotoTransport:
 class BotoEventStream:
     """The body of one SubscribeToShard response over HTTP/1.1 (aiohttp) or HTTP/2. The headers have already been received.
 
-    Once the length of a large frame has arrived, reading from the socket pauses until buffer space was reserved for the whole frame.
+    Once the length of a large frame has arrived, reading from the socket pauses until buffer space has been reserved for the whole frame.
     """
 
     def __init__(self, body: Any, room: Quota) -> None:
@@ -262,10 +262,8 @@ class BotoEventStream:
 
 
 def starting_position(position: Position | None) -> dict[str, Any]:
-    """Convert a position to SubscribeToShard's `StartingPosition`; None to `LATEST`.
-
-    Raises `ValueError` for `SHARD_END` and for a time outside the years 1 to 9999.
-    """
+    """Convert a position to SubscribeToShard's `StartingPosition`. None becomes `LATEST`. Raises `ValueError` for `SHARD_END` and for a
+    time outside the years 1 to 9999."""
     if position is None:
         return {"Type": "LATEST"}
     match position.kind:

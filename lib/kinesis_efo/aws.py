@@ -133,7 +133,7 @@ def _refuse_html(operation_model: Any, response_dict: dict[str, Any], **_: Any) 
     if not begins and "text/html" not in response_dict["headers"].get("content-type", ""):
         return
     if status >= 500:
-        response_dict["body"] = b""  # the SDK retries; without the page, its error contains only the status
+        response_dict["body"] = b""  # remove the page: the SDK retries, and its error then contains the status
         return
     if hasattr(body, "close"):
         body.close()  # the caller gets only the error below, so it cannot close this stream
@@ -156,7 +156,7 @@ def _refuse_kinesis(request: Any, event_name: str, **_: Any) -> None:
 
 
 def _require_authorities(session: botocore.session.Session, request: Any, **_: Any) -> None:
-    """Raise an error for a TLS request if the CA bundle is unusable. The SDK would retry the request in vain."""
+    """Raise an error for a TLS request if the CA bundle is unusable. The SDK would retry the request, which cannot succeed."""
     source, path = _authorities(session)
     # Check the bundle again after a change: it may be replaced while a query runs.
     if source and request.url.startswith("https") and (fault := _fault_of(path, stamp(Path(path)))):

@@ -1,4 +1,4 @@
-"""Clocks, which are passed in as objects so that tests can control time, and time limits for calls."""
+"""Clocks and time limits for calls. Clocks are passed in as objects, so that tests can control time."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Completion:
 
     @property
     def _has_nothing_more(self) -> bool:
-        # Conclude the end of the range from empty responses only for an open shard: Kinesis reports the end of a closed shard explicitly.
+        # Empty responses can complete only the range of an open shard: Kinesis reports the end of a closed shard explicitly.
         return self._part.last is None and not self._part.end.is_end and self._quiet.is_at_tip()
 
 

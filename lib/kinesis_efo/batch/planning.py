@@ -43,7 +43,7 @@ def tip_at(loaded: float) -> Position:
 
 def reset_by(before: float, now: float) -> float:
     """Return by how many seconds this machine's clock was adjusted. `before` and `now` are the clock's offsets from the monotonic clock."""
-    # Ignore small differences, which arise because the two clocks are not read at the same instant: each action must get the same end.
+    # Ignore small differences: the two clocks are not read at the same instant, but each action on a DataFrame must get the same end.
     return now - before if abs(now - before) > _READ_APART_SECONDS else 0.0
 
 
@@ -228,7 +228,7 @@ class BatchPlanner:
                 )
 
     async def _within_retention(self) -> Position:
-        """Return the stream's start position. Replaces start times before the trim horizon, here and in `_starts`, by `TRIM_HORIZON`."""
+        """Return the stream's start position. A time before the trim horizon becomes `TRIM_HORIZON`, also in the shards' `_starts`."""
         times = [
             position for position in (self._start, *self._starts.values()) if position.kind is PositionKind.AT_TIMESTAMP
         ]

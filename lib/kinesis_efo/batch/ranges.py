@@ -89,7 +89,7 @@ def trimmed(part: BatchRange, earliest: float, latest: float, *, again: bool) ->
 
 
 def dated(part: BatchRange, listed: Iterable[Shard]) -> BatchRange:
-    """Return a range of an unlisted shard with its creation time set; a lower bound if the shard is still not in `listed`."""
+    """Return a range with its shard's creation time set, or with a lower bound of this time if `listed` does not contain the shard."""
     # Shard ids increase with time, so a shard is not older than shards with lower ids.
     created = max([part.created, *(created_at(each) for each in listed if each.shard_id <= part.key.shard)])
     return replace(part, created=created, horizon=None if part.horizon is None else created)
@@ -100,7 +100,7 @@ def unlisted(part: BatchRange, shards: Collection[ChildShard]) -> list[BatchRang
 
     `shards` are the children of the part's shard or, if that shard was trimmed, all listed shards. A merge's child has two parents. It is
     returned only for the parent with the child's first hash key, so that it is read once; with `part.partly`, it is returned for both.
-    The hash range of a parent that is not listed is unknown: its lowest child's first hash key stands for the parent's.
+    If a parent is not listed, its hash range is unknown, and the lowest first hash key of its children is used instead.
 
     >>> part = BatchRange(ShardKey("orders", "s2"), (5, 9), Position.parse("TRIM_HORIZON"), Position.at_timestamp(99), newest="s2")
     >>> [str(each) for each in unlisted(part, [ChildShard("s3", ("s2",), 5, 9), ChildShard("s4", ("s1", "s2"), 0, 9)])]

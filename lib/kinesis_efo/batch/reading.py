@@ -49,9 +49,9 @@ _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
 _WAITING_EVENTS: Final = 2
 _REPLACED_SECONDS: Final = 10.0
-"""Deleting and recreating a stream takes longer than this. Tasks that begin sooner after planning do not check for a recreated stream."""
+"""Deleting and recreating a stream takes longer than this many seconds, so tasks that begin sooner after planning do not check for it."""
 _CERTAIN_SECONDS: Final = KINESIS_LIMITS.shortest_retention - 600.0
-"""A shard younger than this is not checked for losses: no record can have expired, even with the largest clock skew that AWS allows."""
+"""Shards younger than this many seconds are not checked for losses: no record can have expired, even with AWS' maximum clock skew."""
 
 
 class RangeEvent(NamedTuple):
@@ -219,8 +219,8 @@ async def check_planned(
 ) -> None:
     """Check whether the stream or records of a shard's range were deleted after planning. `clock` is set by the responses to `lister`.
 
-    Raises `StreamReplacedError` if the stream was recreated. With `fail`, raises `DataLossError` if the trim horizon has moved over ten
-    minutes into the range. In a later attempt of a task (`again`), any move is an error: all attempts must return the same rows.
+    Raises `StreamReplacedError` if the stream was recreated. With `fail`, raises `DataLossError` if the trim horizon has moved more than
+    ten minutes into the range. In a later attempt of a task (`again`), any move is an error: all attempts must return the same rows.
     """
     replaceable = part.stream_created is not None and clock.time() - part.planned > _REPLACED_SECONDS
     trimmable = part.horizon is not None and clock.time() - part.created >= _CERTAIN_SECONDS

@@ -56,7 +56,7 @@ class ToolCall:
 
 
 class Call:
-    """A call in progress. Sending its reply must be finished within `seconds`; None for no limit."""
+    """A call in progress. Its reply must be sent within `seconds`; None for no limit."""
 
     def __init__(self, wire: Wire, is_tool: bool, seconds: float | None) -> None:
         self._wire = wire
@@ -95,7 +95,7 @@ class Service:
     """Maximum TCP connections of command-line tools and unauthenticated callers. Each has a thread; others wait in the listen backlog."""
 
     hurry_seconds = 2.0
-    """Seconds to authenticate once `most_strangers` is reached. This is shorter, so that silent callers do not block callers of the run."""
+    """Seconds within which callers must authenticate while there are `most_strangers`, so that silent callers soon make room for others."""
     grace_seconds = 1.0
 
     def __init__(
@@ -204,7 +204,7 @@ class Service:
                 wire.close()
 
     def _has_place(self) -> bool:
-        """Return whether another TCP caller can be accepted. If not, disconnect callers unauthenticated for `hurry_seconds`."""
+        """Return whether another TCP caller can be accepted. If not, disconnect callers that did not authenticate in `hurry_seconds`."""
         late = time.monotonic() - self.hurry_seconds
         with self._lock:
             if len(self._strangers) < self.most_strangers:
@@ -290,7 +290,7 @@ class Service:
     def act(self, call: Call, name: str, body: bytes) -> msgspec.Struct | None:  # noqa: ARG002
         """Handle a call from a task or a fetcher. `name` selects the action. Return the reply, or None if it was sent in parts."""
         if self._more is not None:
-            # Let the call finish if the connection is lost: the caller may reconnect and repeat it to get the result.
+            # Let the call finish if the connection is lost: the caller may reconnect and repeat the call to get its result.
             answer = self.run(None, self._more(name, body))
             if answer is not None:
                 return answer

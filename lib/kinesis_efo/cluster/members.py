@@ -73,7 +73,7 @@ class Member:
 
 
 class Members:
-    """The fetchers of a run. A fetcher that sends no request for `timeout` seconds counts as dead; by then, it has stopped reading."""
+    """The fetchers of a run. A fetcher whose last request is `timeout` seconds old counts as dead; by then, it has stopped reading."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -135,7 +135,7 @@ class Members:
 
     @property
     def closing(self) -> frozenset[ShardKey]:
-        """Shards that were withdrawn from a fetcher that has not confirmed yet that it closed them."""
+        """Shards that were withdrawn from a fetcher, which has not yet confirmed that it closed them."""
         return frozenset(self._leaving)
 
     def _free(self, closed: Iterable[ShardKey]) -> None:

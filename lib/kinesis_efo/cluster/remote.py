@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TASK_PATIENCE: Final = 2.0
-"""Seconds after which a fetcher rejects a task's request for a shard that it may not read. The task then requests the current fetcher."""
+"""After this many seconds, a fetcher rejects a task's request for a shard that it may not read. The task then calls the current fetcher."""
 
 
 @dataclass(frozen=True)

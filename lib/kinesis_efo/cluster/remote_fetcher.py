@@ -40,7 +40,7 @@ class Planner(Protocol):
     """The calls of a fetcher to its run. They raise `FetcherUnreachableError` if the run does not respond."""
 
     async def work(self, request: WorkRequest) -> Work:
-        """Request this fetcher's shards. The reply contains an `Order` for each shard that specifies which events to buffer."""
+        """Request this fetcher's shards. The reply also contains each shard's `Order`, which specifies the events to buffer."""
 
     async def report(self, report: Report) -> ReportReply:
         """Report changes in this fetcher's shards, such as new events."""
@@ -128,14 +128,14 @@ class Assignment:
         return shard in self._shards and self._clock.monotonic() < self._until.get(shard.stream, -inf)
 
     async def may_open(self, shard: ShardKey) -> None:
-        """Send a report, and wait until a reply confirms the shard: a fetcher that was disconnected or suspended may have lost it."""
+        """Send a report, and wait until a reply confirms the shard: it may have been withdrawn during a disconnection or suspension."""
         now = self._clock.monotonic()
         while self._renewed_at < now or not self.may_read(shard):
             self._request_report()
             await self._renewed.wait()
 
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
-        """Return the error for a task whose shard may not be read here. The task then requests the shard's current fetcher."""
+        """Return the error for a task whose shard this fetcher may not read. The task then requests the shard's current fetcher."""
         known = "the run has not replied recently" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} has not been read here for {seconds:.0f} s: {known}")
 
@@ -268,7 +268,7 @@ class RemoteFetcher:
             self._further.put_nowait((work, further))
 
     async def _open(self) -> None:
-        """Open the streams of newly assigned shards, then read these shards. A separate task, so that other shards are not delayed."""
+        """Open the streams of newly assigned shards, then read these shards. Runs as a separate task, which does not delay other shards."""
         while True:
             work, shards = await self._further.get()
             names = {key.stream for key in shards} - self._streams.streams.keys()

@@ -25,7 +25,7 @@ _ROUNDED: Final = r"[:\[,]\s*-?(?=[0-9.]{17}|[0-9]{16}[eE])[0-9]+([.][0-9]|[eE])
 _FORMS: Final[tuple[tuple[type[DataType], str], ...]] = (
     (T.BooleanType, "true|false"),
     (T.IntegralType, "-?[0-9]+"),
-    # Accept an exponent: Spark parses a JSON number as a double (exact to 15 digits) and adds an exponent from ten million on.
+    # Accept an exponent: Spark parses a JSON number as a double (exact to 15 digits), and formats ten million or more with an exponent.
     (T.DecimalType, rf"{_NUMBER}|-?[0-9][.][0-9]{{1,14}}E-?[0-9]+"),
     (T.FractionalType, rf"{_NUMBER}(E-?[0-9]+)?"),
     (T.DateType, _DATE),

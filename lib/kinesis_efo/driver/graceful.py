@@ -43,7 +43,7 @@ _KILLED_BY_SIGNAL: Final = re.compile(
 )
 """Pattern for Hadoop's error after SIGINT or SIGTERM has ended a program that Hadoop had started, such as `chmod` for a local file."""
 _SIGNAL_SECONDS: Final = 2.0
-"""When a signal goes to the whole process group, a query may fail before this process receives it. Wait this many seconds for it."""
+"""When a signal goes to the whole process group, a query may fail before this process receives it. Wait this long for the signal."""
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     logger.info("stopping query %s after its micro-batch", query.runId)
     deadline = time.monotonic() + patience
     running = _batch(query)
-    # Also end this loop when the next micro-batch has started: on a busy host, the check may always miss the pause between two of them.
+    # On a busy host, every check may miss the pause between two micro-batches, so also end this loop when the next one has started.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
         if time.monotonic() > deadline:
             logger.warning(

@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
     def ended(self, stream_id: int) -> None:
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
-            # Also end the stream in `h2`, where it would still count as open. With trailers, `h2` does not check the content-length.
+            # Also end the stream in `h2`, where it still counts as open. Use trailers, because `h2` then skips its content-length check.
             self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:

@@ -1,4 +1,4 @@
-"""One HTTP/2 response, and its errors. The response has those methods of aiohttp's responses that aiobotocore and this library use.
+"""One HTTP/2 response, and its errors. Implements the methods of aiohttp's responses that aiobotocore and this library use.
 
 The flow-control window of the response's stream bounds its memory, because the window is reopened only when bytes are read.
 """
@@ -65,7 +65,7 @@ class Response:
     """One response, created before its request is sent. `status` and `headers` (names in lower case) are set once `opened` has returned.
 
     Args:
-        share: Returns how many bytes may arrive before buffer space is reserved for them. Half of them is the usual size of the window.
+        share: Returns how many bytes may arrive before buffer space is reserved for them. The window is usually half as large.
         silence: A read fails after this many seconds without a byte; None: no limit.
     """
 

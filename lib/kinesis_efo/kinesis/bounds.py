@@ -23,7 +23,7 @@ def check_streams(option: str, bounds: Bounds, streams: Collection[str], origin:
 
 
 def check_ends(where: str, name: str, ends: Bounds, stream: str, shards: Iterable[Shard], now: float) -> None:
-    """Raise ConfigurationError if an end position names an unlisted shard, is the `SHARD_END` of an open one, or is in the future.
+    """Raise ConfigurationError if an end position names an unlisted shard, is the `SHARD_END` of an open shard, or is in the future.
 
     `where` names the stream, and `name` the option or argument, in messages. `now` is an upper bound of Kinesis' time, epoch seconds.
     """

@@ -23,7 +23,7 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    `skew` is how many seconds, at least, this machine's clock was ahead of Kinesis' clock at the last response; negative if behind.
+    `skew`: the seconds by which this machine's clock was at least ahead of Kinesis' clock at the last response; negative if it was behind.
 
     Args:
         clock: This machine's clock, used until the first AWS response with a time.

@@ -53,7 +53,7 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # For `position`
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Facts about `position`
         # Whether records after `position` were trimmed, and the loss is accepted. Other readers must not use `known.read_until` then
         self.lost = False
         self._given = known.read_until
@@ -66,7 +66,7 @@ class ShardDelivery:
         self._stats = stats
         self._retention = retention
         self._reader = reader
-        # The position before the first event, or before the first event after a loss; None until this event. Used by `_begins`
+        # The position before the first event, or before the first event after a loss; None until this event. For `_begins`
         self._before: Position | None = None
         self._from_horizon = start == TRIM_HORIZON
         self._least = 0.0 if known.planned else START_SECONDS
@@ -116,7 +116,7 @@ class ShardDelivery:
         return await self.deliver_known_end()
 
     async def is_passed(self) -> bool:
-        """Whether the trim horizon has passed the position, so that records are lost. Raises `DataLossError` for an unaccepted loss."""
+        """Whether the trim horizon has passed the position and records are lost. Raises `DataLossError` if the loss is not accepted."""
         if self._retention is None:
             return False
         known = self.known

@@ -85,7 +85,7 @@ async def last_before(
         epoch_ms: Where to stop, epoch milliseconds.
         now: Returns the monotonic time in seconds.
         timed: If True, a record without an arrival time raises `FrameError`; if False, it counts as earlier than `epoch_ms`.
-        gives_up: Called for each event; True gives the search up. Ignored if a record was found and the event's lag is zero.
+        gives_up: Called for each event; returns whether to give up. Ignored if a record was found and the event's lag is zero.
         patience: `TimeoutError` is raised after this many seconds of empty responses, unless they prove that the tip was reached.
 
     Raises `FrameError` if the subscription ends before its first record.

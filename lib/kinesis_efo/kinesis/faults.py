@@ -92,7 +92,7 @@ class Fault(NamedTuple):
 _VERDICTS: Final = {
     Cause.PASSING: Verdict.RETRY,
     Cause.CREDENTIALS_UNREACHABLE: Verdict.RETRY,
-    # Retry an unusable KMS key: unlike a producer, a reader can safely wait until the key or its policy is repaired.
+    # Retry if the KMS key is unusable: unlike a producer, a reader can safely wait until the key or its policy is repaired.
     Cause.KEY: Verdict.KEY,
     Cause.EXPIRED: Verdict.EXPIRED,
     Cause.MISSING: Verdict.MISSING,

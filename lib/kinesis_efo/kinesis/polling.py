@@ -111,7 +111,7 @@ class Pace:
 
 
 def separate_pace(rate: int) -> Pace:
-    """Create the pace of a query that is catching up: `rate` bytes per second. It needs few calls: all programs share a shard's five calls.
+    """Create the pace of a query that is catching up: `rate` bytes per second. It makes few calls, since all programs share Kinesis' limit.
 
     >>> separate_pace(1 << 20).call_seconds, separate_pace(64 << 10).call_seconds, separate_pace(2 << 20).call_seconds
     (1.0, 1.0, 0.5)

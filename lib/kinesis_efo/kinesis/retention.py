@@ -39,7 +39,7 @@ _CONFIRM_SECONDS: Final = 300.0
 _MOST_IDLE: Final = 100_000
 
 _AGAIN_SECONDS: Final = 60.0
-"""After a warning, losses of the shard are not logged for up to this many seconds: at the trim horizon, each event may follow a loss."""
+"""After a warning, losses of the shard are not logged for up to this many seconds: at the trim horizon, a loss may precede each event."""
 
 _TOGETHER_SECONDS: Final = 1.0
 """Maximum seconds for which losses are collected into one log line."""
@@ -81,7 +81,7 @@ class LossLog:
         self._found[remark].append(_Loss(shard_id, cause, gap))
 
     async def write_soon(self) -> None:
-        """Wait until the collected losses are logged, which takes up to a second. The caller delivers later records only afterwards."""
+        """Wait until the collected losses are logged, which takes up to a second. Call this before delivering the records after a loss."""
         now = self._clock.monotonic()
         if now >= self._due:
             self._due = now + _TOGETHER_SECONDS
@@ -168,7 +168,7 @@ class Retention:
             position: How far the shard has been read.
             known: The low watermark at the position, and which losses are accepted.
             begins: Whether no query has committed a record of the shard yet.
-            least: With `begins`, the trim horizon may move by this many seconds, after a query chose it as its start, without a loss.
+            least: With `begins`, seconds that the trim horizon may move after a query chose it as its start, without counting as a loss.
             reader: The query that reads the shard separately; None if queries share a subscription; empty before reading begins.
 
         Raises:

@@ -94,7 +94,7 @@ class Stream:
         ask = partial(self._lister.shards, self.ref.stream_arn)
         listed = await (self._retried("ListShards", ask) if patient else self._listed(ask()))
         known, self._shards = self._shards, {shard.shard_id: shard for shard in listed}
-        # In a re-created stream, all shard ids are lower than before, or shards begin at other numbers. Positions may not show this.
+        # Detect a re-created stream: all shard ids are lower than before, or shards begin at other numbers. Positions may not reveal this.
         begins_anew = bool(known and listed) and max(self._shards) < min(known)
         if begins_anew or any(known.get(shard.shard_id, shard).first != shard.first for shard in listed):
             self._created_again = True
@@ -102,7 +102,7 @@ class Stream:
         self._hash_ranges |= {shard.shard_id: shard.hash_range for shard in listed}
         self.lineage = Lineage(self._shards.values())
         for parent, children in self._learned.items():
-            # Also add the children of announced parents that are not listed yet. Parents are announced, and thus added, before children.
+            # Also add announced children that are not listed yet. A parent is announced, and thus added, before its children.
             if parent in self.lineage or self.lineage.too_new((parent,)):
                 self.lineage.merge(children, parent)
 
@@ -362,7 +362,7 @@ class Stream:
         return End(position)
 
     async def end_before(self, shard_id: str, epoch_ms: int, position: Position, *, separate: bool = False) -> End:
-        """Find the position just before the first record that arrived at `epoch_ms` or later; `SHARD_END` if the shard ends before.
+        """Find the position just before the first record that arrived at `epoch_ms` or later; `SHARD_END` if the shard ends earlier.
 
         Waits until `epoch_ms` has passed. Returns `position`, up to which the shard was read, if no record after `position` arrived
         before `epoch_ms`. For `separate` and the errors, see `tip`.

@@ -144,7 +144,7 @@ class Topology:
             raise SequenceNumberError(f"{where} cannot be read: {error}") from None
         assert first is not None, "Kinesis always names it"
         if last is not None and last < first:
-            # For an open shard, some servers send a placeholder, which is before the start. Ignore it: it is not the shard's end.
+            # For an open shard, some servers send a placeholder instead of an end. It is lower than the start. Ignore it.
             if (stream_arn, shard_id) not in self._impossible:
                 self._impossible.add((stream_arn, shard_id))
                 logger.warning(

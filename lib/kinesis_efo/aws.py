@@ -51,7 +51,7 @@ def _config(attempts: int, connect: float, read: float) -> dict[str, Any]:
 
 
 CONTROL_CONFIG: Final = _config(attempts=8, connect=10, read=30)
-"""Default client configuration, for calls that the SDK retries. The library retries subscriptions itself."""
+"""Default client configuration, for calls that the SDK retries. It is not for subscriptions, which this library retries."""
 
 
 def patient_config(seconds: float) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _fault_of(path: str, _stamp: tuple[int, ...] | None) -> str | None:
 
 
 _OWN_LIMITS: Final = ("GetRecords", "PutRecords")
-"""Operations with large request or response bodies. The HTTP session limits their duration, so `_Limit` does not."""
+"""Operations with large request or response bodies. Their duration is limited by the HTTP session instead of by `_Limit`."""
 
 
 class _Limit:

@@ -44,7 +44,7 @@ class Failure:
             logger.debug("an error after the one that ended the run: %s", error)
 
     def adopt(self, error: KinesisEfoError) -> None:
-        """Store an error that is logged elsewhere, and call the functions registered with `on_set`. Does nothing if an error is stored."""
+        """Store an error that is logged elsewhere, and call the functions registered with `on_set`. Has no effect after another error."""
         if self.error is None:
             self.error = error
             for wake in self._wakes:

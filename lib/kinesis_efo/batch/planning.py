@@ -53,7 +53,7 @@ def tip_for_kinesis(tip: Position, clock: KinesisClock, *, here: bool) -> Positi
     # Round the clock skew to whole seconds: each action on a DataFrame measures it again, but must read the same rows.
     off = round(clock.skew) if here and clock.skew > MOST_SKEW_SECONDS else 0
     if here and (behind := clock.latest - clock.here) * 1000 > _TIP_MS:
-        # Assume the largest possible skew, so that the read includes all records that were acknowledged before it was loaded.
+        # Assume the largest possible skew, so that the read includes all records that were acknowledged before the DataFrame was loaded.
         off = -ceil(behind)
     corrected = tip.value - 1000 * off
     too_late = corrected / 1000 > clock.latest + FUTURE_SECONDS

@@ -43,7 +43,7 @@ WORD_SECONDS: Final = 10.0
 """Seconds between two log lines about the progress of each shard."""
 
 CALLS_PER_MEBIBYTE: Final = 2
-"""GetRecords calls per MiB read: with the default `maxShardRate` of 1 MiB/s, less than half of the limit of five calls per second."""
+"""GetRecords calls per MiB. At the default `maxShardRate` of 1 MiB/s, this is less than half of Kinesis' limit of five per second."""
 
 _LARGEST_ANSWER: Final = 4 << 20
 _AT_TIP_SECONDS: Final = 0.5
@@ -149,7 +149,7 @@ async def read_range(
     fail_on_data_loss: bool,
     begins: Callable[[BatchRange], Awaitable[None]] | None = None,
 ) -> list[BatchRange]:
-    """Read one shard's range to its end. Return the ranges to read next: those of child shards that are missing in the plan.
+    """Read one shard's range to its end. Return the ranges to read next: those of child shards that are missing from the plan.
 
     Args:
         stream: The shard's stream, whose client reads only this shard.

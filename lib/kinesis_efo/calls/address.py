@@ -51,7 +51,7 @@ class FetcherAddress(msgspec.Struct, frozen=True):
 
 @cache
 def network_namespace(proc: Path = Path("/proc")) -> str:
-    """Return a unique id of this process's network namespace; the host name on systems without network namespaces."""
+    """Return a unique id of this process's network namespace. On systems without network namespaces, return the host name."""
     try:
         boot = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {(proc / 'self/ns/net').readlink()}"
@@ -69,7 +69,7 @@ class Listening:
 
     @property
     def loopback_only(self) -> bool:
-        """Whether only processes in the same network namespace can connect, so that TLS is not needed."""
+        """Whether only processes in the same network namespace can connect. TLS is then not needed."""
         return all(map(is_loopback, (self.bind, *self.hosts)))
 
     @property

@@ -27,7 +27,7 @@ from kinesis_efo.hosts import LOOPBACK
 
 T = TypeVar("T")
 AT_MOST: Final = 4
-"""Maximum number of cached connections. A Python worker needs several, since it runs tasks of all queries. The oldest are closed first."""
+"""Maximum number of cached connections. A Python worker runs tasks of all queries, and so needs several. The oldest is closed first."""
 
 _CONNECT_SECONDS: Final = 5.0
 _LAST_CONNECT_SECONDS: Final = 20.0

@@ -95,7 +95,7 @@ class Service:
     """Maximum TCP connections of command-line tools and unauthenticated callers. Each has a thread; others wait in the listen backlog."""
 
     hurry_seconds = 2.0
-    """Seconds within which callers must authenticate while there are `most_strangers`, so that silent callers soon make room for others."""
+    """Replaces `stranger_seconds` while the number of callers is at `most_strangers`, so that silent callers soon make room for others."""
     grace_seconds = 1.0
 
     def __init__(

@@ -16,7 +16,7 @@ CERTIFICATE_NAME: Final = "fetcher.kinesis-efo.invalid"
 """The host name in every certificate. Callers verify this name instead of the service's address."""
 
 _BEFORE: Final = timedelta(days=2)
-"""How long before its creation a certificate becomes valid. This tolerates clock differences between hosts."""
+"""A certificate is already valid this long before its creation, because other hosts' clocks may be behind."""
 _AFTER: Final = timedelta(days=30 * 365)
 """How long a certificate is valid after its creation: longer than any run, since it cannot be renewed."""
 

@@ -30,7 +30,7 @@ GREETING: Final = b"kinesis-efo 2\n"
 """The first bytes that a service sends, with the version of this protocol."""
 
 PROOF_BYTES: Final = 32
-"""Size of a challenge and of a proof."""
+"""Size of a challenge and of a proof, in bytes."""
 
 MOST_HEAD: Final = 16 << 20
 """Maximum bytes of a frame's head."""

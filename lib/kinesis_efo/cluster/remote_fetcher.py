@@ -98,7 +98,7 @@ class Assignment:
         return {RowKey(None, key): self._orders[key] for key in shards if key in self._orders}
 
     def renew(self, asked_at: float) -> None:
-        """Record that the run replied to a request sent at `asked_at`: it considers this fetcher alive, and the shard list is current."""
+        """Record that the run replied to a request sent after `asked_at`: it considers this fetcher alive, and its shards are current."""
         self._renewed_at = max(self._renewed_at, asked_at)
         self._renewed.notify()
 

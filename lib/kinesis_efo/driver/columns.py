@@ -82,7 +82,7 @@ def _objects(text: Column, schema: StructType) -> Column:
 
 
 def _is_one(text: Column) -> Column:
-    """Whether a string is exactly one JSON value. Spark ignores text after a value, so check that an appended second value is parsed."""
+    """Whether a string is exactly one JSON value. Spark ignores text after a value. Without such text, an appended value is parsed."""
     end = uuid4().hex
     found = F.from_json(F.concat(F.lit("["), text, F.lit(f',"{end}"]')), T.ArrayType(T.StringType()))
     return (F.size(found) == 2) & (F.get(found, F.lit(1)) == end)

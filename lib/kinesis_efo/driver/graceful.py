@@ -243,7 +243,7 @@ def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[
         try:
             before.append((named, jvm_signal.handle(named, _JvmHandler(notify))))
         except Py4JJavaError as error:
-            # A JVM with the option -Xrs rejects signal handlers. Continue; only signals to this process will stop the job.
+            # A JVM with the option -Xrs rejects signal handlers. Continue: signals to this process can still stop the job.
             logger.warning(
                 "the JVM does not let this library handle %s: %s; remove -Xrs from its options, or signal the Python process",
                 number.name,

@@ -183,7 +183,7 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
             spark.stop()
             return
         with suppress(Py4JError, TypeError):
-            # When a query is stopped between two micro-batches, Spark warns, possibly later, that there is no job to cancel. Suppress this.
+            # When a query is stopped between two micro-batches, Spark warns, possibly later, that there is no job to cancel. Suppress it.
             failures.restores.append(_log_level(spark, [_SCHEDULER], "ERROR"))
         try:
             stop_queries()

@@ -176,8 +176,10 @@ class LagListener(ProgressListener):
 
 
 def progress(query: StreamingQuery | StreamingQueryProgress) -> list[BatchProgress]:
-    """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives. The list
-    is empty before the first micro-batch, and for queries with only other sources."""
+    """Return the progress of each `kinesis-efo` source in a query's last micro-batch, or in the progress that a listener receives.
+
+    The list is empty before the first micro-batch, and for queries with only other sources.
+    """
     last: Any = getattr(query, "lastProgress", query)
     found = []
     for source in last.sources if last is not None else ():

@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close_if_done()
 
     async def _keep(self) -> None:
-        """Send a PING when nothing arrives. Close the connection if the reply is missing, or if it is unused for `IDLE_SECONDS`."""
+        """Send a PING when nothing arrives. Close a connection that does not reply, or that is unused for `IDLE_SECONDS`."""
         # If this task fails, close the connection: nothing else detects a dead connection.
         try:
             await self._look_after()

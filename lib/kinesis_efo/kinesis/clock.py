@@ -23,7 +23,7 @@ _SENT: Final = "kinesis_efo.sent"
 class KinesisClock:
     """Kinesis' clock, set by the responses of watched clients; implements `Clock`.
 
-    `skew`: the seconds by which this machine's clock was at least ahead of Kinesis' clock at the last response; negative if it was behind.
+    `skew`: seconds that this machine's clock was ahead of Kinesis' clock at the last response (lowest estimate); negative if it was behind.
 
     Args:
         clock: This machine's clock, used until the first AWS response with a time.
@@ -73,7 +73,7 @@ class KinesisClock:
 
     @property
     def answered(self) -> float:
-        """The `Date` header of the last response (epoch seconds, rounded down); this machine's time if the response lacked it."""
+        """The `Date` header of the last response (epoch seconds, rounded down); this machine's time if there was no such header."""
         return self._clock.time() if self._answered is None else self._answered
 
     def _on_request(self, request: Any, **_: Any) -> None:

@@ -66,7 +66,7 @@ def is_far(head: EventHead) -> bool:
 
 
 def is_empty(head: EventHead) -> bool:
-    """Whether an event has no records and a zero lag. GetRecords may return such an event before the tip, so a search must go on."""
+    """Whether an event has no records and a zero lag. With GetRecords, this may happen before the tip: search again from earlier."""
     return head.still and not head.millis_behind
 
 

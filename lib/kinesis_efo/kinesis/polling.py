@@ -30,13 +30,13 @@ POLLING_CONFIG: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "read_timeout": 20,
 }
-"""Client configuration, except `max_pool_connections`. The client does not retry, because the subscription does."""
+"""Client configuration, except `max_pool_connections`. The client does not retry, because subscriptions retry failed calls."""
 
 CALL_SECONDS: Final = 0.2
 """Minimum number of seconds between two calls for a shard: Kinesis allows five calls per second."""
 
 BYTES_PER_SECOND: Final = 2 << 20
-"""Bytes per second that may be read from a shard. The next call is delayed until the last response is within this rate."""
+"""Bytes per second that may be read from a shard. After a large response, the next call is delayed to keep to this rate."""
 
 MOST_RECORDS: Final = 10_000
 """The largest `Limit` (records per call) that Kinesis allows."""

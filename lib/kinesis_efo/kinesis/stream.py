@@ -236,7 +236,7 @@ class Stream:
         """Check for lost records after a position. `TRIM_HORIZON` means that no query has committed a record of the shard.
 
         Set `planned` if a micro-batch from this position was already planned. Otherwise, the trim horizon may move by `START_SECONDS`
-        after the query chose it as its start, without a loss. Raises the same errors as `check_loss`.
+        after the query chose it as its start, without counting as a loss. Raises the same errors as `check_loss`.
         """
         check = partial(
             self._retention.check,

@@ -289,7 +289,7 @@ class OpenSubscription:
         self._stream.close()
 
     def _check(self) -> None:
-        self._was_late = self.outdated  # stored: this timer may restart before the late event is read
+        self._was_late = self.outdated  # kept, because this timer may restart before the late event is read
         left = self._deadline - self._clock.monotonic()
         if left <= 0 and self._reads and self._stream.received != self._received:
             # The bytes of a large event are still arriving, so extend the time limit.

@@ -61,7 +61,7 @@ _INITIAL_RESPONSE: Final = encode_frame({":message-type": "event", ":event-type"
 
 
 class NoRoom(Exception):
-    """Raised if no space became free for `Limits.full` seconds: the subscription must be closed for a while."""
+    """Raised if no space became free for `Limits.full` seconds. The subscription is then closed until there is space."""
 
 
 class Quota(Protocol):
@@ -198,7 +198,7 @@ class BotoEventStream:
         return self
 
     async def __anext__(self) -> Event:
-        # Raise an error only after the events that arrived before it were returned.
+        # Raise an error only after all events that arrived before the error have been returned.
         while not self._payloads:
             if self._fault:
                 raise self._fault

@@ -1,5 +1,5 @@
-"""Identifies processes of this host by pid and start time, as a pid may be reused, and detects the use of an object in a forked process.
-Also opens the directory in which the processes of one user exchange small files."""
+"""Identifies processes of this host by pid and start time, because pids are reused. Detects the use of an object in a forked process. Also
+opens the directory in which the processes of one user exchange small files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Process(NamedTuple):
 
     def lives(self, proc: Path = _PROC) -> bool:
         """Whether the process is still running."""
-        stat = read_stat(self.pid, proc)  # before `kill`, which fails if the process ends after this line
+        stat = read_stat(self.pid, proc)  # read before `kill`: if the process ends in between, `kill` fails
         try:
             with contextlib.suppress(PermissionError):  # the process belongs to another user
                 os.kill(self.pid, 0)

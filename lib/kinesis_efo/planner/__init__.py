@@ -1,1 +1,1 @@
-"""The planner, in the process that Spark starts for a source: finds the run of its Spark program, or starts one, and calls it."""
+"""The planner: the process that Spark starts for a query's source. It joins or starts a run of its Spark program, and calls the run."""

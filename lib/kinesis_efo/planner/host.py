@@ -26,16 +26,16 @@ from kinesis_efo.processes import read_stat
 
 _PROC: Final = Path("/proc")
 _BRIDGES: Final = ("br-", "cni", "docker", "veth", "virbr")
-"""Name prefixes of network interfaces to containers on this host. Other hosts cannot use their addresses, which are the same everywhere."""
+"""Name prefixes of this host's interfaces for containers. Their addresses are the same on every host, so other hosts cannot use them."""
 _RUNS_TASKS: Final = "executor-heartb"
-"""The name, as truncated by Linux, of a thread that every JVM has if it runs tasks. A driver runs tasks only in local mode."""
+"""Name of a thread that every JVM has if it runs tasks, cut by Linux to 15 characters. A driver runs tasks only in local mode."""
 _EXECUTOR: Final = re.compile(r"org\.apache\.spark\..*ExecutorBackend")
 _DRIVER_HOST: Final = "spark.driver.host"
 _DRIVER_HOST_LINE: Final = re.compile(r"^\s*spark\.driver\.host(?:\s*[=:]\s*|\s+)(\S+)\s*$", re.MULTILINE)
 
 
 class SparkJvm(NamedTuple):
-    """Properties of Spark's JVM, as found by `spark_jvm`; the defaults if no JVM is visible."""
+    """Properties of Spark's JVM, as found by `spark_jvm`. They have their default values if the JVM is not visible."""
 
     local: bool = False  # Whether the JVM runs all tasks itself, on this host
     hosts: tuple[str, ...] = ()  # The JVM's host name or address, if configured

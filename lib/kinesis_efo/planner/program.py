@@ -96,7 +96,7 @@ class OwnFile:
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # Several descriptors if the file was removed and written again: clients that opened the removed file still read and lock it.
+        # Several descriptors, if the file was removed and written again: clients that opened the removed file still read and lock it.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -147,9 +147,9 @@ class OwnFile:
 
 
 class Program:
-    """One Spark program, with its runs that use the same lease table.
+    """One Spark program, and those of its runs that use the same lease table.
 
-    `jvm` is the JVM that has started this process; `about` is a string that is equal for all queries that may share a run.
+    `jvm` is the JVM that started this process. `about` is a string that is the same for all queries that may share a run.
     """
 
     def __init__(self, directory: Path, jvm: Process, about: str) -> None:
@@ -213,9 +213,9 @@ class Program:
         return found
 
     def secret(self, known: str) -> str:
-        """Return the secret that all runs of the program share, so that tasks can use it with each run. Call this only within `deciding`.
+        """Return the secret with which tasks can access every run of the program. Call this only within `deciding`.
 
-        `known` is the secret of this process's last run, used if none is stored; empty before the first run.
+        If no secret is stored yet, stores `known`, the secret of this process's last run, or a new secret if `known` is empty.
         """
         with self._lock_file() as file:
             if found := os.pread(file, 1 << 10, 0).decode(errors="replace"):
@@ -269,9 +269,9 @@ def _locked(file: int) -> bool:
 
 
 def _is_free(file: int) -> bool:
-    """Whether a file is unlocked because the process that wrote it has ended."""
+    """Whether a file is not locked, which means that the process that wrote it has ended."""
     try:
-        # Use a shared lock, so that two processes that check concurrently do not mistake each other for the run.
+        # Use a shared lock: if two processes checked with exclusive locks at the same time, each would mistake the other for the run.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -94,7 +94,7 @@ def run_of_program(manifest: Manifest, options: SourceOptions) -> SharedRun:
 
 
 _ahead: Final[list[subprocess.Popen[bytes]]] = []
-"""Contains the process that was started early in case a run will be needed; empty if there is none."""
+"""The process that `start_ahead` started, as the only item; empty if there is none."""
 
 
 def start_ahead() -> None:
@@ -265,13 +265,13 @@ def main(order_from: BinaryIO) -> None:
 
 
 class FetcherJob:
-    """Makes the driver's supervisor start a Spark job that runs fetchers. The job ends with the connection, and so with this process."""
+    """Requests a Spark job for fetchers from the driver's supervisor. The job ends when this process ends or closes the connection."""
 
     def __init__(self, path: str, plan: FetcherPlan) -> None:
         self._problem = ""
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            # Check the directory before sending the plan, which contains the run's secret: another user may have replaced the directory.
+            # Check the directory, which another user may have replaced: the plan that is sent below contains the run's secret.
             with PrivateDirectory(Path(path).parent, create=False) as directory:
                 directory.connect(self._socket, Path(path).name)
             if not is_own(self._socket):
@@ -304,7 +304,7 @@ class FetcherJob:
 
 
 def _end_with(jvm: Process, planner: int, begun: threading.Event, beats: RawIOBase) -> None:
-    """Until the run has begun, send heartbeats, and end this process if its program or its planner ends.
+    """Send heartbeats until the run has begun. Before that, end this process if the Spark program or the planner ends.
 
     The start may wait minutes for AWS. Other queries can only join afterwards, so a run whose planner has ended would remain unused.
     """

@@ -50,7 +50,7 @@ _FINISHED_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
 _DEATHS_SECONDS: Final = 1800.0
-"""The query fails if its run ends more than `_MOST_DEATHS` times within this many seconds without reading anything."""
+"""The query fails if its run's processes die more than `_MOST_DEATHS` times in this many seconds without planning a micro-batch."""
 
 StartProcess = Callable[[str, Callable[[], None]], Callable[[], str]]
 
@@ -140,7 +140,7 @@ class SharedRun:
         answer = self._asked(call)
         if isinstance(answer, Step):
             self._deaths = self._deaths if answer.end is None else []
-            # Clear `resumed` after a result: a new run would compare it with the lease rows, which this query changes from now on.
+            # After a result, do not send `resumed` to later runs: they would compare it with lease rows that this query has since changed.
             resumed = self._known.resumed if answer.again else None
             known = self._known
             self._known = replace(
@@ -189,7 +189,7 @@ class SharedRun:
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):
-                return None  # two runs read the same stream, so one of them is ending: its planner has died
+                return None  # one of the two runs is ending, because its planner has died
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
@@ -302,8 +302,8 @@ class SharedRun:
                 link.ask(known)
 
     def _watch(self) -> None:
-        """Replace a run that dies between the query's calls, because tasks still need a run. Report marks stored by `record_logged`, and
-        check whether the micro-batch is finished.
+        """While the query waits between calls, replace its run if the run dies, because tasks still need one. Also report marks stored by
+        `record_logged`, and check whether the micro-batch is finished.
 
         If a task received no reply, call the run: if the run is suspended, this call times out, and the query fails.
         """

@@ -33,7 +33,7 @@ def begin_of(data: Mapping[str, Any]) -> dict[str, Any] | None:
 class StreamSet:
     """The streams that a query reads: all streams of `manifest`.
 
-    With `drop`, the query continues without those streams of its checkpoint that are not in `manifest`, unless none would be left.
+    With `drop`, the query continues without streams of its checkpoint that are not in `manifest`. It fails if all of them are missing.
     """
 
     def __init__(self, manifest: Manifest, *, drop: bool) -> None:
@@ -41,7 +41,7 @@ class StreamSet:
         self._source = manifest.source
         self._drop = drop
         self._warned: set[str] = set()
-        self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last offset and result of `to_dict`
+        self._converted: tuple[Offset, Mapping[str, Any]] | None = None  # The last argument of `to_dict` and its result
         # The last few offsets, since Spark passes them repeatedly, and parsing thousands of shards is slow
         self._kept: deque[tuple[dict[str, Any], Offset]] = deque(maxlen=4)
 
@@ -66,10 +66,10 @@ class StreamSet:
         return None if (begin := begin_of(data)) is None else self.read(begin)
 
     def read(self, data: Mapping[str, Any], *, finished: bool = True) -> Offset:
-        """Parse an offset from plain data, without removed streams. `finished`: everything up to the offset is processed.
+        """Parse an offset from plain data, without removed streams. Set `finished` if everything up to the offset is processed.
 
-        Raises ConfigurationError for invalid data, a renamed stream or, unless `drop` and `finished` are set, a removed stream.
-        Raises StreamReplacedError if a logical name refers to another stream than before.
+        Raises ConfigurationError if the data is invalid, a stream was renamed or, unless `drop` and `finished` are set, a stream was
+        removed. Raises StreamReplacedError if a logical name refers to another stream than before.
         """
         for known, offset in self._kept:
             if known == data:
@@ -96,7 +96,7 @@ class StreamSet:
     ) -> list[ConfigurationError | StreamReplacedError]:
         """Return the reasons why the query cannot continue from an offset.
 
-        `sources` has the ARNs from which the offset's streams were read. `finished`: everything up to the offset is processed.
+        `sources` has the ARNs from which the offset's streams were read. Set `finished` if everything up to the offset is processed.
         """
         known = {key.stream for key in offset}
         found: list[ConfigurationError | StreamReplacedError] = []

@@ -1,4 +1,4 @@
-"""Writes to Kinesis with bounded outstanding data and back-pressure; only acknowledged records count as written."""
+"""Writes records to Kinesis: limits unacknowledged data with back-pressure, and counts only acknowledged records as written."""
 
 from kinesis_efo.producer.blocking import Producer
 from kinesis_efo.producer.metrics import ProducerMetrics

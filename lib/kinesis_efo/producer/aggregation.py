@@ -20,7 +20,7 @@ _KEY_INDEX, _HASH_KEY_INDEX, _DATA = b"\x08", b"\x10", b"\x1a"
 
 
 class Aggregate:
-    """A KPL aggregate: a Kinesis record that contains several records of one shard, with the first record's partition key and hash key."""
+    """A KPL aggregate: one Kinesis record with several records of one shard. It has the partition key and hash key of its first record."""
 
     __slots__ = ("data", "hash_key", "key", "records", "size")
 

@@ -164,7 +164,7 @@ class Producer:
     def abort(self) -> None:
         """Disconnect without waiting for outstanding records, and log how many there were."""
         if self._producer.opened:
-            # Fail a `close` that is waiting in another thread, instead of writing the outstanding records.
+            # If another thread is waiting in `close`, make it fail, because the outstanding records are not written anymore.
             self._producer.engine.halt()
         self._finish(self._producer.abort, check=False)
 
@@ -294,7 +294,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The event loop's default executor. When Python exits and thread pools reject work, it runs the work in the caller's thread."""
+    """The event loop's default executor. When Python exits, thread pools reject new work: it then runs the work in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:

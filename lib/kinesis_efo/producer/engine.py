@@ -36,13 +36,13 @@ from kinesis_efo.records.distribution import Distribution
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 1.0
-"""Minimum seconds between two loads of the shard map: ListShards may not return a new shard yet when PutRecords already does."""
+"""Minimum seconds between two loads of the shard map, to give ListShards time to return a new shard that PutRecords already uses."""
 MOST_REFRESH_SECONDS = 60.0
 """Maximum seconds between two loads of the shard map. The pause doubles after each load that has not changed the map."""
 REPLACED_SECONDS = 10.0
-"""Re-creating a stream takes longer than this many seconds. An older shard map must be reloaded to check where aggregates were written."""
+"""Seconds for which a shard map is valid: re-creating a stream takes longer. An older map is reloaded to check where aggregates are."""
 RECHECK_SECONDS = 300.0
-"""While Kinesis distributes records regardless of keys, seconds between two checks for a change: PutRecords responses do not show it."""
+"""Seconds between two checks whether Kinesis still distributes records regardless of keys. PutRecords responses do not show a change."""
 _BATCH_BYTES = 1 << 20
 """A batch of `make_records` ends once its records have at least this many bytes."""
 
@@ -91,7 +91,7 @@ class Engine:
         self._queue = RecordQueue(stream, settings, shards, self._limit.bytes, random)
         self._stall = StallWatch(settings.stall_warning, clock, self._stalled_on)
         self._counts = Counts()
-        # Reentrant: a signal handler may interrupt the thread that has the lock; `_check_signal` then raises an error.
+        # Reentrant: a signal handler that interrupts the thread with the lock gets an error from `_check_signal` instead of a deadlock.
         self._lock = threading.RLock()
         self._puts = False
         self._left = _Left()
@@ -218,7 +218,7 @@ class Engine:
                 self._put(records, waits)
                 self._puts = False
             except BaseException as error:
-                # Fail the producer: Ctrl-C between two lines may leave wrong counts, and a flush could then return too early.
+                # Fail the producer: if Ctrl-C has interrupted `_put`, counts may be wrong, and a flush could return too early.
                 self._break(error)
                 raise
 
@@ -265,7 +265,7 @@ class Engine:
 
     @property
     def full(self) -> bool:
-        """Whether the records that were queued since the last requests were sent would fill a request."""
+        """Whether enough records to fill a request have been queued since requests were last sent."""
         return self._unpumped_records >= MAX_REQUEST_RECORDS or self._unpumped_bytes >= MAX_REQUEST_BYTES
 
     @property
@@ -520,7 +520,7 @@ class Engine:
                 return True
             asked_at = self._clock.monotonic()
             try:
-                # Retry until ListShards responds. Sending the aggregates again instead could write their records twice.
+                # Retry until ListShards responds. Do not resend the aggregates without its response: that could write their records twice.
                 listed = await self._patience.call(f"ListShards of stream {self._stream!r}", self._service.shards)
             except Exception as error:
                 what = f"stream {self._stream} cannot be written to, because ListShards fails"
@@ -548,7 +548,7 @@ class Engine:
         shards = known if listed is None else ShardMap(listed, known.distribution)
         news = not shards.is_like(known)
         if not news or known.distribution is not Distribution.KEYED:
-            # If the shards are unchanged, check the distribution strategy. Otherwise skip this call: AWS allows 20 per second and account.
+            # If the shards are unchanged, check the distribution strategy. Otherwise skip this call: AWS allows 20 per second per account.
             traits = await self._service.traits()
             shards = await shard_map(traits, self._service.shards, listed)
             news = not shards.is_like(known)
@@ -578,7 +578,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """While Kinesis distributes records regardless of keys, schedule a check for a change: PutRecords responses do not show it."""
+        """If Kinesis distributes records regardless of keys, schedule the next check whether it still does (see `RECHECK_SECONDS`)."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:
@@ -616,7 +616,7 @@ class Engine:
 
 
 def _log_unclosed(stream: str, pid: int, left: _Left) -> None:
-    """Log lost records when an unclosed engine is garbage-collected or its process ends; not in a forked process, whose parent has them."""
+    """Log the records that are lost if an unclosed engine is garbage-collected or its process ends. Does nothing in a forked process."""
     if left.records and os.getpid() == pid:
         logger.error(
             "the producer for %s was not closed: %d records (%d bytes) that were put and not acknowledged are lost",

@@ -130,7 +130,7 @@ class AsyncProducer:
         if error is None:
             await self.close()
         elif isinstance(error, Exception | SystemExit | GeneratorExit):
-            # Write the records that were put before the error. If that fails, too, log the producer's error, and raise the original one.
+            # Write the records that were put before the error. If that fails, too, log its error, and raise the block's error.
             try:
                 await self.close()
             except StreamError as failure:
@@ -179,7 +179,7 @@ class AsyncProducer:
 
     @property
     def opened(self) -> bool:
-        """Whether the producer was ever opened, even if it was closed since."""
+        """Whether the producer was ever opened; still true after `close`."""
         return self._engine is not None
 
     @property

@@ -48,7 +48,7 @@ class Backoff:
     def __init__(self, settings: ProducerSettings, random: Random) -> None:
         self._base, self._max = settings.backoff_base, settings.backoff_max
         self._random = random
-        # The times of the last failure that counted (see `counts`), and of the last failure of any kind
+        # The times of the last failure that increased the backoff (see `counts`), and of the last failure of any kind
         self._counted = self._last = 0.0
         self.faults = 0
         self.until = 0.0
@@ -66,7 +66,7 @@ class Backoff:
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether the failure of a request counts as another failure: only if the request was sent after the last counted failure."""
+        """Whether the failure of a request increases the backoff: not if it was sent before the last failure that did."""
         return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:
@@ -89,8 +89,8 @@ class Lane:
         self.shard = shard
         self.backoff = backoff
         self.records: deque[Record] = deque()
-        self.most = MAX_REQUEST_RECORDS  # Maximum entries per request; lower while throttled or suspect
-        self.is_suspect = False  # Kinesis refused a whole request, maybe due to this lane: send the lane alone
+        self.most = MAX_REQUEST_RECORDS  # Maximum parcels per request; reduced after throttling or a refused request
+        self.is_suspect = False  # Set after Kinesis refused a whole request: this lane then gets separate requests
         self.in_flight = 0
         self.failing: Outage | None = None
 
@@ -235,7 +235,7 @@ class RecordQueue:
         self._expired = 0
         self._backoff.end(request.sent_at)
         settled = RequestOutcome()
-        # A changed shard map may belong to a re-created stream, whose shards have other hash ranges. With AUTO, hash ranges do not matter.
+        # Ignore predictions from an older shard map: the stream may have been re-created. With AUTO, shards are not predicted anyway.
         is_current = request.map is self.shards or not self.shards.predicts
         for parcel, shard, result in zip(request.parcels, request.shards, results, strict=True):
             outcome = outcomes[shard]
@@ -353,7 +353,7 @@ class RecordQueue:
         outcomes = {shard: _LaneOutcome() for shard in dict.fromkeys(request.shards)}
         for shard in outcomes:
             if (lane := self._lanes.get(shard)) is not None:
-                # Do not go below 0: a lane that was created after the request was sent has not counted it.
+                # Do not go below 0: if the lane was created after the request was sent, its count does not include the request.
                 lane.in_flight = max(0, lane.in_flight - 1)
         self._adopt_when_possible()
         return outcomes
@@ -371,7 +371,7 @@ class RecordQueue:
         self.add(waiting)
         for shard, lane in self._lanes.items():
             if not self._map.has_same(shard, former):
-                # End the outage of a re-created shard, whose lane now has other records. An unchanged shard may still be failing.
+                # End the outage of a re-created shard, since its lane has new records. An unchanged shard may still be failing.
                 lane.failing = None
 
     def _give_back(self, records: Sequence[Record]) -> None:

@@ -29,7 +29,7 @@ DEFAULT_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class StreamTraits:
-    """The properties of a stream that a producer needs, except its shards. `unknown` is the reason if `distribution` is unknown."""
+    """The properties of a stream that a producer needs, except its shards. If `distribution` is UNKNOWN, `unknown` contains the reason."""
 
     max_record_bytes: int = DEFAULT_RECORD_BYTES
     distribution: Distribution = Distribution.KEYED
@@ -111,7 +111,7 @@ async def shard_map(
     list_shards: Callable[[], Awaitable[Sequence[HashRange]]],
     listed: Sequence[HashRange] | None = None,
 ) -> ShardMap:
-    """Create the shard map from `listed`, or from a call of `list_shards` if None. Shards are not needed with `Distribution.AUTO`."""
+    """Create the shard map from `listed` or, if None, from the result of `list_shards`. Both are ignored with `Distribution.AUTO`."""
     if traits.distribution is Distribution.AUTO:
         return ShardMap([HashRange(ANY_SHARD, 0, MAX_HASH)], traits.distribution)
     return ShardMap(await list_shards() if listed is None else listed, traits.distribution)

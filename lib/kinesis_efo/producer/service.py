@@ -57,8 +57,8 @@ class KinesisService:
         keep_answers(data, "PutRecords")
 
     async def put_records(self, parcels: Sequence[Parcel], *, keyed: bool) -> Sequence[Result]:
-        """Send one PutRecords request without retries. Returns one result per parcel, in order. `keyed`: whether keys select the
-        shard. If not, explicit hash keys are not sent."""
+        """Send one PutRecords request without retries. Return one result per parcel, in order. Set `keyed` if keys select the shard;
+        otherwise, explicit hash keys are not sent."""
         entries = [
             _PutRecordsEntry(
                 parcel.data if parcel.size < _SMALL else msgspec.Raw(b'"%b"' % b64encode(parcel.data)),

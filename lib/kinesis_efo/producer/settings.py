@@ -37,13 +37,13 @@ class ProducerSettings:
         max_outstanding_bytes: Maximum bytes of data and partition keys of unacknowledged records. A larger record is refused.
         linger: Seconds that a record waits for other records to fill its request. It does not wait while a `put` or `flush` waits.
         max_in_flight: Maximum number of requests in flight at a time.
-        ordered: Write records with the same partition key in order, even if some are retried. Each shard then has one request
-            in flight at a time, with one record per key, or with `aggregate` one aggregate of any number of keys.
+        ordered: Write records with the same partition key in order, even if some are retried. Each shard then has one request in flight at
+            a time. It has one record per key or, with `aggregate`, one aggregate of any keys.
         aggregate: Pack small records of one shard into KPL aggregates, which readers must unpack.
         aggregate_bytes: Maximum size of an aggregate. The KPL's default is also 50 KiB.
-        fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and
-            skipped. Errors of the whole stream always fail the producer.
-        backoff_base: First backoff in seconds. It doubles with each failure; the wait is random from 0 to it (full jitter).
+        fail_on_error: Whether a record that can never be written fails the producer. If not, the record is logged, counted and skipped.
+            Errors of the whole stream always fail the producer.
+        backoff_base: First backoff in seconds. It doubles with each failure. The wait is a random part of it (full jitter).
         backoff_max: Maximum backoff in seconds.
         retry_timeout: Seconds for which every attempt for a shard may fail before the producer fails, whatever `fail_on_error` is.
         stall_warning: Seconds without any acknowledgement, while a caller waits, after which one warning is logged.

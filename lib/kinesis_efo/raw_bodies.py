@@ -73,7 +73,7 @@ class HttpSession:
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request, like aiobotocore's session. With `keep_answers`, return a placeholder whose `kept` is the response."""
+        """Send a request, like aiobotocore's session. After `keep_answers`, return a placeholder whose attribute `kept` is the response."""
         answer = request.answer = await self._answer(request)
         if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
             return answer
@@ -147,7 +147,7 @@ class _LimitedClient:
             if isinstance(error, HTTPError):
                 raise HTTPClientError(error=error) from None
             raise
-        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # the SDK reads the bytes that were read above
+        answer.raw = HTTPResponse(BytesIO(body), preload_content=False)  # the SDK then reads the bytes from memory
         return answer
 
 
@@ -156,7 +156,7 @@ def _too_long(url: str, most: int) -> HTTPClientError:
 
 
 def keep_answers(client: Any, operation: str, instead: bytes = b"{}") -> None:
-    """Make a client add each successful response's unparsed body to the result, as `RAW_BODY`: bytes or, for event streams, the open
+    """Make a client store the unparsed body of each successful response in the result, as `RAW_BODY`: bytes or, for event streams, the open
     response. The SDK parses `instead` in place of the body."""
 
     def mark(request: Any, **_: Any) -> None:
@@ -194,7 +194,7 @@ def _use_body(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None
 
 
 def _send_whole(request: Any, **_: Any) -> None:
-    """Make aiohttp send the body in one piece. Otherwise, it warns about a body of more than 1 MiB, or reads a file in pieces in threads.
+    """Make aiohttp send the body in one piece. Otherwise, aiohttp warns about bytes above 1 MiB, and reads files piece by piece in threads.
 
     The Content-Length header, which is already signed, does not change.
     """

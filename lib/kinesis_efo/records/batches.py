@@ -60,9 +60,9 @@ class KinesisRecord(msgspec.Struct, Generic[Data], rename="pascal", gc=False):
 
 
 class ShardRows(NamedTuple):
-    """Records of one shard, in order, and their data. Once aggregates are split, each record is one row.
+    """Records of one shard, in order, and the data of each record. Once aggregates are split, each record is one row.
 
-    `hash_range`: the first and last hash key of the shard, to drop aggregates that have records of other shards; None disables dropping.
+    `hash_range` is the first and last hash key of the shard: aggregates with records of other shards are dropped. None disables dropping.
     """
 
     key: ShardKey
@@ -140,8 +140,8 @@ class BatchBuilder:
     def rest(self, record: KinesisRecord[Any], body: bytes, done: int) -> Iterator[pa.RecordBatch]:
         """Yield a batch of an aggregate's user records after sub-sequence number `done`, if there are any.
 
-        A record that is not an aggregate only has sub-sequence number 0 (as in the KCL). If aggregates are not split, the remaining user
-        records are delivered as one row with the whole aggregate.
+        A record that is not an aggregate counts as a single user record with number 0, as in the KCL. If aggregates are not split, yields
+        the whole aggregate as one row, provided that user records remain.
         """
         whole = self._run._replace(records=[record], data=[body])
         (key, hash_range, rows, bodies), subs = self._take_apart(whole)
@@ -154,7 +154,7 @@ class BatchBuilder:
             yield from _built([whole], _binary([body]), None)
 
     def report(self, left_out: Callable[[ShardKey, int], None]) -> None:
-        """Log the number of corrupt aggregates. Call `left_out` with each shard that has dropped aggregates, and their number."""
+        """Log the number of corrupt aggregates. Call `left_out` with each shard that has dropped aggregates, and the number dropped."""
         for key, corrupt in self._corrupt.items():
             logger.warning(
                 "%s: %d records look like KPL aggregates but are corrupt; passed on as they are", key, corrupt
@@ -176,7 +176,7 @@ class BatchBuilder:
                 bodies.append(body)
                 subs.append(0)
                 continue
-            if not inside and deaggregate_record(body, None):  # a dropped aggregate, not one without records
+            if not inside and deaggregate_record(body, None):  # an aggregate without records does not count as dropped
                 self._foreign[run.key] += 1
             number, time = record.sequence_number, record.approximate_arrival_timestamp
             rows += [KinesisRecord(b"", number, time, user_record.partition_key) for user_record in inside]
@@ -236,7 +236,7 @@ def undecodable(key: ShardKey, error: Exception) -> FrameError:
     return FrameError(f"an event of shard {key} cannot be decoded: {error}")
 
 
-# The functions below avoid pa.array() and pa.scalar(), which import pandas, if installed. This takes half a second in each new worker.
+# The functions below avoid pa.array() and pa.scalar(), which import pandas, if installed. That takes half a second per new worker.
 
 
 def _binary(values: list[bytes]) -> pa.Array:

@@ -82,7 +82,7 @@ class Decoder:
 
         Args:
             payloads: Raw events of the shard that cover the range, in order.
-            after: Drop records up to this position; for `INSIDE`, also the rows of an aggregate that were already delivered.
+            after: Drop records up to this position. If it is inside an aggregate (`INSIDE`), also drop the aggregate's delivered rows.
             through: Stop at the first record after this position.
             hash_range: First and last hash key of the shard, to drop aggregates that have records of other shards; None disables dropping.
 
@@ -105,7 +105,7 @@ class Decoder:
                 core.hand_over(builder)
             records, data = cutter.cut(payload)
             if begun and records:
-                # Reading starts at the partly delivered aggregate, so it is the first record, unless it has expired since.
+                # Reading starts at the partly delivered aggregate. So it is the first record, unless it has been trimmed in the meantime.
                 if int(records[0].sequence_number) == begun.value:
                     yield from builder.rest(records.pop(0), data.pop(0), begun.sub)
                 begun = None
@@ -233,7 +233,7 @@ class _CoreDecoder:
             large = cutter.large
             for payload in payloads:
                 builder.add(*cutter.cut(payload), len(payload))
-            # Restore the value of `large` that `cut` has overwritten. It is that of the last event, which may not be among these payloads.
+            # Restore `large`, which `cut` overwrites: it describes the last decoded event, which may not be among these payloads.
             cutter.large = large
         self._ranges = [_RangePayloads(cutter, hash_range, [])]
         self._core.clear()

@@ -42,7 +42,7 @@ def _is_known_to(client: Any) -> bool:
 
 
 def lenient(stream: str, distribution: Distribution) -> str:
-    """Return the warning that `deaggregate=strict` drops no aggregates of a stream with this distribution."""
+    """Return the warning that `deaggregate=strict` has no effect on a stream with this distribution."""
     why = (
         "Kinesis distributes or distributed its records itself (RecordDistributionStrategy AUTO), whatever their keys are"
         if distribution is Distribution.AUTO

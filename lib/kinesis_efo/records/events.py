@@ -41,7 +41,7 @@ class EventHead(NamedTuple):
     children: tuple[ChildShard, ...] = ()  # The shard's children; empty before the shard's end
     still: bool = False  # Whether this is an empty GetRecords response, which does not advance the position
     last: int | None = None  # The sequence number of the last record; None if unreadable or without records
-    # For an empty response: whether its iterator equals the request's, or cannot be compared because this was the first request
+    # For an empty response: whether it has the same iterator as the request. Also True for the first request of a subscription
     stuck: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
     @property
     def through(self) -> Position:
-        """The position after this event; undefined for an empty GetRecords response (`still`)."""
+        """The position after this event. Do not use it for an empty GetRecords response (`still`)."""
         return SHARD_END if self.head.continuation is None else Position.after(self.head.continuation)
 
 
@@ -118,8 +118,8 @@ class _ArrivedRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two events if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the size of data and keys, which counts against Kinesis' read limit; it may be a few
-    bytes per record too large or too small.
+    `iterator` is None at the shard's end. `bytes` is the estimated size of data and keys, which counts against Kinesis' read limit. The
+    error is at most a few bytes per record.
     """
 
     events: tuple[Event, ...]
@@ -151,8 +151,8 @@ _ABOUT_A_RECORD: Final = 185
 def last_record(payload: bytes, through: int | None = None) -> LastRecord | None:
     """Return an event's last record, or its last record up to sequence number `through`; None if there is no such record.
 
-    Searches the JSON text, in which keys and data cannot be mistaken for JSON names, because quotes in them are escaped. Only decodes the
-    payload if it seems to contain an aggregate.
+    Searches the JSON text without parsing it: quotes in keys and data are escaped, so they cannot be mistaken for JSON names. Decodes the
+    payload only if it seems to contain an aggregate.
 
     >>> last_record(b'{"Records":[{"SequenceNumber":"41"},{"SequenceNumber":"42"}],"ContinuationSequenceNumber":"50"}')
     LastRecord(number=42, sub=0)
@@ -181,7 +181,7 @@ def _last_index(payload: bytes, number: int) -> int:
 def sequence_number(name: str, text: str) -> int:
     """Parse a sequence number. `name` is the name of its JSON field, for messages.
 
-    Raises `SequenceNumberError` if it has leading zeros, which later requests would lack, and `FrameError` if it is not a number.
+    Raises `FrameError` if it is not a number, and `SequenceNumberError` if it has leading zeros: requests would be sent without them.
 
     >>> sequence_number("SequenceNumber", "42")
     42
@@ -272,7 +272,7 @@ def last_arrival(payload: bytes) -> float | None:
 def read_answer(body: bytes, asked: str | None = None) -> GetRecordsAnswer:
     """Read a GetRecords response. Raises the same errors as `read_head`.
 
-    `asked` is the request's iterator, or None for the first request of a subscription; it determines `EventHead.stuck`.
+    `asked` is the request's iterator, or None for the first request of a subscription. An empty response with this iterator is `stuck`.
 
     >>> answer = read_answer(b'{"Records":[{"Data":"eA==","SequenceNumber":"42"}],"NextShardIterator":"i"}')
     >>> str(answer.events[0].through)
@@ -312,7 +312,7 @@ def first_number(payload: bytes) -> int | None:
 
 
 def has_record(payload: bytes, number: int) -> bool:
-    """Whether an event has the record with sequence number `number`. Searches the JSON text, in which quotes in values are escaped."""
+    """Whether an event has the record with sequence number `number`. Searches the JSON text without parsing it."""
     # Do not use a regular expression with the number in it: compiling that would cost more than the search.
     quoted, behind = b'"%d"' % number, 0
     while (at := payload.find(quoted, behind)) != -1:

@@ -32,7 +32,7 @@ class Begin(Call[Offset | None], frozen=True):
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
     mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
     wait: float = 0.0
-    # The last offset in Spark's log at the query's start, which the run compares with lease rows. None for a new query, or once compared
+    # The last offset in Spark's log at the query's start, to be compared with the lease rows; None for a new query or after the comparison
     resumed: Offset | None = None
     planned: Mark | None = None  # The mark of the last micro-batch in Spark's log
     # Everything up to here is finished, but tasks may still read later records; None before the first `Next` or `Plan` call
@@ -86,7 +86,7 @@ class Next(Call[Step], frozen=True):
 
     position: Offset  # Everything up to this offset is processed
     wait: float
-    hurry: bool = False  # Do not wait, since another source has rows. Ignored once the query's end is known
+    hurry: bool = False  # Whether to return at once: another source has rows. Ignored once the query's end is known
     once: bool = False  # Trigger.Once: read up to the tips of all shards
     available_now: bool = False  # Trigger.AvailableNow: the query ends at the tips that its first `Next` call finds
 
@@ -94,8 +94,8 @@ class Next(Call[Step], frozen=True):
 class Plan(Call[BatchPlan], frozen=True):
     """Request the fetchers for a micro-batch in Spark's log. Waits up to `wait` seconds for all its shards to be assigned.
 
-    While shards are unassigned, do not start tasks but call again: the tasks could occupy the cores that fetchers need. `first` is set for
-    the first micro-batch after the query's start, which an earlier run may have planned long ago.
+    While shards are unassigned, do not start tasks but call again: the tasks could occupy the cores that fetchers need. Set `first` for the
+    first micro-batch after the query's start, which is checked for lost records: an earlier run may have planned it long ago.
     """
 
     begin: Offset

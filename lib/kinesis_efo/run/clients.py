@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0
 _LATE_SECONDS: Final = 60.0
-"""For this many seconds after a query has left this run, or joined it because its run died, ignore driver reports with an unknown Spark run
-id. They may be about another query that uses a copy of the same checkpoint, and that has also just left or not joined yet."""
+"""For this many seconds after a query has left this run, or moved to it from a dead run, ignore driver reports with an unknown Spark run
+id: they may be about another query with a copy of the same checkpoint that has also just left or has not joined yet."""
 
 
 class _Client:
@@ -66,7 +66,7 @@ class _Client:
         self.offsets = OffsetsOfLink(1)
 
     def drop_received(self, lines: int) -> None:
-        """Drop the log lines that the client has received. `lines` counts all that it has received since it joined."""
+        """Drop the log lines that the client has received. `lines` is their total number since the client joined."""
         del self.log_lines[: max(0, lines - self.lines_received)]
         self.lines_received = max(self.lines_received, lines)
 
@@ -86,7 +86,7 @@ class Clients:
         self._closed = False
         self._watching: asyncio.Task[None] | None = None
         self._past: set[str] = set()  # Spark run ids of queries that no longer use the run
-        self._left_at: dict[str | None, float] = {}  # By checkpoint: when a query last left this run or moved to it
+        self._left_at: dict[str | None, float] = {}  # When a query last left this run or moved to it, by checkpoint
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -111,7 +111,7 @@ class Clients:
         return None
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop accepting clients and serving the current clients, which then join another run or start one.
+        """Stop accepting clients and serving the current clients. These then join another run or start one.
 
         With `only_if_alone`, does nothing while there are clients. Returns whether the run is closed to clients now.
         """
@@ -188,7 +188,7 @@ class Clients:
     async def _finished(self, finished: FinishedBatches) -> None:
         for client in list(self._clients.values()):
             marks = [mark for mark in finished.marks if self._is_of(client, mark, finished.run)]
-            with contextlib.suppress(KinesisEfoError):  # a failed query also raises this error at its next call
+            with contextlib.suppress(KinesisEfoError):  # ignore errors: the query's next call raises them, too
                 await client.planner.finished(marks, finished.query, alone=finished.alone)
 
     def _is_of(self, client: _Client, mark: Mark, run: str) -> bool:

@@ -76,14 +76,14 @@ class Losses:
         return not whole and offset.keys() <= frozenset(self._checked)
 
     async def check_starting(self, reached: Mapping[ShardKey, Position]) -> bool:
-        """Check for parent shards that were trimmed unread. `reached`: everything up to here is read, so that child shards can start.
+        """Check for parent shards that were trimmed unread. All records up to `reached` have been read, so child shards can start.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """
         return await self._report(partial(self._check_shards, reached))
 
     async def check_replay(self, ranges: Iterable[ShardRange], *, repeated: bool = True) -> bool:
-        """Check for lost data in ranges of a micro-batch. `repeated`: the micro-batch was planned earlier, maybe long ago.
+        """Check for lost data in ranges of a micro-batch. Set `repeated` if the micro-batch was planned earlier, maybe long ago.
 
         Returns False if the check failed with a transient error. Raises the errors of `check`.
         """

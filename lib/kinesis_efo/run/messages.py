@@ -42,7 +42,7 @@ class Join(msgspec.Struct, frozen=True):
 class JoinReply(msgspec.Struct, frozen=True):
     """The reply to `Join`."""
 
-    client: str = ""  # Empty if the run rejects the client
+    client: str = ""  # The name that the run gives the client; empty if the run rejects it
     address: FetcherAddress | None = None  # Where tasks read records or, with `by_planner`, request fetcher addresses
     by_planner: bool = False  # Whether fetchers are in other processes, so that tasks must request their addresses
     certificate: Certificate | None = None  # The TLS certificate of the run's and the client's services, if any
@@ -86,7 +86,7 @@ class CallReply(msgspec.Struct, frozen=True):
 
 
 class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
-    """An offset, encoded as shards that have `moved` or `left` since the offset with number `base`. Without `base`, all shards moved."""
+    """An offset: the shards that have `moved` or `left` since the offset with number `base`. Without a base, `moved` has all shards."""
 
     number: int
     base: int | None
@@ -104,7 +104,7 @@ class UnknownOffset(Exception):
 
 
 class OffsetsOfLink:
-    """The offsets that two processes have sent each other. To keep messages short, an offset is sent once, as changes to an earlier offset.
+    """Stores the offsets that two processes have sent each other, so that messages only contain an offset's number, or its changes.
 
     Each process numbers the offsets that it sends in steps of two, starting with `first`: 0 in one process, 1 in the other.
     """

@@ -118,7 +118,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset, rows: dict[ShardKey, Row]) -> dict[ShardKey, Portion]:
-        """Check changed shards for records after `offset`. Add their buffers to `rows`. Return new positions of shards without records."""
+        """Check changed shards for records after `offset`, and add their buffers to `rows`. Return new positions of shards without any."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -194,13 +194,13 @@ class MicroBatchPlanner:
                 size = sum(each.bytes for each in portions.values())
             # Buffered payloads are base64, which is longer than the data. So estimate the data only if the buffered bytes exceed the limit.
             data = 0 if size <= max_data else sum(map(_data, portions.values()))
-            # If the plan exceeds `max_bytes`, a smaller one is impossible: a micro-batch has at least one event with records.
+            # If the plan exceeds `max_bytes`, it cannot be made smaller: a micro-batch has at least one event with records.
             if data <= max_data or size > max_bytes:
                 return portions
             max_bytes = size * max_data // data
 
 
 def _data(portion: Portion) -> int:
-    """Estimate the bytes of data in a shard's planned events: at least one per record, since long partition keys lower the estimate."""
+    """Estimate the bytes of data in a shard's planned events. Return at least 1 per record: long partition keys lower the estimate."""
     payloads = portion.bytes - EVENT_OVERHEAD * portion.events
     return max(portion.records, round(data_in(payloads, portion.records, portion.events) or 0))

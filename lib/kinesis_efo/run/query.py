@@ -35,12 +35,12 @@ T = TypeVar("T")
 _LIST_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.2
 _TIP_SECONDS: Final = 60.0
-"""Maximum seconds to wait for shared buffers to reach the tip. Even an idle shard sends events that show this within that time."""
+"""Maximum seconds to wait until a shared buffer has reached the tip. Events confirm it; even an idle shard sends some in this time."""
 
 _SENT_SECONDS: Final = 2.0
-"""Assumed maximum delivery time of an event. Events received later than this after a search for the tips began were sent during it."""
+"""Assumed maximum delivery time of an event. A search for tips ignores events received earlier than this: they may precede the search."""
 _CONFIRM_SECONDS: Final = 15.0
-"""A query that starts at LATEST waits up to this many seconds for events that confirm that the end of a shared buffer is recent. Even an
+"""Maximum seconds for which a query that starts at LATEST waits for events that confirm that the end of a shared buffer is recent. Even an
 idle shard sends such events in that time."""
 
 _TOGETHER_SECONDS: Final = 60.0
@@ -68,7 +68,7 @@ class Query:
         streams: Collection[str] | None = None,
         accepted: Mapping[ShardKey, Position] | None = None,
     ) -> None:
-        self.progress: Final = Progress()  # The planned and the finished offsets
+        self.progress: Final = Progress()  # The query's planned and finished offsets
         self._run = run
         self._given_streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
@@ -87,7 +87,7 @@ class Query:
         self._records_done = self._bytes_done = 0
         self._gap = GapWatch()
         self.name: str | None = None  # The query's name in Spark; None until the driver reports it
-        self.number: Final = run.join(self)  # Queries are numbered in the order in which they join the run
+        self.number: Final = run.join(self)  # The query's number, in the order of joining the run
 
     def _fail(self, error: KinesisEfoError) -> None:
         """Make the query's next call raise an error. If this is the run's only query, the run fails."""
@@ -202,11 +202,11 @@ class Query:
             if row is None or now.kind is not PositionKind.AT_TIMESTAMP:
                 continue
             end, since = row.index.end, now.value / 1000 - _TOGETHER_SECONDS
-            # `now` precedes the listing of the shards. Ignore an end after it: the query must read all records that arrived after `now`.
+            # `now` was read before listing the shards. Ignore later ends of buffers: all records that arrived after `now` must be read.
             until = now.value / 1000 + 1
             if end.kind is PositionKind.AT_TIMESTAMP:
                 if since <= end.value / 1000 and end.value <= now.value:
-                    tips[key] = end  # the start of another query that has just begun at LATEST
+                    tips[key] = end  # no events yet: another query has just begun there, at LATEST
             elif row.behind == 0 and end.kind is PositionKind.AFTER and (time_of(key.shard, end, inf) or 0.0) <= until:
                 tips[key] = end if row.read_until is not None and row.read_until >= since else None
         return tips
@@ -253,7 +253,7 @@ class Query:
         return PollReply(shards, starting, finished, undecided)
 
     def _facts(self, key: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position, to detect lost records after it: the run's facts, and this query's start and options."""
+        """Return the facts that show whether records after a position were lost: from the run, and from this query's start and options."""
         known = self._run.facts(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         proven = (self.progress.finished or Offset({})).proof(key, position)
@@ -289,7 +289,7 @@ class Query:
         return starting
 
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
-        """Return the entries of `quiet` (when each tip was reached) for shards in which the query is apparently still at the tip."""
+        """Filter `quiet` (when each shard's tip was reached): keep shards in which the query still appears to be at the tip."""
         now = self._run.clock.monotonic()
         rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
@@ -303,7 +303,7 @@ class Query:
             self._run.table.update_orders(changed)
 
     def pause(self, *, yes: bool) -> None:
-        """If `yes`, stop fetching for this query, otherwise resume it. It stops until its end is known: it may have reached it already."""
+        """Pause or resume fetching for this query. It is paused until its end is known, because it may have reached its end already."""
         if self._rows.pauses != yes:
             self._rows.pauses = yes
             self._run.table.update_orders(self._rows.shards())
@@ -355,7 +355,7 @@ class Query:
     def _move_rows(self, offset: Offset, moved: dict[ShardKey, Position], left: Collection[ShardKey] = ()) -> None:
         """Update the buffers of the shards that have moved or left the offset, and move the lease rows of the moved shards."""
         if self._shards is None:
-            # Usually, the last poll has called `_follow`, but the single micro-batch of `catchUp` is planned without a poll.
+            # Usually, the last poll has called `_follow`. However, the single micro-batch of option `catchUp` is planned without a poll.
             self._follow(offset)
         found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
         # In the first call, also use the sequence numbers in the offset, since only an earlier run may have buffered the last micro-batch.
@@ -383,7 +383,7 @@ class Query:
     ) -> None:
         """Begin the first micro-batch after a start or restart of the query, and check whether records in its `ranges` were lost.
 
-        `repeated`: whether the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been re-created.
+        Set `repeated` if the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been re-created.
         """
         self._run.failure.raise_if_set()
         self._check_created(begin)
@@ -436,7 +436,7 @@ class Query:
         run, clock = self._run, self._run.clock
         found: dict[ShardKey, Position] = {}
         since = clock.monotonic() + _SENT_SECONDS
-        # These buffers are filled for other queries, because this query pauses during the search for its end.
+        # This query is paused during the search, so that only other queries cause these buffers to be filled.
         while (
             rows := run.table.shared.keys() & (set(shards) - found.keys())
         ) and clock.monotonic() < since + _TIP_SECONDS:
@@ -498,8 +498,8 @@ class Query:
 class Resumption:
     """Warns once if a query's checkpoint is behind the lease table, or if a new query reads streams that earlier queries have read.
 
-    The lease rows of a stream are read when its lease is acquired. `continued` is shared by all queries of the run. It contains the streams
-    for which new queries do not warn: another query of the run continues reading the stream, or the warning was already logged.
+    The lease rows of a stream become available when its lease is acquired. All queries of the run share `continued`, the streams for which
+    new queries do not warn: another query continues reading the stream, or the warning was already logged.
     """
 
     def __init__(self, keys: LeaseKeys, notes: RunNotes, continued: set[str]) -> None:
@@ -549,7 +549,7 @@ class Resumption:
         self._compared.add(stream)
         rows = self._keys.by_shard(self._rows[stream])
         said = restored(self._offset, stream, rows, self._notes.reached(stream))
-        # If the offset has a mark, only the mark is compared, so that the result is the same for all streams: warn once per checkpoint.
+        # Warn once per checkpoint: if the offset has a mark, only the mark is compared, which has the same result for all streams.
         about = stream if self._offset.mark is None else self._offset.mark.checkpoint
         if said is not None and about not in self._warned:
             self._warned.add(about)

@@ -21,7 +21,7 @@ from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKin
 logger = logging.getLogger(__name__)
 
 _MARGIN_SECONDS: Final = 60.0
-"""Assumed maximum difference, in seconds, between the time in a sequence number and the arrival of its record."""
+"""Margin for comparing `endingPosition` with sequence numbers: assumed maximum seconds between a number's time and its record's arrival."""
 _OPTION: Final = "kinesis-efo option 'endingPosition'"
 
 

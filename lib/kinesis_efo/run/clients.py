@@ -51,8 +51,6 @@ id: they may be about another query with a copy of the same checkpoint that has 
 
 
 class _Client:
-    """A client of the run."""
-
     def __init__(self, reader: str, process: Process, planner: QueryPlanner, ready: asyncio.Task[None]) -> None:
         self.reader = reader  # The name of the client's query
         self.process = process

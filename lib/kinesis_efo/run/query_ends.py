@@ -107,9 +107,9 @@ class Ends:
         return [*self._timed, *self._open]
 
     async def find(self, suspend_others: SuspendOthers) -> EndPositions:
-        """Find the end positions with GetRecords or, if that may not be used, with subscriptions. Raises `StreamError` on failure.
+        """Find the end positions with GetRecords or, if it may not be used, with subscriptions. Raises `StreamError` on failure.
 
-        Before subscribing, enters the context of `suspend_others`: it closes other subscriptions, and yields tips that are already known.
+        Before subscribing, enters the context of `suspend_others`, which closes other subscriptions and yields tips that are already known.
         """
         if all(self._streams.stream(key.stream).may_poll for key in self.pending):
             try:
@@ -155,7 +155,7 @@ class Ends:
             self._times[key] = min(times, key=lambda time: time.value)
 
     def _not_before(self, key: ShardKey, bound: Position, begin: Position) -> Position:
-        """Return `begin` if it is a time after `bound`, else `bound`, so that the next run does not read records from before `begin`."""
+        """Return the end `bound`, or the start `begin` if that is a later time: the next run must not read records from before `begin`."""
         written = time_of(key.shard, bound, self._clock.time())
         start = begin.value / 1000 if begin.kind is PositionKind.AT_TIMESTAMP else 0.0
         return begin if written is not None and written + 1 <= start else bound  # `written` is in whole seconds
@@ -168,7 +168,7 @@ class Ends:
         self._set(key, end or await stream.end_before(key.shard, bound.value, position, separate=separate))
 
     def _known_end(self, key: ShardKey, position: Position, time: float) -> End | None:
-        """Return the end position for `time` in a shard that was certainly not open then, without calling Kinesis; otherwise None."""
+        """Return a shard's end position for `time` without calling Kinesis: only if it was certainly not open at that time, else None."""
         if (shard := self._streams.stream(key.stream).shard(key.shard)) is None:
             return None
         if shard.last is not None:

@@ -27,7 +27,7 @@ _ENDING_SECONDS: Final = 0.2
 """Maximum seconds that a poll waits for records once the query's end positions are known. The planner then checks whether the query has
 reached them: events without records can advance a shard to its end position, but do not wake the poll."""
 _PROVEN_PART: Final = 1 / 48
-"""An idle shard's low watermark is stored in the offset again once it has advanced by this fraction of the minimum retention."""
+"""Fraction of the minimum retention by which an idle shard's low watermark must advance before it is stored in the offset again."""
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
@@ -50,7 +50,7 @@ class Advance:
     ) -> None:
         self.sizes: Mapping[ShardKey, int] = {}  # The buffered bytes of the planned micro-batch, by shard
         self.data = 0  # The estimated bytes of data in the planned micro-batch
-        self.quiet: Final[dict[ShardKey, float]] = {}  # When each tip was apparently reached, monotonic seconds
+        self.quiet: Final[dict[ShardKey, float]] = {}  # When each tip was apparently reached, in monotonic seconds
         self._ending = ending
         self._idle_interval = idle_interval
         self._last_records = last_records
@@ -125,7 +125,7 @@ class Advance:
 
 
 class QueryPlanner:
-    """Plans one query's micro-batches by executing the calls that its source sends to the run. `streams`: logical names of its streams."""
+    """Plans one query's micro-batches by executing the calls that its source sends. `streams` has the logical names of its streams."""
 
     def __init__(
         self, run: WholeRun, query: Query, name: str, options: SourceOptions, streams: Collection[str]
@@ -197,7 +197,7 @@ class QueryPlanner:
             query.resume(call.resumed)
         # If the query has already begun, a call from another thread was faster: `kept` is outdated, so ignore it.
         if call.kept is not None and query.progress.finished is None:
-            # Tasks may still read the micro-batch that begins at `kept`. Begin there now: the next `Next` call comes after these tasks.
+            # Tasks may still read the micro-batch that begins at `kept`. Begin there now: the `Next` call only comes after these tasks.
             await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
         if not call.new:
             return None
@@ -272,7 +272,7 @@ class QueryPlanner:
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
         now, after = self._run.clock.monotonic(), end or position
-        # Once for a query that has reached its end: each proof may plan an empty micro-batch.
+        # Store low watermarks regularly, but only once after the query has reached its end: each time may plan an empty micro-batch.
         is_last = ending.reached(after)
         if not self._is_proven if is_last else now - self._proven_at >= self._prove_interval:
             self._proven_at, self._is_proven = now, is_last
@@ -297,7 +297,7 @@ class QueryPlanner:
         return self._step(again=unfinished or (waits and self._alone), behind=behind)
 
     async def _wait_for_more(self, call: Next, reply: PollReply, give_up_at: float) -> bool:
-        """Return whether to postpone planning, so that the micro-batch becomes larger. If so, first wait a moment for more records.
+        """Return whether to plan the next micro-batch later, with more records. If so, first wait a moment for them.
 
         Waiting delays the query's other sources, since Spark polls them one after another. So by default, only a query with a single source
         waits. With `minBytesPerTrigger`, every query waits and reports no records meanwhile, like Spark's Kafka source.
@@ -355,9 +355,9 @@ class QueryPlanner:
     async def _proven(
         self, position: Offset, after: Mapping[ShardKey, Position], lasts: Mapping[ShardKey, int], added: Offset | None
     ) -> Offset:
-        """Return the end offset of a micro-batch. It includes an idle shard's low watermark if that was not stored recently.
+        """Return the end offset of a micro-batch. For idle shards, it includes the low watermark, unless that was stored recently.
 
-        Without it, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
+        Otherwise, a query whose position in an idle shard never moves would report a loss once it is older than the retention.
         """
         until, horizons, now = {}, dict[str, float | None](), self._run.clock.time()
         last = {key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()}
@@ -368,7 +368,7 @@ class QueryPlanner:
         for key in old:
             at, horizon = after[key], horizons.get(key.stream)
             known = self.query.low_watermark(key, at) or 0.0
-            # If unread records may have been trimmed, do not hide this loss.
+            # If unread records may have been trimmed, do not store a low watermark, which would hide this loss.
             whole = horizon is not None and not gap(known, horizon, self.query.horizon(key), START_SECONDS)
             time = self._run.run.read_until(key, at, known) if whole else None
             if time is not None and time - last[key] >= self._prove_interval:
@@ -381,7 +381,7 @@ class QueryPlanner:
         return self._may_read
 
     async def _added_streams(self, position: Offset) -> Offset:
-        """Return the start positions of the query's streams that `position` lacks; empty if there are none. Later calls return the same."""
+        """Return the start positions of the query's streams that are not in `position` yet; empty if there are none. Caches the result."""
         if self._knows_all or not (names := self._streams - {key.stream for key in position}):
             # Later offsets contain the same streams, so this check is not needed again.
             self._knows_all = True

@@ -172,7 +172,7 @@ class Run(LeaseListener):
         await self._ending
 
     def _end(self) -> None:
-        # Release the leases now. Do not wait until the queries have failed: one that is writing to its sink only fails afterwards.
+        # Release the leases now, without waiting until all queries have failed: a query that is writing to its sink fails only afterwards.
         self._ending = asyncio.create_task(self._release(), name="end of the run")
 
     async def _release(self) -> None:
@@ -190,7 +190,7 @@ class Run(LeaseListener):
             self.table.tick()
 
     def _order(self, rows: Collection[RowKey]) -> None:
-        """Pass each buffer's `Order`, which specifies the events to retain, to its fetcher: directly in this process, else by message."""
+        """Send each buffer's `Order`, the events to retain, to its fetcher: with a call if it is in this process, else with a message."""
         here = {row: self.table.order(row) for row in rows if self.assignments is None or not row.is_shared}
         self.fetcher.apply_orders(here)
         if self.assignments is not None:
@@ -249,7 +249,7 @@ class Run(LeaseListener):
         """
         if len(self.queries) > 1:
             moved = self._lowest(moved)
-            # Omit the last records of shards whose lease rows are at the position of a slower query: these records lie after it.
+            # If a shard's lease row is at the position of a slower query, omit the shard's last record, which lies after this position.
             records = {key: record for key, record in records.items() if moved.get(key) == offset.get(key)}
         self._save(moved, records)
 
@@ -268,17 +268,17 @@ class Run(LeaseListener):
                 self._checkpoints.update(key, position, records.get(key))
 
     def _proof(self, key: ShardKey, position: Position) -> float | None:
-        """Return the lowest low watermark (epoch seconds) among the queries at `position`; None unless all their offsets contain one."""
+        """Return the lowest low watermark (epoch seconds) in the offsets of the queries at `position`; None if any offset lacks it."""
         offsets = [each.progress.finished or Offset({}) for each in self.queries if each.progress.reads(key)]
         proofs = [each.proof(key, position) or 0.0 for each in offsets if each.get(key, TRIM_HORIZON) == position]
         return min(proofs, default=0.0) or None
 
     def read_until(self, key: ShardKey, position: Position, known: float = 0.0) -> float | None:
-        """Return the low watermark of a position that has been read, in epoch seconds; None if unknown. `known`: an earlier result."""
+        """Return the low watermark of a position that has been read, in epoch seconds; None if unknown. `known` is an earlier result."""
         row = self.table.read_until(key, position, lost=False)
         idle, since = self.streams.stream(key.stream).idle(key.shard, position) or (None, None)
         if since is not None:
-            # Records that arrived before `since` may have been trimmed unread. The lease row must not hide this loss from other queries.
+            # Records that arrived before the time `since` may have been trimmed unread. Do not return a low watermark that hides this loss.
             begun, stored = self._horizon(key), self._checkpoints.read_until(key, position) or 0.0
             covered = max(stored, known) >= since or (begun is not None and since <= begun + START_SECONDS)
             idle = idle if covered else None
@@ -395,7 +395,7 @@ class Run(LeaseListener):
         )
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
-        """Handle a buffer's error: fail the run (shared buffer) or a query (separate buffer), or stop using GetRecords if it is denied."""
+        """Handle a buffer's error: fail the run (shared buffer) or query (separate buffer). If GetRecords is denied, only stop using it."""
         query = self.table.queries.get(row.query or "")
         if row.is_shared:
             self.failure.set(error)

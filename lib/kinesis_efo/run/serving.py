@@ -37,7 +37,7 @@ class Serving:
         return QuerySource(self._table, self._coordinator, self._clock, query, has_shared=self.assignments is None)
 
     async def where(self, request: WhereRequest, home: FetcherAddress, *, in_turn: bool = False) -> WhereReply:
-        """Return the ranges' fetchers within `request.wait` seconds. `home`: this process's address; `in_turn`: one task reads them all."""
+        """Return the ranges' fetchers within `request.wait` seconds. `home` is this process's address; set `in_turn` for a single task."""
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()

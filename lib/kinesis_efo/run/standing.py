@@ -59,7 +59,7 @@ def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool)
 def slowest_queries(
     queries: Mapping[int, Mapping[ShardKey, Position]], ancestors: Callable[[ShardKey], Collection[ShardKey]]
 ) -> dict[ShardKey, tuple[int, Position]]:
-    """Return the `Query.number` and position of each shard's slowest query. While it reads an ancestor, its position is `TRIM_HORIZON`."""
+    """Return the `Query.number` and position of each shard's slowest query. A query that still reads an ancestor is at `TRIM_HORIZON`."""
     found = {}
     for key in {key for done in queries.values() for key in done}:
         at = {number: done[key] for number, done in queries.items() if key in done}

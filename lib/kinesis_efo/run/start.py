@@ -86,7 +86,7 @@ async def _offset(
 
 
 def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
-    """Return, by stream, the trim horizon when the application began to read. Leaves out streams without shards at `TRIM_HORIZON`.
+    """Return each stream's trim horizon when the application began to read it. Leaves out streams without shards at `TRIM_HORIZON`.
 
     Records that were trimmed since then count as lost.
     """
@@ -100,7 +100,7 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
     """Return the current trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed after it count as lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams in which such a shard's parent was already read to its end: there, even records trimmed before now are lost.
+    # Leave out streams in which a shard at TRIM_HORIZON has a finished parent: there, even records that were trimmed before now are lost.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
     return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
@@ -151,7 +151,7 @@ async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginnin
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
         found = beginning(stream.lineage, start)
-        # A shard in `left_out` may be known only from a parent's last event, not from ListShards. Then wait for its other parent, too.
+        # A shard in `left_out` may be known from the last event of one parent, but not from ListShards: wait for its other parent, too.
         parents = [parent for shard in found.left_out for parent in stream.lineage[shard].parents]
         new = stream.lineage.too_new([*found.offset, *parents]) or ([] if start.named else found.left_out)
         if not new or not (found.left_out or start.named):
@@ -196,7 +196,7 @@ async def _from_leases(
     positions |= dict.fromkeys(passed, SHARD_END)
     waiting, too_far = _before(positions, streams, parents)
     for shard in waiting | too_far:
-        # Ignore these rows, which other queries may have moved further: the shards are read from their beginning, after their ancestors.
+        # Ignore the rows of these shards, which other queries may have moved. Read the shards from their beginning, after their ancestors.
         del positions[shard]
     for name, rows in by_stream(positions).items():
         left_out = set((await _beginning(streams[name], ReadBound(TRIM_HORIZON, rows, ()), clock)).left_out)

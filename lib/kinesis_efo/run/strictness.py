@@ -25,7 +25,7 @@ ASK_SECONDS: Final = 5.0
 class Strictness:
     """Decides whether tasks may drop KPL aggregates with records of other shards: only if Kinesis distributes records by their keys.
 
-    `leases.notes` stores the streams that were ever distributed regardless of keys. `patience`: maximum seconds to wait for a lease.
+    `leases.notes` stores the streams that were ever distributed regardless of keys. Waits for a lease for at most `patience` seconds.
     """
 
     def __init__(self, streams: Streams, leases: RunLease, patience: float, clock: Clock) -> None:

@@ -38,8 +38,8 @@ _NONE: Final[Mapping[Any, Any]] = {}
 _AGAIN_SECONDS: Final = 60.0
 _MANY_MOVES: Final = 10
 _LATELY_SECONDS: Final = 12.0
-"""Seconds without a report after which a buffer no longer counts as being at its shard's tip: in this time, even a subscription to an idle
-shard receives at least two events."""
+"""Seconds without a report after which a buffer may be behind its shard's tip. Within this time, even a subscription to an idle shard
+receives at least two events."""
 
 
 class ReportedIndex(EventIndex):
@@ -95,7 +95,7 @@ class Row:
 
     Attributes:
         fetcher: The name of the fetcher that fills the buffer; empty for the fetcher in the run's process.
-        moved_at: When the buffer last moved to another position, or received its first event since. The next move has to wait some seconds.
+        moved_at: When the buffer last moved to another position, or received its first event there. The next move must wait some seconds.
     """
 
     def __init__(self, key: RowKey, start: Position, version: int, now: float) -> None:
@@ -317,7 +317,7 @@ class Table:
         return size
 
     def on_reports(self, shards: Collection[ShardKey], *, wakes: bool) -> None:
-        """After reports about `shards`, update the fetchers' instructions and make queries check the shards. `wakes`: also wake polls."""
+        """After reports about `shards`, update fetchers' instructions and make queries check the shards. With `wakes`, also wake polls."""
         self.update_orders(shards)
         for query in list(self.queries.values()):
             query.planner.touch(shards)
@@ -453,7 +453,7 @@ class Table:
             self._separate.pop(key, None)
 
     def reopen(self, shards: Iterable[ShardKey]) -> None:
-        """Restart the shared buffers of shards that a fetcher has stopped reading, where their retained events begin. Keeps `moved_at`."""
+        """Restart the shared buffers of shards that a fetcher has stopped reading, at their first retained event. Keeps `moved_at`."""
         unused = []
         for key in shards:
             row = self.shared.get(key)
@@ -497,7 +497,7 @@ class Table:
     def find(self, query: str, wanted: Positions, *, in_turn: bool = False) -> dict[ShardKey, RowKey | None]:
         """Return the result of `serving` for each position in `wanted`. If no buffer serves a shard, first try to move or open a buffer.
 
-        `in_turn`: one task reads the shards in this order. If GetRecords is not allowed, only the first shard's buffer is then moved.
+        Set `in_turn` if one task reads the shards in this order. Without GetRecords, only the first shard's buffer is then moved.
         """
         found = {key: self.serving(query, key, at) for key, at in wanted.items()}
         if missing := {key: wanted[key] for key, row in found.items() if row is None}:
@@ -552,7 +552,7 @@ class Table:
 class QueryRows:
     """The buffers from which one query plans and reads.
 
-    `failure` stores an error that ends only this query. While `pauses` is set, only already planned events are fetched for the query.
+    `failure` stores an error that ends only this query. With `pauses`, only already planned events are fetched for the query.
     """
 
     def __init__(
@@ -576,7 +576,7 @@ class QueryRows:
         return {*(self._progress.finished or ()), *(self._progress.reach or ())}
 
     def demands(self, shards: Iterable[ShardKey], requested: Positions = _NONE) -> dict[ShardKey, Demand]:
-        """Return, for each shard, the positions at which the query needs a buffer. Leaves out shards that it is not reading now."""
+        """Return, for each shard, the positions at which the query needs a buffer. Leaves out shards that the query does not read now."""
         finished, reach = self._progress.finished, self._progress.reach
         found: dict[ShardKey, Demand] = {}
         if finished is None or reach is None:
@@ -588,14 +588,14 @@ class QueryRows:
                 continue
             if at is None:
                 if to is None or not any(each.stream == key.stream for each in finished):
-                    continue  # the planned micro-batch adds this stream, but only later micro-batches read it
+                    continue  # the planned micro-batch adds this stream, and later ones read it
                 at = TRIM_HORIZON
             if not at.is_end:
                 found[key] = Demand(at, SHARD_END if to is None else to, asked)
         return found
 
     def row(self, key: ShardKey, position: Position) -> Row | None:
-        """Return the buffer from which the query's next range of a shard, after `position`, is planned; None if no buffer covers it."""
+        """Return the buffer for planning the query's next range of a shard, after `position`; None if no buffer covers that position."""
         shared = self._table.shared.get(key)
         if (
             shared is not None

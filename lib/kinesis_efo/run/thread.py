@@ -152,7 +152,7 @@ class RunThread:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:
-        """Load credentials, with retries for transient errors. Ignore most other errors: the first AWS call reports them better."""
+        """Load credentials; retry transient errors. Ignore most other errors, which the first AWS call reports more precisely."""
         options = self._setup.options
         role = options.aws.role_arn
         what = f"AssumeRole of {role}" if role else "AWS credentials"

@@ -67,7 +67,7 @@ _StartOffset = Callable[[Start, Mapping[str, Stream], LeaseStore, LeaseKeys, Clo
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Settings with which a run starts. `options`: those of its first query. Without `start_fetchers`, one fetcher runs in this process."""
+    """Settings for starting a run; `options` are its first query's. Without `start_fetchers`, one fetcher runs in this process."""
 
     manifest: Manifest
     options: SourceOptions
@@ -141,7 +141,7 @@ class WholeRun:
         if not manifest.lease_table:
             # Suppress the warning that the streams were read before: it recommends LEASES, which needs a lease table.
             self.run.continued.update(manifest.streams)
-        # When the run fails, announce immediately that it has no streams, so that no query joins it.
+        # If the run fails, immediately announce it as a run without streams, so that queries do not join it.
         self.run.failure.on_set(lambda: self._streams_changed({}))
         self.service: Final = self._serve()  # Returns records or fetcher addresses to tasks
 

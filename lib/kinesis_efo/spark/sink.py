@@ -70,7 +70,7 @@ class SinkOptions:
 
 
 _RANGES: Final = {name: (least, most) for name, (least, most, _) in BOUNDS.items()}
-# `retryTimeout` rejects numbers up to 999 without a unit. They would mean milliseconds, so that one throttled request fails the task.
+# `retryTimeout` rejects numbers up to 999 without a unit: as milliseconds, they would make a task fail after one throttled request.
 SINK_OPTIONS: Final = (
     MANIFEST_OPTION,
     Option("stream", read.text, "the name of a stream; without a manifest, also its ARN", "the manifest's stream, if it has only one",
@@ -118,7 +118,7 @@ class Targets:
 
     @classmethod
     def of(cls, options: SinkOptions, *, named_by_rows: bool) -> Targets:
-        """Return the target streams that the options or the manifest define. `named_by_rows`: whether rows have a column `stream`."""
+        """Return the target streams that the options or the manifest define. Set `named_by_rows` if rows have a column `stream`."""
         if options.manifest is None:
             if options.stream is not None:
                 region_of(options.stream, options.aws)
@@ -140,7 +140,7 @@ class Targets:
         return cls(default, arns, f"manifest {manifest.source}", manifest.application)
 
     def target_of(self, name: str | None) -> str:
-        """Return the name or ARN of the stream for rows with `name` in column `stream`; of the default stream if `name` is None or empty.
+        """Return the name or ARN of the stream for rows with `name` in column `stream`. None and "" mean the default stream.
 
         Raises RecordRefusedError if there is no such stream. Callers prepend the row to the error's message, as in "row 7 ...".
         """
@@ -250,7 +250,7 @@ _MISSING_PAUSES: Final = (1.0, 3.0, 6.0)
 
 @dataclass
 class ProducerPool:
-    """Keeps up to `most` open producers for later tasks of a Python worker: opening one needs calls whose rate AWS limits per account.
+    """Keeps up to `most` open producers for later tasks of a Python worker: opening a producer needs calls that AWS limits per account.
 
     A producer is not reused after `seconds`, because the properties of its stream may have changed.
     """
@@ -274,7 +274,7 @@ class ProducerPool:
         return OpenProducer((target, options), made, self.clock(), made.metrics)
 
     def _open(self, target: str, options: SinkOptions) -> Producer:
-        """Open a producer. With `failOnError=false`, rows of missing streams are skipped, so retry before a stream counts as missing."""
+        """Open a producer. With `failOnError=false`, retry if its stream is missing, because rows of missing streams are skipped."""
         again = iter(() if options.producer.fail_on_error else _MISSING_PAUSES)
         while True:
             try:
@@ -321,7 +321,7 @@ class Producers:
         keys, hash_keys, streams = (
             columns.get(name, nothing) for name in ("partitionKey", "explicitHashKey", "stream")
         )
-        # Group rows by producer, not by name: rows with null and rows with the default stream's name must stay in order.
+        # Group rows by producer, not by name: rows with null or with the default stream's name have one producer, and must stay in order.
         rows: dict[Producer, list[PutArguments]] = defaultdict(list)
         # The row numbers within the task, for messages. A producer could not count them, because it only receives the rows of one stream.
         positions: dict[Producer, list[int]] = defaultdict(list)

@@ -134,7 +134,7 @@ class KinesisBatchReader(DataSourceReader):
     Args:
         manifest: Contains only the streams to read.
         loaded: The time of `load()` in epoch seconds. Without `endingPosition`, the read ends at the tips at this time.
-        here: Whether `loaded` is by this machine's clock; otherwise, it is by Kinesis' clock.
+        here: Whether `loaded` was read from this machine's clock, not from Kinesis' clock.
     """
 
     def __init__(self, options: BatchOptions, manifest: Manifest, loaded: float, *, here: bool = True) -> None:
@@ -145,7 +145,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # Workers unpickle the reader just before they receive the task's partition. `install` accelerates this receipt; see latency.py.
+        # Workers unpickle the reader just before they receive the task's partition. `install` speeds up receiving it; see latency.py.
         from kinesis_efo.tasks import latency
 
         latency.install()

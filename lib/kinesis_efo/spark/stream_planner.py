@@ -47,7 +47,7 @@ _STALL_SECONDS: Final = 60.0
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0 would begin after its end: old releases did not log its begin, so it was computed again."""
+    """Raise ConfigurationError if micro-batch 0, whose begin old releases did not log, would now begin after its end."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -75,7 +75,7 @@ class StreamPlanner:
         self._asked = 0  # Number of calls of `latest`, which Spark makes once per trigger
         self._had_nothing = False  # Whether the last trigger found nothing to read in this source
         self._others_have_rows = False  # Whether the last micro-batch only had rows of the query's other sources
-        self._ends_known = False  # Whether the query has an end, and its end positions are known
+        self._ends_known = False  # Whether the query's end positions have been found
         self._last: dict[str, Any] | None = None
         self._has_planned = False
         self._step: tuple[Offset, Offset, BatchPlan] | None = None
@@ -113,7 +113,7 @@ class StreamPlanner:
         return self._offsets.to_dict(position, begin)
 
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[KinesisPartition]:
-        """Return the tasks of a micro-batch; empty if `start == end`, with which Spark 4.0 reports the query's position."""
+        """Return the tasks of a micro-batch; empty if `start == end`, which Spark 4.0 passes to report the query's position."""
         self._last = end
         if start == end:
             return []
@@ -131,7 +131,7 @@ class StreamPlanner:
         if SPARK_VERSION < (4, 2):
             self.lag.write(planned)
         run, plan = self._run.shared, None
-        # Spark calls this method for each scan of the micro-batch. Reuse the plan that the run returned with this end, if available.
+        # Spark calls this method for each scan of the micro-batch. Reuse the plan that the run returned together with `end`, if available.
         if not first and self._step is not None and self._step[:2] == (begin, planned):
             plan = self._step[2]
             if planned.mark is not None:
@@ -174,7 +174,7 @@ class StreamPlanner:
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted
 
     def commit(self) -> None:
-        """Called after Spark has planned a micro-batch. If all its rows are from other sources, the next call of `latest` does not wait."""
+        """Called after Spark has planned a micro-batch. If only other sources have rows in it, the next `latest` call does not wait."""
         self._others_have_rows = self._had_nothing
 
     def stop(self) -> None:
@@ -193,7 +193,7 @@ class StreamPlanner:
             )
 
     def _record(self, position: Offset, step: Step) -> None:
-        """Store what the run returned with a micro-batch's end: plan, sizes, lags, and whether the end positions of the query are known."""
+        """Store the run's reply about a micro-batch: its plan and sizes, the lags, and whether the query's end positions are known."""
         self._step = (position, step.end, step.plan) if step.end is not None and step.plan is not None else None
         self.lag.size = step.bytes, step.data
         self.lag.update(step.behind, step.end if position.has_ends else None)
@@ -206,7 +206,7 @@ class StreamPlanner:
         Waits up to `at_most` seconds for the driver to report the last micro-batch as finished.
         """
         options, finished = self._options, self._run.finishes_last(at_most)
-        asked, self._asked = self._asked, 2  # so that a second call does not warn again
+        asked, self._asked = self._asked, 2  # warn only once
         if self._ends_known or asked > 1:
             return
         if asked == 0 and finished:
@@ -295,7 +295,7 @@ class QueryRun:
         self._signaled_at = read_at = time.monotonic()
         while time.monotonic() - read_at < self._options.lease_timeout and (run := self._shared) is not None:
             time.sleep(0.1)
-            with contextlib.suppress(KinesisEfoError):  # the run has ended, so no task reads from it
+            with contextlib.suppress(KinesisEfoError):  # if the run has ended, no task reads from it
                 if run.ask(Reading()):
                     read_at = time.monotonic()
         if (run := self._shared) is not None:
@@ -305,7 +305,7 @@ class QueryRun:
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
         """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
 
-        A query with an end (`ends`) would then seem complete, so it fails after `wait` seconds. Other queries fail after `stall` seconds.
+        A query with an end (`ends`) fails after `wait` seconds, before it seems complete. Other queries fail after `stall` seconds.
         """
         if ends:
             time.sleep(wait)  # usually, Spark stops the query, and with it this process, during this time

@@ -58,7 +58,7 @@ class KinesisStreamReader(StreamReaderBase):
         return StreamPlanner(self._options, self._manifest, partial(run_of_program, self._manifest, self._options))
 
     def _choose_streams(self, offset: dict[str, Any] | None) -> None:
-        """If the option `streams` is not set, select the streams of the checkpoint; a new query fails if the manifest has several streams.
+        """Without the option `streams`, select the streams of the checkpoint. A new query fails if the manifest has several streams.
 
         Called with each offset that Spark passes. Only the first call has an effect.
         """
@@ -118,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # Let a call to a fetcher last as long as the reader waits in total: otherwise, the next call would start waiting from zero.
+        # Let one call wait for a fetcher as long as the reader may wait in total: each further call would start waiting from zero.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

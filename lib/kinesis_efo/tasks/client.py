@@ -23,7 +23,7 @@ SILENT_SECONDS: Final = 20.0
 """Maximum seconds to wait for a message from a fetcher, which sends a heartbeat every few seconds if it has no data."""
 
 CALL_SECONDS: Final = 300.0
-"""Maximum seconds for one call, so that the fetcher can release the resources of a frozen task. A live task calls again."""
+"""Maximum seconds for one call. It limits how long a fetcher retains resources for a frozen task. A live task starts a new call."""
 
 
 class RangePayloads(NamedTuple):
@@ -51,7 +51,7 @@ class FetcherClient(Connection):
         query: str = "",
         **options: Any,
     ) -> None:
-        # Receive into memory from Arrow, which is not zeroed, so allocating it is cheaper than a `bytearray`.
+        # Receive into memory that Arrow allocates. This is cheaper than a `bytearray`, because the memory is not zeroed.
         super().__init__(address, secret, kept=kept, allocate=pa.allocate_buffer, **options)
         self._silent_seconds = silent_seconds
         self._call_seconds = call_seconds
@@ -61,7 +61,7 @@ class FetcherClient(Connection):
         """Yield the raw event payloads that cover the given ranges, range by range, in order. Ranges without payloads may be missing.
 
         Read all payloads of a range before the next range: unread payloads are dropped. Raises the fetcher's error, or
-        FetcherUnreachableError if the fetcher is unreachable, sends nothing, or needs too long; then call again for the remaining ranges.
+        FetcherUnreachableError if the fetcher is unreachable, silent or too slow. After that error, call again for the remaining ranges.
         """
         with self._limited() as give_up_at:
             ticket = msgspec.json.encode(GetTicket(ranges, self._query))

@@ -32,7 +32,7 @@ else:
 def read_limit(max_bytes: int, max_records: int | None) -> Any:
     """Return the read limit that Spark 4.2+ passes to `latestOffset`: `max_records` if given, else `max_bytes`. Spark allows only one.
 
-    Never returns `ReadAllAvailable`: the reader recognizes `Trigger.Once` by that limit.
+    Never returns `ReadAllAvailable`, by which the reader recognizes `Trigger.Once`.
     """
     from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 

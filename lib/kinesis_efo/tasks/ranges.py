@@ -89,7 +89,7 @@ class RangeReader:
             fetcher = None
 
     def _found(self) -> Iterator[tuple[FetcherAddress, list[ShardRange], list[ShardRange]]]:
-        """Request fetchers from the planner. If the first range has one, yields it, the leading ranges that it serves, and the rest."""
+        """Request fetchers from the planner. If the first range has a fetcher, yield it, the leading ranges it serves, and the rest."""
         with self._planner_at(self._planner, self._secret) as planner:
             reply = planner.where(WhereRequest.of(self._left, _WAIT_SECONDS, self._query, doubts=self._doubts))
         owners = reply.fetchers
@@ -126,7 +126,7 @@ class RangeReader:
                 self._record(error)
 
     def _tracked(self, wanted: ShardRange, payloads: Iterator[memoryview]) -> Iterator[memoryview]:
-        """Yield payloads. Instead of raising an error, record it, and shorten the remaining range to begin after the last payload."""
+        """Yield payloads. On an error, record it instead of raising it, and shorten the range to its part after the last payload."""
         last: memoryview | None = None
         try:
             for payload in payloads:

@@ -185,7 +185,7 @@ def send_as_is(client: Any, operation: str, parameter: str) -> None:
 
 
 def send_exact_times(serializer_kwargs: dict[str, Any], **_: Any) -> None:
-    """Make botocore send times with milliseconds, which older versions truncate. A handler of the event `creating-serializer`."""
+    """Make botocore send times with milliseconds; older versions truncate them. A handler of the event `creating-serializer`."""
     serializer_kwargs["timestamp_precision"] = "millisecond"
 
 

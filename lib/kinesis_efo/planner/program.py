@@ -96,7 +96,7 @@ class OwnFile:
     def __init__(self, path: Path, entry: RunEntry) -> None:
         self.path = path
         self._entry = entry
-        # Several descriptors, if the file was removed and written again: clients that opened the removed file still read and lock it.
+        # Holds several descriptors if the file was removed and written again: clients that opened the removed file still read and lock it.
         self._files: list[int] = []
         self._guard = threading.Lock()
         self._create()
@@ -147,7 +147,7 @@ class OwnFile:
 
 
 class Program:
-    """One Spark program, and those of its runs that use the same lease table.
+    """The runs of one Spark program that use the same lease table.
 
     `jvm` is the JVM that started this process. `about` is a string that is the same for all queries that may share a run.
     """

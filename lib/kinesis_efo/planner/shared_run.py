@@ -185,7 +185,7 @@ class SharedRun:
             time.sleep(_AGAIN_SECONDS)
 
     def _decided(self, streams: dict[str, str]) -> RunLink | None:
-        """Join a run, or start one. Returns None if the run is not ready or has ended: try again."""
+        """Join a run, or start one. Returns None if the run is not ready or has ended; the caller must then try again."""
         runs = self._runs(streams)
         try:
             if any(one.entry.overlaps(other.entry.streams) for one, other in combinations(runs, 2)):

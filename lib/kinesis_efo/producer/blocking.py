@@ -177,7 +177,7 @@ class Producer:
         raise TypeError(_NOT_ASYNC)
 
     async def __aexit__(self, *_: object) -> None:
-        """Never called. `async with` requires it before calling `__aenter__`, which raises an error that names `AsyncProducer`."""
+        """Required by `async with`, but never called: `__aenter__` raises an error that names `AsyncProducer`."""
 
     def __await__(self) -> NoReturn:
         raise TypeError(_NOT_ASYNC)  # raised for `await Producer(...).open()`
@@ -294,7 +294,7 @@ class _WrittenFuture(Future[Written]):
 
 
 class _Executor(ThreadPoolExecutor):
-    """The event loop's default executor. When Python exits, thread pools reject new work: it then runs the work in the caller's thread."""
+    """The event loop's default executor. When Python exits, thread pools reject work; this executor then runs it in the caller's thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:

@@ -232,7 +232,7 @@ class Engine:
                 self._call(self._pump)
 
     def flush(self) -> Future[None] | None:
-        """Send without lingering. Returns a future that completes once all earlier records are acknowledged; None if they already are."""
+        """Send queued records now. Returns a future that completes once all earlier records are acknowledged; None if they already are."""
         with self._lock:
             self._check_signal()
             if self._failure is not None or self._stopped:

@@ -66,7 +66,7 @@ class Backoff:
         self.until = max(self.until, now + self._random.uniform(0, bound))
 
     def counts(self, sent_at: float) -> bool:
-        """Whether the failure of a request increases the backoff: not if it was sent before the last failure that did."""
+        """Whether the failure of a request increases the backoff. It does not if the request was sent before the last such failure."""
         return not self.faults or sent_at >= self._counted
 
     def end(self, sent_at: float) -> None:

@@ -88,7 +88,7 @@ def even_parts(rows: int) -> Iterator[tuple[int, int]]:
 
 
 class BatchBuilder:
-    """Collects records and converts them to Arrow record batches. Splits aggregates; counts corrupt and dropped records for `report`."""
+    """Collects records and converts them to Arrow record batches. Splits aggregates; counts corrupt and dropped aggregates for `report`."""
 
     def __init__(self, *, deaggregate: bool) -> None:
         self._deaggregate = deaggregate

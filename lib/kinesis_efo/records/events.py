@@ -118,8 +118,8 @@ class _ArrivedRecords(msgspec.Struct, rename="pascal"):
 class GetRecordsAnswer(NamedTuple):
     """A GetRecords response as one event, or as two events if it has both the last records and the end of the shard.
 
-    `iterator` is None at the shard's end. `bytes` is the estimated size of data and keys, which counts against Kinesis' read limit. The
-    error is at most a few bytes per record.
+    `iterator` is None at the shard's end. `bytes` is the estimated size of data and keys, which counts against Kinesis' read limit. It may
+    be off by a few bytes per record.
     """
 
     events: tuple[Event, ...]

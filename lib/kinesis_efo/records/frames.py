@@ -81,7 +81,7 @@ class FrameDecoder:
 
     @property
     def _begun(self) -> bool:
-        """Whether Python must decode the next chunk: after an error, or while it has an incomplete frame that the native core declined."""
+        """Whether Python must decode the next chunk: after an error, or while a frame that the native core declined is incomplete."""
         return bool(self._have or self._fault)
 
     def _feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:

@@ -73,7 +73,7 @@ class Step(msgspec.Struct, frozen=True):
     """The reply to `Next`: the end of the next micro-batch, if there is one."""
 
     end: Offset | None = None  # None if there is nothing to read
-    again: bool = False  # Call again: the run is still waiting for a lease or records, or searching for the query's end
+    again: bool = False  # Whether to call again: the run awaits a lease or records, or searches for the query's end
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)

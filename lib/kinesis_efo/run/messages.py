@@ -35,8 +35,8 @@ class Join(msgspec.Struct, frozen=True):
     reader: str  # The name of the process's query; a later request with the same name replaces the client of the earlier one
     pid: int  # Together with `started`, identifies the process; see `Process`
     started: str
-    streams: dict[str, StreamRef]  # The query's streams
-    options: dict[str, str]  # The query's options
+    streams: dict[str, StreamRef]
+    options: dict[str, str]
 
 
 class JoinReply(msgspec.Struct, frozen=True):

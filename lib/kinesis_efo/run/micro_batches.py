@@ -41,7 +41,7 @@ class MicroBatchPlanner:
         max_skew: float | None = None,
     ) -> None:
         self.offset: Offset | None = None  # The query's positions at its last poll
-        self.finished_shards: frozenset[ShardKey] = frozenset()  # Shards that the query has finished
+        self.finished_shards: frozenset[ShardKey] = frozenset()
         self._row = row
         self._clock = clock
         self._check = check
@@ -118,7 +118,7 @@ class MicroBatchPlanner:
         return row.index.news_since(position) is not None
 
     def _check_changed(self, offset: Offset, rows: dict[ShardKey, Row]) -> dict[ShardKey, Portion]:
-        """Check changed shards for records after `offset`, and add their buffers to `rows`. Return new positions of shards without any."""
+        """Check changed shards for records after `offset`. Add their buffers to `rows`, and return new positions of idle shards."""
         idle = {}
         fresh, self._fresh = self._fresh, set()
         for key in fresh:
@@ -177,7 +177,7 @@ class MicroBatchPlanner:
         max_records: int,
         horizon: float | None,
     ) -> dict[ShardKey, Portion]:
-        """Plan a micro-batch with at most `max_data` bytes of data, if possible. If it exceeds that, plans again with fewer events."""
+        """Plan a micro-batch with at most `max_data` bytes of data, if possible. If a plan has more, plans again with fewer events."""
         groups: dict[tuple[str, bool], list[ShardKey]] = {}
         for key in buffers:
             groups.setdefault((rows[key].fetcher, rows[key].key.is_shared), []).append(key)

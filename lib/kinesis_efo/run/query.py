@@ -272,7 +272,7 @@ class Query:
             raise
 
     def _starting(self, offset: Offset) -> list[ShardKey]:
-        """Return the shards that the query can start at `offset`. Caches an empty result until the offset's or listed shards change."""
+        """Return the shards that can be started at `offset`. Caches an empty result until a shard ends or shards are listed again."""
         listings = self._run.streams.listings
         if self._complete_at == listings and not offset.has_ends:
             return []
@@ -364,7 +364,7 @@ class Query:
         self._has_moved_rows = True
 
     def _count(self, offset: Offset) -> None:
-        """Called when everything up to `offset` is processed: add the planned records and bytes up to there to the totals."""
+        """Called when everything up to `offset` is processed: add the planned records and bytes before it to the totals."""
         for each in self._uncounted:
             # A shard that is no longer in the offset was read to its end, so its planned records count as processed.
             if each.bytes and (each.key not in offset or offset[each.key].reaches(each.through)):
@@ -423,7 +423,7 @@ class Query:
 
     @asynccontextmanager
     async def _suspend_others(self, shards: Collection[ShardKey]) -> AsyncIterator[dict[ShardKey, Position]]:
-        """Yield the tips of shards whose shared buffers reach the tip within a minute, and close the other shards' buffers meanwhile.
+        """Yield the tips of shards whose shared buffers reach the tip within a minute. Meanwhile, close the buffers of the other shards.
 
         The caller can then subscribe to these other shards. Otherwise, two subscriptions to one shard would keep disconnecting each other.
         """
@@ -520,7 +520,7 @@ class Resumption:
             self._compare(stream)
 
     def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. `from_leases`: it starts at the positions in the lease table."""
+        """Record that the query is new. With `from_leases`, it starts at the positions in the lease table."""
         self._is_new = not from_leases
         if from_leases:
             self._continued |= set(streams)

@@ -179,7 +179,7 @@ class Ends:
         return End(position) if opened is not None and opened > time + _MARGIN_SECONDS else None
 
     def _reachable(self) -> dict[ShardKey, Position | None]:
-        """Return the end of each shard that the query reads (None if not found yet). It only reads children of finished parents."""
+        """Return the end of each shard that the query reads (None if not found yet). Only children of finished parents are read."""
         kept: dict[ShardKey, Position | None] = {}
         for key in sorted(self._ends):  # shard ids increase, so parents come first
             shard = self._streams.stream(key.stream).shard(key.shard)

@@ -168,7 +168,7 @@ class QueryPlanner:
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:
         """Process the driver's report that the micro-batches with these `marks` are finished. Marks of other queries are ignored.
 
-        `name` is the query's name in Spark, `alone` whether it has a single source.
+        `name` is the query's name in Spark. `alone` is set if the query has a single source.
         """
         for mark in marks:
             if self.query.finish(mark):
@@ -357,7 +357,7 @@ class QueryPlanner:
     ) -> Offset:
         """Return the end offset of a micro-batch. For idle shards, it includes the low watermark, unless that was stored recently.
 
-        Otherwise, a query whose position in an idle shard never moves would report a loss once it is older than the retention.
+        Otherwise, a query whose position in an idle shard never moves would report a loss once the position is older than the retention.
         """
         until, horizons, now = {}, dict[str, float | None](), self._run.clock.time()
         last = {key: max(position.until.get(key, 0.0), time_of(key.shard, at, inf) or 0.0) for key, at in after.items()}

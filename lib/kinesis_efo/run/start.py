@@ -98,7 +98,7 @@ def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: Le
 
 
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
-    """Return the current trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed after it count as lost."""
+    """Return the trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed from now on count as lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
     # Leave out streams in which a shard at TRIM_HORIZON has a finished parent: there, even records that were trimmed before now are lost.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
@@ -146,7 +146,7 @@ async def _from_bounds(bounds: Bounds, streams: Mapping[str, Stream], clock: Clo
 async def _beginning(stream: Stream, start: ReadBound, clock: Clock) -> Beginning:
     """Return the query's first offset in a stream. If necessary, first waits until ListShards returns all shards of this offset.
 
-    The parents of an unlisted shard are unknown, so it could be read before an ancestor that `start` names, and thus out of order.
+    The parents of an unlisted shard are unknown: the shard could be read before an ancestor that `start` names, and thus out of order.
     """
     give_up_at = clock.monotonic() + _LISTED_SECONDS
     while True:
@@ -218,7 +218,7 @@ async def _from_leases(
 
 
 def _refuse_foreign(scan: Scan, table: LeaseStore, streams: Collection[str], lease_keys: LeaseKeys) -> None:
-    """Raise an error if a KCL application wrote a lease row: its key has another format, or only the KCL writes such a checkpoint."""
+    """Raise an error if the key format or the checkpoint of a lease row shows that a KCL application wrote the row."""
     for shard, lease in sorted(lease_keys.by_shard(scan.leases).items()):
         foreign = lease.position is None or (lease.key != lease_keys.encode(shard) and not lease.ours)
         if shard.stream in streams and foreign:

@@ -88,7 +88,7 @@ class RunThread:
         self._log_lines.append(line)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop serving clients; with `only_if_alone`, only if there are none. Return whether the run is closed to clients."""
+        """Stop serving clients, unless `only_if_alone` is set and there are clients. Return whether the run is closed to clients."""
 
         async def close() -> bool:
             return self.whole.close(only_if_alone=only_if_alone)
@@ -126,7 +126,7 @@ class RunThread:
             whole.end_report()
         except Exception:
             logger.exception("the last metrics were not reported")
-        # `shutdown` waits for running calls. Use a thread, so that a call which hangs does not block this process.
+        # `shutdown` waits for running calls. Use a thread, so that a hanging call does not block this process.
         closing = threading.Thread(target=whole.service.shutdown, daemon=True)
         closing.start()
         closing.join(2)

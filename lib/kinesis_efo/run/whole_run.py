@@ -193,7 +193,7 @@ class WholeRun:
         """Return the start offset of a new query."""
         found = await self._begin(start_offset, start, names)
         query.mark_new(names, from_leases=start.from_leases)
-        # Make queries that start at LATEST together begin at the same record.
+        # Queries that are started together at LATEST must begin at the same record.
         return await query.start_at_latest(found) if start == Start() else found
 
     async def added(self, start: Start, names: Collection[str]) -> Offset:
@@ -238,7 +238,7 @@ class WholeRun:
         return QueryPlanner(self, query, name, options, streams)
 
     def close(self, *, only_if_alone: bool = False) -> bool:
-        """Stop serving clients; with `only_if_alone`, only if there are none. Return whether the run is closed to clients."""
+        """Stop serving clients, unless `only_if_alone` is set and there are clients. Return whether the run is closed to clients."""
         return self._clients.close(only_if_alone=only_if_alone)
 
     async def _status(self, request: StatusRequest) -> RunStatus:

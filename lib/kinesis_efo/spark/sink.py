@@ -112,7 +112,7 @@ class Targets:
     """The streams to which rows can be written."""
 
     default: str | None  # The stream for rows without a stream name; None if every row must name a stream
-    arns: Mapping[str, str] | None  # ARNs by logical name; None without a manifest: rows contain Kinesis names or ARNs
+    arns: Mapping[str, str] | None  # ARNs by logical name. None without a manifest: rows then contain names or ARNs
     source: str  # The option or manifest that lists the streams, for messages
     application: str = ""
 
@@ -353,7 +353,7 @@ class Producers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Producers are only left here if the task failed before `finish`: do not wait for their records, as Spark retries the whole task.
+        # Producers are only left here if the task failed before `finish`. Do not wait for their records: Spark retries the whole task.
         for used in self._in_use.values():
             used.producer.abort()
 

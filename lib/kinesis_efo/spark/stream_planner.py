@@ -168,7 +168,7 @@ class StreamPlanner:
         ]
 
     def _as_accepted(self, wanted: ShardRange, begin: Offset) -> ShardRange:
-        """Return the range. If the query accepts data loss there, drop `last`, because the range's last record may be lost, too."""
+        """Return `wanted`. Drop its `last` if the query accepts data loss there, because the range's last record may be lost, too."""
         accepted, horizon = self._options.accepted_losses.get(wanted.key), begin.horizons.get(wanted.key.stream)
         facts = Facts(accepted=accepted, horizon=horizon)
         return ShardRange(wanted.key, wanted.after, wanted.through) if facts.accepts_loss(wanted.after) else wanted

@@ -73,7 +73,7 @@ class HttpSession:
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:
-        """Send a request, like aiobotocore's session. After `keep_answers`, return a placeholder whose attribute `kept` is the response."""
+        """Send a request, like aiobotocore's session. After `keep_answers`, return a placeholder with the real response in `kept`."""
         answer = request.answer = await self._answer(request)
         if (instead := getattr(request, "instead", None)) is None or answer.status_code >= 300:
             return answer

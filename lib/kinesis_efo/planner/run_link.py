@@ -219,7 +219,7 @@ class RunLink:
             while time.monotonic() < give_up_at and self.file.lives:
                 self._sleep(_LOOK_SECONDS)
         except (FetcherUnreachableError, FetcherRefusedError):
-            pass  # the run has ended, too
+            pass  # the run has already ended, or does not respond
         finally:
             self._close()
             self._lock.release()

@@ -42,7 +42,7 @@ MOST_REFRESH_SECONDS = 60.0
 REPLACED_SECONDS = 10.0
 """Seconds for which a shard map is valid: re-creating a stream takes longer. An older map is reloaded to check where aggregates are."""
 RECHECK_SECONDS = 300.0
-"""Seconds between two checks whether Kinesis still distributes records regardless of keys. PutRecords responses do not show a change."""
+"""Seconds between two checks of whether Kinesis distributes records regardless of keys. PutRecords responses do not show a change."""
 _BATCH_BYTES = 1 << 20
 """A batch of `make_records` ends once its records have at least this many bytes."""
 
@@ -578,7 +578,7 @@ class Engine:
             self._refreshing = None
 
     def _look_again(self) -> None:
-        """If Kinesis distributes records regardless of keys, schedule the next check whether it still does (see `RECHECK_SECONDS`)."""
+        """If Kinesis distributes records regardless of keys, schedule a check of whether it still does, in `RECHECK_SECONDS`."""
         if self._recheck is not None:
             self._recheck.cancel()
         if not self._queue.shards.predicts and not self._stopped:

@@ -269,7 +269,7 @@ class RecordQueue:
         for parcel in reversed(request.parcels):
             self._give_back(parcel.records)
         if fault.kind is RecordRefusedError:
-            # Halve the requests of these lanes until a refused request has only one record, which then is the cause.
+            # Halve the request size of the lanes in a refused request until a request with a single record is refused: it is the cause.
             for shard, parcels in Counter(request.shards).items():
                 if (lane := self._lanes.get(shard)) is not None:
                     lane.most, lane.is_suspect = max(1, min(lane.most, parcels) // 2), True
@@ -410,8 +410,8 @@ class RecordQueue:
             return
         if outcome.taken or not outcome.again:
             lane.failing = None
-        # After throttling, allow twice what the shard accepted. Otherwise, double the limit: if it stayed at 1, a bad record at the front
-        # would block all others.
+        # After throttling, allow twice as many records as the shard accepted. Otherwise, double the limit: at a limit of 1, one bad record
+        # at the front would block all others.
         lane.most = min(max(1, 2 * (outcome.taken if outcome.throttled else lane.most)), MAX_REQUEST_RECORDS)
         lane.is_suspect = lane.is_suspect and lane.most < MAX_REQUEST_RECORDS
         if not outcome.again:

@@ -118,7 +118,7 @@ class Clients:
         return self._closed
 
     async def stop(self) -> None:
-        """Stop serving clients. Their queries remain in the run, so that the last lease rows do not pass the slowest query's position."""
+        """Stop serving clients. Their queries remain in the run: the lease rows must not advance past the slowest query's position."""
         self._closed = True
         tasks = [
             self._watching,

@@ -47,7 +47,7 @@ _STALL_SECONDS: Final = 60.0
 
 
 def _check_first(begin: Offset, end: Offset) -> None:
-    """Raise ConfigurationError if micro-batch 0, whose begin old releases did not log, would now begin after its end."""
+    """Raise ConfigurationError if micro-batch 0 would begin after its end: old releases only logged the end, so the begin is new."""
     for key, at in begin.items():
         through = end.get(key)
         written = None if through is None else time_of(key.shard, through, inf)
@@ -305,7 +305,7 @@ class QueryRun:
     def check_stopping(self, *, ends: bool, wait: float = _STOP_SECONDS, stall: float = _STALL_SECONDS) -> None:
         """Called after a signal. Raise `FetcherUnreachableError` if Spark continues the query, which no longer receives records.
 
-        A query with an end (`ends`) fails after `wait` seconds, before it seems complete. Other queries fail after `stall` seconds.
+        A query that `ends` fails after `wait` seconds: otherwise, it would seem complete. Other queries fail after `stall` seconds.
         """
         if ends:
             time.sleep(wait)  # usually, Spark stops the query, and with it this process, during this time

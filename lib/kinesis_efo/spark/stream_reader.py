@@ -118,7 +118,7 @@ class KinesisStreamReader(StreamReaderBase):
         from kinesis_efo.records.decoder import Decoder
 
         left_out = partial(LEFT_OUT.add, settings=self._options.metrics)
-        # Let one call wait for a fetcher as long as the reader may wait in total: each further call would start waiting from zero.
+        # Do not end a call to a fetcher before the reader gives up: a new call would lose the time that the old call has waited.
         patience, query = self._options.patience, partition.query
         fetcher_at = partial(FetcherClient, call_seconds=max(CALL_SECONDS, patience), query=query)
         reader = RangeReader(partition.secret, partition.planner, patience, query=query, fetcher_at=fetcher_at)

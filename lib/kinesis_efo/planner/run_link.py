@@ -206,10 +206,8 @@ class RunLink:
                 self._check()
 
     def leave(self, planned: Mark | None) -> None:
-        """Report that the query has ended, with the mark of its last logged micro-batch (`planned`). If the run ends too, wait for its end.
-
-        Ignores errors: the run also detects dead clients.
-        """
+        """Report that the query has ended, with the mark of its last micro-batch in Spark's log (`planned`). If the run ends too, wait for
+        its end. Ignores errors: the run also detects dead clients."""
         if not self._lock.acquire(timeout=_LEAVE_SECONDS):
             return
         try:

@@ -96,7 +96,7 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
     mark: Mark | None
     horizons: dict[str, float] = {}
     created: dict[str, int] = {}
-    until: list[tuple[ShardKey, float]] | None = None  # If None, the same as in `base`
+    until: list[tuple[ShardKey, float]] | None = None  # None if unchanged since `base`
 
 
 class UnknownOffset(Exception):

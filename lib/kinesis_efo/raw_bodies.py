@@ -69,7 +69,7 @@ class HttpSession:
         await self._closing.aclose()
 
     async def close(self) -> None:
-        """Close all connections. Calling it again has no effect."""
+        """Close all connections. Later calls do nothing."""
         await self.__aexit__(None, None, None)
 
     async def send(self, request: Any) -> AioAWSResponse:

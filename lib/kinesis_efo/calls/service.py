@@ -148,7 +148,7 @@ class Service:
         self.shutdown()
 
     def shutdown(self) -> None:
-        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Repeated calls have no effect."""
+        """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Later calls do nothing."""
         with self._lock:
             self._stopping = True
             idle = [*self._idle, *self._strangers]

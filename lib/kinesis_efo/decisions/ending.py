@@ -50,7 +50,7 @@ class Ending:
         self._patience = patience
 
     def available_now(self) -> None:
-        """Switch to `Trigger.AvailableNow`. Calling it again has no effect."""
+        """Switch to `Trigger.AvailableNow`. Later calls do nothing."""
         if self.targets is None and (self.in_one_batch or not self.wanted):
             self.wanted = self.changed = True
             self.in_one_batch = False

@@ -186,7 +186,7 @@ class EventIndex:
         return self._since[news] if news < len(self._ends) else None
 
     def has_nothing_after(self, position: Position) -> bool:
-        """Whether the index covers `position`, and has no records after it."""
+        """Whether the index covers `position`, and all its records are at or before it."""
         return position == self.end or (self.covers(position) is True and self.news_since(position) is None)
 
     def lag(self, after: Position, now: float) -> int | None:
@@ -293,7 +293,7 @@ class EventIndex:
                     min(stop + 1 - first, records + taken),
                 )
         elif some and not records:
-            # The next event has no arrival times or ends the shard, so it cannot be split.
+            # The next event lacks arrival times or ends the shard, so it cannot be split.
             return self.portion(after, max_bytes, max_records, some=True)
         end = self.end_of(stop - 1) if stop > first else after
         last = self.last_before(stop, after) if records else None

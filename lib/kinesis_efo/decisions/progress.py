@@ -9,7 +9,7 @@ from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 
 
 class Progress:
-    """The offsets that one query has finished and planned, ordered by their marks. The first offsets of an old checkpoint have no mark."""
+    """The offsets that one query has finished and planned, ordered by their marks. The first offsets of an old checkpoint lack a mark."""
 
     def __init__(self) -> None:
         # Everything up to this offset is processed, and the next micro-batch begins here; None if unknown

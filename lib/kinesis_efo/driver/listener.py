@@ -106,7 +106,7 @@ class BatchProgress:
     """The progress of one micro-batch of a `kinesis-efo` source.
 
     Attributes:
-        query: The query's name, or its id if it has none.
+        query: The query's name; if it is unnamed, its id.
         batch: Number of the micro-batch.
         rows: Rows read.
         seconds: Duration of the micro-batch in seconds.

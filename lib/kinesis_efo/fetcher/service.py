@@ -19,7 +19,7 @@ from kinesis_efo.fetcher.work import GET, TOGETHER_BYTES, GetTicket
 from kinesis_efo.positions import ShardRange
 
 WORD_SECONDS: Final = 5.0
-"""Seconds between the heartbeats (messages without payloads) that a call sends while it has no data."""
+"""Seconds between the heartbeats (messages without payloads) that a call sends while it waits for data."""
 
 Chunks = list[tuple[int, list[bytes]]]
 """Groups of payloads, each with the index of its range in the `GetTicket`."""
@@ -40,7 +40,7 @@ class FetcherService(Service):
 
     Args:
         source: Returns the `RangeSource` of the query with the given name, or raises `FetcherUnreachableError`.
-        word_seconds: Seconds between the heartbeats that a call sends while it has no data.
+        word_seconds: Seconds between the heartbeats that a call sends while it waits for data.
     """
 
     def __init__(

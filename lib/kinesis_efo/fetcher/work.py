@@ -163,7 +163,7 @@ class WhereRequest(msgspec.Struct, frozen=True):
 
 
 class WhereReply(msgspec.Struct, frozen=True):
-    fetchers: list[FetcherAddress | None]  # The fetcher of each requested range; None if a shard has no fetcher
+    fetchers: list[FetcherAddress | None]  # The fetcher of each requested range; None for a shard without a fetcher
     there: int  # The number of the run's fetchers
 
 

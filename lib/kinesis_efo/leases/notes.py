@@ -81,7 +81,7 @@ def add_mark(known: tuple[CheckpointMark, ...], mark: Mark, at: int) -> tuple[Ch
 
 
 def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMark | None:
-    """Return the mark of a checkpoint from `known`; None if `known` has no mark of this checkpoint."""
+    """Return the mark of a checkpoint from `known`; None if `known` lacks one for this checkpoint."""
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)
 
 
@@ -106,7 +106,7 @@ def restored(
 
     Args:
         offset: The query's last planned offset.
-        rows: The lease rows of the stream's shards, to compare with `offset` if it has no mark.
+        rows: The lease rows of the stream's shards, to compare with `offset` if it lacks a mark.
         reached: The newest mark of each checkpoint, to compare with the mark of `offset`, if any.
     """
     if offset.mark is not None:

@@ -48,7 +48,7 @@ class MetricsSettings:
 def report(source: Source, settings: MetricsSettings) -> Callable[[], None]:
     """Start reporting the metrics of a source. The exporter reads the source once per interval, in its own thread.
 
-    Returns a function that exports the last values and stops reporting, within a few seconds. Calling it again has no effect.
+    Returns a function that exports the last values and stops reporting, within a few seconds. Later calls do nothing.
     """
     match settings.export:
         case "emf":

@@ -103,7 +103,7 @@ class EmfWriter:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last set of lines and stop, within a bounded time. Closing again has no effect."""
+        """Write a last set of lines and stop, within a bounded time. Later calls do nothing."""
         if not self._end.is_set():
             self._end.set()
             self._thread.join(self._end_seconds)

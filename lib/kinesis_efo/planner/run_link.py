@@ -165,7 +165,7 @@ class RunLink:
     def join(
         self, reader: str, process: Process, streams: Mapping[str, StreamRef], options: SourceOptions
     ) -> JoinReply:
-        """Request to become a client of the run. If the reply has no client name, the run has rejected the request.
+        """Request to become a client of the run. If the reply lacks a client name, the run has rejected the request.
 
         `reader` is the name of the query. A second request with the same name replaces the first, whose reply may have been lost. Raises
         FetcherUnreachableError or FetcherRefusedError if the run has ended or does not respond.

@@ -155,7 +155,7 @@ class SharedRun:
         return self._where.address
 
     def stop(self) -> None:
-        """Leave the run, which ends with its last query. Calling it again has no effect."""
+        """Leave the run, which ends with its last query. Later calls do nothing."""
         self.left.set()
         with self._stopping:
             with self._attaching:  # if a run is being started, wait for it
@@ -380,7 +380,7 @@ class WhereService(Service):
         return self.answer_where(call, decoded(body, WhereRequest)) if name == WHERE else super().act(call, name, body)
 
     def answer_where(self, call: TaskCall, request: WhereRequest) -> WhereReply:
-        """Return the fetchers of the shards. Without a run, the reply has no fetchers, so that the task repeats its request."""
+        """Return the fetchers of the shards. Without a run, the reply contains only None, so that the task repeats its request."""
         give_up_at = time.monotonic() + request.wait
         if request.doubts:
             self._doubt()

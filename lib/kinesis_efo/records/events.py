@@ -227,7 +227,7 @@ def read_head(payload: bytes) -> EventHead:
 def read_arrivals(payload: bytes, step: int) -> tuple[Arrivals, ...]:
     """Read the arrival times of an event's records. Consecutive records that arrived within `step` milliseconds form one group.
 
-    Returns an empty tuple if a record is unreadable or has no arrival time. (The task that decodes the event raises the error.)
+    Returns an empty tuple if a record is unreadable or lacks an arrival time. (The task that decodes the event raises the error.)
 
     >>> payload = b'{"Records":[%b,%b,%b]}' % tuple(
     ...     b'{"SequenceNumber":"%d","ApproximateArrivalTimestamp":%d,"Data":""}' % each for each in ((1, 10), (2, 11), (3, 60))

@@ -30,7 +30,7 @@ class Begin(Call[Offset | None], frozen=True):
     """
 
     new: bool = False  # Whether the query is new, so that `startingPosition` decides where it starts
-    mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that has no mark yet
+    mark: Mark | None = None  # The first mark of a new query, or of a checkpoint that lacks a mark
     wait: float = 0.0
     # The last offset in Spark's log at the query's start, to be compared with the lease rows; None for a new query or after the comparison
     resumed: Offset | None = None
@@ -77,7 +77,7 @@ class Step(msgspec.Struct, frozen=True):
     bytes: int | None = 0  # Bytes of the micro-batch's events; None if unknown
     data: int | None = 0  # Estimated bytes of data in the micro-batch's records; None if unknown
     behind: list[tuple[ShardKey, int | None]] = []  # Shards whose lag has changed, with the lag in ms (None if unknown)
-    plan: BatchPlan | None = None  # The plan, which saves a `Plan` call; None if a shard has no fetcher yet
+    plan: BatchPlan | None = None  # The plan, which saves a `Plan` call; None while a shard is without a fetcher
     ending: EndingState | None = None  # `Ending` state, such as end positions; None if unchanged
 
 

@@ -29,7 +29,7 @@ async def watch_fetchers(
     """Remove dead fetchers and reassign their shards, until cancelled.
 
     Args:
-        failure: Receives an error if the run has no fetcher for `patience` seconds.
+        failure: Receives an error if the run is without fetchers for `patience` seconds.
         gone: Returns whether a fetcher's port is certainly closed.
         problem: Returns what prevents fetchers from starting, for the error message; empty if unknown.
     """

@@ -62,7 +62,7 @@ class Advance:
     def to(self, position: Offset, reply: PollReply, mark: Mark | None) -> Offset | None:
         """Return the end of the micro-batch that begins at `position`; None if `reply` has nothing that must be planned now.
 
-        `mark` is used if `position` has no mark.
+        `mark` is used if `position` lacks a mark.
         """
         starting = [key for key in reply.starting if self._ending.includes(key)]
         justified = bool(starting)

@@ -99,7 +99,7 @@ class RunThread:
             return True
 
     def stop(self) -> None:
-        """Release the leases, close all connections and end the thread, within bounded time. Calling it again has no effect."""
+        """Release the leases, close all connections and end the thread, within bounded time. Later calls do nothing."""
         with self._stopping:
             self._stop()
 

@@ -20,7 +20,7 @@ from kinesis_efo.fetcher.work import GET, GetTicket
 from kinesis_efo.positions import ShardRange
 
 SILENT_SECONDS: Final = 20.0
-"""Maximum seconds to wait for a message from a fetcher, which sends a heartbeat every few seconds if it has no data."""
+"""Maximum seconds to wait for a message from a fetcher, which sends a heartbeat every few seconds while it waits for data."""
 
 CALL_SECONDS: Final = 300.0
 """Maximum seconds for one call. It limits how long a fetcher retains resources for a frozen task. A live task starts a new call."""

@@ -338,7 +338,7 @@ class _Watched:
 
 
 class _Credentials(_Watched):
-    """Wraps botocore's credentials."""
+    """Credentials of botocore that are reloaded when their source, such as a file, may have changed."""
 
     def get_frozen_credentials(self) -> Any:
         """Return the current credentials. Reloads them first if they may have changed."""
@@ -361,7 +361,7 @@ class _Credentials(_Watched):
 
 
 class _AsyncCredentials(_Watched):
-    """Wraps aiobotocore's credentials."""
+    """The same for aiobotocore's credentials."""
 
     async def get_frozen_credentials(self) -> Any:
         """Return the current credentials. Reloads them first if they may have changed."""

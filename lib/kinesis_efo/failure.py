@@ -51,7 +51,7 @@ class Failure:
                 wake()
 
     def stop(self) -> None:
-        """Make later calls raise an error: the stored one, or `stopped()` if there is none. Logs a stored error that was never raised."""
+        """Store `stopped()` if no error is stored, so that `raise_if_set` always raises. Log a stored error that was never raised."""
         if not self._said:
             logger.error("%s", self.error)
         self._said = True

@@ -240,14 +240,12 @@ class Offset(Mapping[ShardKey, Position]):
     Offsets of earlier versions lack the attributes below, and earlier versions ignore them.
 
     Attributes:
-        lasts: Sequence number of the micro-batch's last record in each shard; a position need not be the sequence number of a record.
+        lasts: Sequence number of the micro-batch's last record in each shard. In JSON, its difference to the position's sequence number.
         horizons: For each stream with a shard that is still at `TRIM_HORIZON`: the trim horizon at the query's start, epoch seconds.
         created: Creation time of each stream, to detect a stream that was deleted and created again.
         until: Low watermarks (epoch seconds) of idle shards that a query with an end has read to their tips.
 
     >>> key = ShardKey("orders", "shardId-000000000000")
-    >>> Offset({key: TRIM_HORIZON}).to_json()
-    '{"streams":{"orders":{"shardId-000000000000":"TRIM_HORIZON"}},"version":1}'
     >>> offset = Offset({key: Position.after(50)}, {key: 42})
     >>> offset.to_json()
     '{"lasts":{"orders":{"shardId-000000000000":"8"}},"streams":{"orders":{"shardId-000000000000":"AFTER:50"}},"version":1}'

@@ -128,7 +128,7 @@ async def plan(
 
 
 class BatchPlanner:
-    """Plans a batch read of one stream. `tip` is the position for `LATEST`; `now` is an upper bound of Kinesis' time, epoch seconds."""
+    """Plans a batch read of one stream. `tip`: the position at which a read up to `LATEST` ends. `now`: Kinesis' time or later, epoch seconds."""
 
     def __init__(
         self, ref: StreamRef, source: str, options: BatchOptions, tip: Position, lister: Topology, now: float

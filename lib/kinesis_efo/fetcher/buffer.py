@@ -112,7 +112,7 @@ class ShardBuffer(EventIndex):
 
     @property
     def waits(self) -> float | None:
-        """For how many seconds the next event has waited for space; None if it does not wait."""
+        """Seconds for which the next event has been waiting for space; None if it is not waiting."""
         return self._budget.now() - self._waits_since if self._account.waits and self._waits_since is not None else None
 
     @property

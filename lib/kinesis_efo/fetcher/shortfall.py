@@ -79,10 +79,10 @@ class Shortfall:
         )
 
     def check_quiet(self, position: Position, quiet: Quiet) -> bool:
-        """Check whether all new events have been empty for `timeout` seconds.
+        """Return whether to end the range without its last record, because only empty events came for `timeout` seconds.
 
-        If not, returns False. Otherwise, raises `DataLossError` if the last record of the range is known, else `RetriesExhaustedError`.
-        If the loss of that record is accepted, returns True instead, to end the range without the record.
+        Raises DataLossError if that record's sequence number is known and its loss is not accepted, and RetriesExhaustedError if it is
+        unknown whether a record is missing.
         """
         seconds = quiet.seconds_empty(self._progress_at)
         if seconds < self._timeout:

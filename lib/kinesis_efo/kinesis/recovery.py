@@ -233,7 +233,7 @@ class Recovery:
                 ) from fault.error
             return self._count(found)
         if self._shard_id not in listed:
-            # Shard ids grow and are never reused: an id above all listed ids belongs to an earlier stream, or is too new to be listed.
+            # Within a stream, shard ids increase. An id above all listed ones is of a deleted stream with the same name, or too new to be listed.
             if self._shard_id > max(listed, default=""):
                 if await self._is_older_than_stream(position):
                     raise replaced(self._stream, former_position(self._shard_id, position), source) from fault.error

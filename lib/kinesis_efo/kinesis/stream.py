@@ -47,7 +47,7 @@ _SEARCH_SECONDS: Final = 60.0
 
 
 class Stream:
-    """A stream and its consumer. `source` is where the manifest came from. `losses` logs losses that do not fail the query."""
+    """A stream and its consumer. `source`: the manifest's location, for messages. `losses`: logs losses that do not fail the query."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ class SharedRun:
         threading.Thread(target=self._watch, name="kinesis-efo run", daemon=True).start()
 
     def record_logged(self, mark: Mark) -> None:
-        """Record that the micro-batch with `mark` is in Spark's log. A thread reports it to the run within half a second."""
+        """Record that Spark's offset log contains the micro-batch with `mark`. A thread reports it to the run within half a second."""
         self._known = replace(self._known, planned=mark)
         self._has_logged = True
 

@@ -83,7 +83,7 @@ class Record(msgspec.Struct, gc=False, eq=False):
 
 
 def make_record(data: Data, key: str, hash_key: str | int | None, limit: SizeLimit, position: int) -> Record:
-    """Validate data and keys, and create a record. `limit` applies to data and key together. Messages refer to the record by `position`."""
+    """Validate data and keys, and create a record. `limit` applies to data and key together. `position`: the record's index, for messages."""
     if not isinstance(data, bytes):
         data = _as_bytes(data, key, position)
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_CHARACTERS:

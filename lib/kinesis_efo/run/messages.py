@@ -32,7 +32,7 @@ _KEPT_OFFSETS: Final = 4
 class Join(msgspec.Struct, frozen=True):
     """The request of a process to become a client of the run."""
 
-    reader: str  # The name of the process's query; a later request with the same name replaces the client of the earlier one
+    reader: str  # Unique name of the query's reader. A repeated request with this name replaces the client of the first request
     pid: int  # Together with `started`, identifies the process; see `Process`
     started: str
     streams: dict[str, StreamRef]

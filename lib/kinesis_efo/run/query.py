@@ -38,7 +38,7 @@ _TIP_SECONDS: Final = 60.0
 """Maximum seconds to wait until a shared buffer has reached the tip. Events confirm it; even an idle shard sends some in this time."""
 
 _SENT_SECONDS: Final = 2.0
-"""Assumed maximum delivery time of an event. A search for tips ignores events received earlier than this: they may precede the search."""
+"""Assumed maximum delivery time of an event. A search for tips ignores events received sooner: they may be older than the search."""
 _CONFIRM_SECONDS: Final = 15.0
 """Maximum seconds for which a query that starts at LATEST waits for events that confirm that the end of a shared buffer is recent. Even an
 idle shard sends such events in that time."""

@@ -66,7 +66,7 @@ class Lag:
 
     @property
     def report(self) -> Report:
-        """A report of the current lags and sizes."""
+        """The current lag of each shard, and the size of the last micro-batch."""
         streams: dict[str, dict[str, int]] = {}
         for key, millis in sorted(self._millis.items()):
             if millis is not None:

@@ -73,7 +73,7 @@ class _Stream(io.FileIO):
 
 
 def name_standard_streams() -> None:
-    """Replace sys.stdout and sys.stderr with streams whose error messages name them, even if they were closed at the start."""
+    """Replace sys.stdout and sys.stderr, even if the process started without them, with streams whose I/O errors contain the stream's name."""
     # Replace a closed stream with /dev/null, opened in the wrong mode. Using it still fails, but no file or socket gets its descriptor.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))

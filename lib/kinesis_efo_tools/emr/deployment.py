@@ -64,7 +64,7 @@ class Deployment(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def parameter_name(environment: str, application: str) -> str:
-    """Return the name of the SSM parameter that describes an application's job.
+    """Return the name of the SSM parameter with the description of an application's job. `environment`: `NAME` or `PREFIX.NAME`.
 
     >>> parameter_name("dev", "flights")
     '/kinesis-efo/dev/flights/job'

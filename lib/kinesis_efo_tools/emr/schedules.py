@@ -19,7 +19,7 @@ from kinesis_efo.aws_errors import Cause, cause_of, code_of
 from kinesis_efo.errors import PlatformError
 
 EXECUTION_ID: Final = "<aws.scheduler.execution-id>"
-"""Placeholder that Scheduler replaces with a new ID for each invocation ("Context attributes")."""
+"""Placeholder that EventBridge Scheduler replaces with a new ID for each invocation."""
 # Retry for at most five minutes; after that, the next run on the schedule takes over.
 _RETRY: Final = {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}
 

@@ -374,7 +374,7 @@ def cause_of(
         busy: The process that fetches is out of CPU.
         incoming: Bytes per second that arrive; None if unknown.
     """
-    # Check the subscription first: if AWS cannot be reached, records wait in the buffer as well, but only as a consequence.
+    # Check the subscription first: if AWS is unreachable, buffered records stay unread, too, but that is not the cause.
     if failing and not paused:
         return LagCause.SUBSCRIPTION
     if waiting:

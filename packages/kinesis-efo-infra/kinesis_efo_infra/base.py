@@ -184,7 +184,7 @@ def environment_of(scope: Construct, owner: str, environment: str | None) -> str
 def policy_document(
     scope: Construct, id: str, statements: Iterable[Statement], *, name: str | None = None
 ) -> DataAwsIamPolicyDocument:
-    """Create an `aws_iam_policy_document` data source. Unlike a JSON policy, checkov can check it even if it contains references.
+    """Create an `aws_iam_policy_document` data source. checkov can check it even if it contains references.
 
     Args:
         scope: The parent construct.

@@ -39,12 +39,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """How a plan changes the reading of a stream.
+    """How a plan changes the consumers and read modes of a stream.
 
     Attributes:
         stream: Terraform address of the stream, or its ARN if the stack does not declare it.
-        before: The reading before the plan is applied.
-        after: The reading after the plan is applied.
+        before: How the stream is read before the plan is applied.
+        after: How the stream is read after the plan is applied.
     """
 
     stream: str

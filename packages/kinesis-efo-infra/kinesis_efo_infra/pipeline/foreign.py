@@ -20,8 +20,8 @@ from kinesis_efo_infra.pipeline.prices import Prices, prices_of
 logger = logging.getLogger(__name__)
 
 MANY_QUEUES = 5
-"""Warn if the consumer quota of a stream leaves room for fewer consumers than this, and boto3 is too old to return the number of the
-stream's queues, which also count against the quota."""
+"""With a boto3 version that does not return a stream's queues, which count as consumers, too: warn if the stream's quota leaves room for
+fewer consumers than this."""
 
 
 @dataclass(frozen=True, slots=True)

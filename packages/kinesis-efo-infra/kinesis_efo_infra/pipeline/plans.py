@@ -264,7 +264,7 @@ class Planner:
         # Check the state before `init`, which installs every provider that the stack or the state refers to.
         if state := self.records.state(deployment):
             _only_allowed(f"the state of {stack}", allowed.in_state(state), "run")
-        # Another process may change the state between this check and `init`; the lock file then still rules out other providers.
+        # Another process may change the state after its providers were checked. Then the lock file keeps `init` from installing others.
         if not self.providers.exists():
             raise PipelineError(
                 f"{self.providers} is missing, which says by hashes which provider may run: `make providers "

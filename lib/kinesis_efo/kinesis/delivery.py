@@ -53,7 +53,8 @@ class ShardDelivery:
     ) -> None:
         self.shard_id = shard_id
         self.position = start
-        self.known = known if start != TRIM_HORIZON else at_horizon(known)  # Low watermark of `position`, and which losses are accepted
+        # The low watermark of `position`, and which losses are accepted
+        self.known = known if start != TRIM_HORIZON else at_horizon(known)
         # Whether records after `position` were trimmed, and the loss is accepted. Other readers must not use `known.read_until` then
         self.lost = False
         self._given = known.read_until

@@ -73,9 +73,9 @@ async def _measured(shards: int, every: float) -> tuple[tuple[float, ...], float
     read = [ShardKey("orders", f"shardId-{number:012}") for number in range(shards)]
     await lease.start(reader, "grpc://here")
     reader.checkpoints.start()
-    lease.want(["orders"])
+    lease.request(["orders"])
     await lease.wait_held(["orders"])
-    reader.checkpoints.want({shard: LeaseInfo() for shard in read})
+    reader.checkpoints.request({shard: LeaseInfo() for shard in read})
     await asyncio.sleep(60 + shards / 25.0)
     assert len(table.items) == shards + 1
     counts = []

@@ -213,7 +213,7 @@ class MemoryRuntime(RunThread):
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
         open_stream = opener(client, setup.options, setup.limits, clock)
-        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._tell_streams, self._log_lines)
+        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._announce_streams, self._log_lines)
         await self._whole.start(self._stack)
 
 

@@ -118,7 +118,7 @@ async def take_lease(aws: Aws) -> None:
     run_lease = RunLease(table, owner_id(Random(1)), LeaseKeys({"orders": "dev-orders"}), timing, aws.clock, Random(1))
     try:
         await run_lease.start(LeaseListener(), "")
-        run_lease.want(["orders"])
+        run_lease.request(["orders"])
         await run_lease.wait_held(["orders"])
     finally:
         await run_lease.stop()

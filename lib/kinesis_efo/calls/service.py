@@ -1,7 +1,7 @@
 """A service for other processes of this library: listens, authenticates callers by a secret, and passes their calls to an event loop.
 
-Each connection has a thread, which also sends the replies. At most `Service.most_strangers` TCP callers may be unauthenticated at a time.
-Each must authenticate within `Service.stranger_seconds`, with a message of `2 * PROOF_BYTES` bytes.
+Each connection has a thread, which also sends the replies. `Service.most_unauthenticated` limits the number of unauthenticated TCP callers.
+Each must authenticate within `Service.authentication_seconds`, with a message of `2 * PROOF_BYTES` bytes.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Service:
     what = "fetcher"
     """The name of the service, for messages."""
 
-    stranger_seconds = 10.0
+    authentication_seconds = 10.0
     """Seconds within which a caller must authenticate, and a tool must send its call."""
 
-    most_strangers = 512
+    most_unauthenticated = 512
     """Maximum TCP connections of command-line tools and unauthenticated callers. Each has a thread; others wait in the listen backlog."""
 
     hurry_seconds = 2.0
-    """Replaces `stranger_seconds` while the number of callers is at `most_strangers`, so that silent callers soon make room for others."""
+    """Replaces `authentication_seconds` at `most_unauthenticated` callers, so that silent callers soon make room for others."""
     grace_seconds = 1.0
 
     def __init__(
@@ -115,7 +115,7 @@ class Service:
         self._tls = None if certificate is None else service_context(certificate)
         self._lock = threading.Lock()
         self._stopping = False
-        self._strangers: dict[Wire, float] = {}
+        self._unauthenticated: dict[Wire, float] = {}
         self._idle: set[Wire] = set()
         self._threads: dict[threading.Thread, Wire] = {}
         self._socket = self._listen(listening)
@@ -151,7 +151,7 @@ class Service:
         """Stop accepting calls, wait up to `grace_seconds` for running calls, and close all connections. Later calls do nothing."""
         with self._lock:
             self._stopping = True
-            idle = [*self._idle, *self._strangers]
+            idle = [*self._idle, *self._unauthenticated]
         for sock in filter(None, (self._socket, self._nearby)):
             with contextlib.suppress(OSError):
                 # Wake the thread that is waiting in `accept`.
@@ -199,7 +199,7 @@ class Service:
                     thread.start()
                     self._threads[thread] = wire
                     if listening is self._socket:
-                        self._strangers[wire] = time.monotonic()
+                        self._unauthenticated[wire] = time.monotonic()
             except RuntimeError:
                 wire.close()
 
@@ -207,16 +207,16 @@ class Service:
         """Return whether another TCP caller can be accepted. If not, disconnect callers that did not authenticate in `hurry_seconds`."""
         late = time.monotonic() - self.hurry_seconds
         with self._lock:
-            if len(self._strangers) < self.most_strangers:
+            if len(self._unauthenticated) < self.most_unauthenticated:
                 return True
-            for wire, since in self._strangers.items():
+            for wire, since in self._unauthenticated.items():
                 # Do not disconnect a caller whose proof has arrived but has not been read yet.
                 if since <= late and not wire.speaks:
                     wire.cut()
         return False
 
     def _secured(self, sock: socket.socket, listening: socket.socket) -> socket.socket:
-        sock.settimeout(self.stranger_seconds)
+        sock.settimeout(self.authentication_seconds)
         if listening is self._nearby:
             if not is_own(sock):
                 raise PermissionError("a process of another user")
@@ -226,7 +226,7 @@ class Service:
         return self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, sock: socket.socket, wire: Wire) -> None:
-        give_up_at = time.monotonic() + self.stranger_seconds
+        give_up_at = time.monotonic() + self.authentication_seconds
         channel = fingerprint(None)
         try:
             with contextlib.suppress(OSError):
@@ -236,13 +236,13 @@ class Service:
                 shown = wire.challenge(self._secrets, channel, give_up_at)
                 if shown == _SECRET:
                     with self._lock:
-                        self._strangers.pop(wire, None)
+                        self._unauthenticated.pop(wire, None)
                 while shown is not None and self._next(wire, is_tool=shown != _SECRET):
                     pass
         finally:
             with self._lock:
                 del self._threads[threading.current_thread()]
-                self._strangers.pop(wire, None)
+                self._unauthenticated.pop(wire, None)
             wire.close()
 
     def _next(self, wire: Wire, *, is_tool: bool) -> bool:
@@ -252,7 +252,7 @@ class Service:
                 return False
             self._idle.add(wire)
         try:
-            seconds, most = (self.stranger_seconds, _MOST_OF_TOOL) if is_tool else (None, inf)
+            seconds, most = (self.authentication_seconds, _MOST_OF_TOOL) if is_tool else (None, inf)
             frame = wire.receive(seconds, _MOST_REQUEST_HEAD, most)
             request = decoded(frame.head, Request)
         except FetcherError:

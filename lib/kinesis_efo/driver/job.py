@@ -63,7 +63,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
     try:
         session = spark.getOrCreate() if hasattr(spark, "getOrCreate") else spark
         name = session.conf.get("spark.app.name", None) or name
-        failures.hear(session)
+        failures.print_failures(session)
         with stop_signals(session) as stopping, _queries_stopped(session, stopping, failures):
             try:
                 yield session
@@ -110,7 +110,7 @@ class _Failures(ProgressListener):
         self.restores: list[Callable[[], object]] = []
         """Functions that restore Spark's log levels. They are called after Spark has ended."""
 
-    def hear(self, spark: SparkSession) -> None:
+    def print_failures(self, spark: SparkSession) -> None:
         """Start printing why a session's queries fail, and turn off Spark's log for failures. Does nothing with Spark Connect."""
         if not isinstance(spark, SparkSession):
             return

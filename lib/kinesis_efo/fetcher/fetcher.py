@@ -250,7 +250,7 @@ class Fetcher:
             partial(self._subscribe, row),
             self.budget if row.is_shared else self.separate,
             self._listener,
-            partial(self._streams.learn, row.shard),
+            partial(self._streams.add_children, row.shard),
             partial(self._coordinator.failed, row),
             self.counts[row.query],
             self._clock,

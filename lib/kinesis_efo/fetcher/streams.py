@@ -91,9 +91,9 @@ class Streams:
                 else:
                     listed(name)
 
-    def learn(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
+    def add_children(self, key: ShardKey, children: Sequence[ChildShard]) -> None:
         """Record the children that a shard's last event announced. If a child has an unlisted parent, list the shards again soon."""
-        self.stream(key.stream).learn(key.shard, children)
+        self.stream(key.stream).add_children(key.shard, children)
         if self._is_outdated:
             self._outdated.notify()
 

@@ -238,16 +238,16 @@ class Connection(asyncio.BufferedProtocol):
         """Process the end of a stream after its last DATA frame."""
         if stream_id in self.responses:
             # Also end the stream in `h2`, where it still counts as open. Use trailers, because `h2` then skips its content-length check.
-            self._tell_h2(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
+            self._feed(HeadersFrame(stream_id, flags=["END_HEADERS", "END_STREAM"]).serialize())
 
     def frame(self, kind: int, frame: bytes) -> None:
         """Process a complete frame that is not a DATA frame, including its header."""
         if kind == GOAWAY:
             self._go_away(frame)
         else:
-            self._tell_h2(frame)
+            self._feed(frame)
 
-    def _tell_h2(self, frame: bytes) -> None:
+    def _feed(self, frame: bytes) -> None:
         for event in self._h2.receive_data(frame):
             self._handle(event)
 

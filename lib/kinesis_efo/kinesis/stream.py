@@ -180,7 +180,7 @@ class Stream:
         found = self.lineage.with_descendants(shard_ids)
         return [shard for shard in self._shards.values() if shard.shard_id in found]
 
-    def learn(self, shard_id: str, children: Sequence[ChildShard]) -> None:
+    def add_children(self, shard_id: str, children: Sequence[ChildShard]) -> None:
         """Record the children that a shard's last event announced."""
         self._learned[shard_id] = tuple(children)
         self.lineage.merge(children, shard_id)

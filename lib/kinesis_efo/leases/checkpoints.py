@@ -98,7 +98,7 @@ class Checkpoints:
         if rows:
             self._clean_soon()
 
-    def want(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
+    def request(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
         """Set the shards that queries read. Creates missing rows from `LeaseInfo`, and corrects parents and hash keys in existing rows."""
         gone = [each for shard, each in self._shards.items() if each.wanted and shard not in shards]
         for each in gone:
@@ -107,7 +107,7 @@ class Checkpoints:
             self._clean_soon()
         self._begun |= {shard.stream for shard in shards}
         strays = {shard for shard, each in self._shards.items() if each.stray and shard.stream in self._begun}
-        for shard in sorted(strays | {shard for shard, info in shards.items() if self._of(shard).want(info)}):
+        for shard in sorted(strays | {shard for shard, info in shards.items() if self._of(shard).request(info)}):
             self._enqueue(shard)
 
     def update(self, shard: ShardKey, position: Position, record: LastRecord | None = None) -> None:

@@ -85,7 +85,7 @@ def furthest(known: tuple[CheckpointMark, ...], checkpoint: str) -> CheckpointMa
     return next((each for each in known if each.mark.checkpoint == checkpoint), None)
 
 
-def gone_back(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
+def describe_reset(reached: tuple[CheckpointMark, ...], mark: Mark) -> str | None:
     """Describe how far a checkpoint with the newest mark `mark` is behind its recorded mark in `reached`; None if it is not behind.
 
     A mark is recorded only after Spark has written it to the checkpoint, so a checkpoint that is behind was reset. With Spark's option
@@ -110,7 +110,7 @@ def restored(
         reached: The newest mark of each checkpoint, to compare with the mark of `offset`, if any.
     """
     if offset.mark is not None:
-        if (said := gone_back(reached, offset.mark)) is None:
+        if (said := describe_reset(reached, offset.mark)) is None:
             return None
         return (
             f"the query's checkpoint had been further {said}: {CAUSES}. The records since then are read again; but {LEFT_OUT}: "
@@ -130,7 +130,7 @@ def restored(
     )
 
 
-def begun_anew(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
+def new_query_warning(stream: str, rows: Mapping[ShardKey, Lease]) -> str | None:
     """Return the warning for a new query if the lease rows show that the application has read the stream before; None otherwise."""
     read = {key: row for key, row in sorted(rows.items()) if row.has_begun}
     if not read:

@@ -92,7 +92,7 @@ class RunLease:
         self._news = asyncio.Event()
         self._stopping = False
 
-    def want(self, streams: Collection[str]) -> None:
+    def request(self, streams: Collection[str]) -> None:
         """Acquire the leases on these streams as soon as possible, and renew them until `stop`."""
         self._search.wanted = frozenset(streams)
         self._wake.set()

@@ -58,7 +58,7 @@ class ShardRow:
         if not self.wanted:
             self.info = None
 
-    def want(self, info: LeaseInfo) -> bool:
+    def request(self, info: LeaseInfo) -> bool:
         """Record that a query reads the shard. Returns whether the row may have to be created or completed."""
         is_news = self.info is None or info.is_known != self.info.is_known
         self.wanted, self.info = True, info

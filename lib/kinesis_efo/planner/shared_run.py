@@ -193,7 +193,7 @@ class SharedRun:
             if len(runs) > 1:
                 raise ConfigurationError(self._between(runs))
             if not runs:
-                runs = self._begun()
+                runs = self._start_run()
             return self._admitted(runs.pop()) if runs else None
         finally:
             for run in runs:
@@ -208,7 +208,7 @@ class SharedRun:
                 run.close()
         return found
 
-    def _begun(self) -> list[RunFile]:
+    def _start_run(self) -> list[RunFile]:
         """Start the process of a run, and return the file of the run; empty if the process has already ended."""
         try:
             secret = self._program.secret(self.secret)

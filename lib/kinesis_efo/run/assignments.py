@@ -156,7 +156,7 @@ class Assignments:
             return False
         self._rates.add(news.key, size)
         if news.children:
-            self._streams.learn(news.key, news.children)
+            self._streams.add_children(news.key, news.children)
         return True
 
     def address(self, key: ShardKey) -> FetcherAddress | None:

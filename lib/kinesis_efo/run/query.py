@@ -19,7 +19,7 @@ from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.notes import RunNotes, begun_anew, restored
+from kinesis_efo.leases.notes import RunNotes, new_query_warning, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.options import Bounds
 from kinesis_efo.positions import TRIM_HORIZON, LastRecord, Mark, Offset, Position, PositionKind, ShardKey, ShardRange
@@ -535,7 +535,7 @@ class Resumption:
         self._is_new = False
         for stream in sorted({key.stream for key in offset} - self._continued):
             self._continued.add(stream)
-            if said := begun_anew(stream, self._keys.by_shard(self._rows.get(stream, {}))):
+            if said := new_query_warning(stream, self._keys.by_shard(self._rows.get(stream, {}))):
                 logger.warning("%s", said)
 
     def load_rows(self, stream: str, rows: Mapping[str, Lease]) -> None:

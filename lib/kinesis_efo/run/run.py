@@ -162,7 +162,7 @@ class Run(LeaseListener):
         self.failure.raise_if_set()
         self._checkpoints.start()
         await all_of(self.streams.refresh(self.streams.streams), self.streams.identify())
-        self.leases.want(self.streams.streams)
+        self.leases.request(self.streams.streams)
 
     async def stop(self) -> None:
         """Stop fetching, write the last checkpoints and release the leases. Calls that are waiting raise an error."""
@@ -237,7 +237,7 @@ class Run(LeaseListener):
         if len(self._finished) > 1:
             positions |= self._lowest(positions)
         shards = {key: self.streams.lease_info(key, position) for key, position in positions.items()}
-        self._checkpoints.want(shards)
+        self._checkpoints.request(shards)
         return shards
 
     def move_lease_rows(

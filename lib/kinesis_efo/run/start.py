@@ -40,7 +40,7 @@ async def start_offset(
     since: Mapping[str, float] = {}
     if start.from_leases:
         positions, scan = await _from_leases(streams, table, lease_keys, clock)
-        since = _begun_at(positions, scan, lease_keys)
+        since = _start_times(positions, scan, lease_keys)
         for name in streams:
             if not any(key.stream == name for key in positions):
                 raise LeaseTableError(
@@ -66,7 +66,7 @@ async def added_offset(
     since: Mapping[str, float] = {}
     if start.from_leases:
         positions, scan = await _from_leases(streams, table, lease_keys, clock)
-        since = _begun_at(positions, scan, lease_keys)
+        since = _start_times(positions, scan, lease_keys)
     position = TRIM_HORIZON if start.from_leases else start.position or _now(clock)
     known = {key.stream for key in positions}
     others = {name: streams[name] for name in streams if name not in known}
@@ -85,7 +85,7 @@ async def _offset(
     return Offset(positions, horizons={**await _horizons(positions, streams), **since}, created=created)
 
 
-def _begun_at(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
+def _start_times(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys: LeaseKeys) -> dict[str, float]:
     """Return each stream's trim horizon when the application began to read it. Leaves out streams without shards at `TRIM_HORIZON`.
 
     Records that were trimmed since then count as lost.

@@ -145,10 +145,10 @@ class RunThread:
             table = host_table(manifest, notes_directory())
         budget = Budget(options.buffer_bytes, now=clock.monotonic)
         open_stream = await stream_opener(self._stack, clients, manifest.source, options, budget, clock, setup.limits)
-        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._tell_streams, self._log_lines)
+        self._whole = WholeRun(setup, table, open_stream, budget, clock, self._announce_streams, self._log_lines)
         await self._whole.start(self._stack)
 
-    def _tell_streams(self, arns: dict[str, str]) -> None:
+    def _announce_streams(self, arns: dict[str, str]) -> None:
         self.streams_changed(arns)
 
     async def _wait_for_credentials(self, clients: AsyncClients) -> None:

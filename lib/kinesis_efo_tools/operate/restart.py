@@ -16,7 +16,7 @@ from kinesis_efo.kinesis.polling import CALL_SECONDS, POLLING_CONFIG, PollingTra
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import SKEW_SECONDS, Topology
 from kinesis_efo.leases.keys import LeaseKeys, run_key
-from kinesis_efo.leases.notes import CAUSES, LEFT_OUT, gone_back, is_ahead, strays
+from kinesis_efo.leases.notes import CAUSES, LEFT_OUT, describe_reset, is_ahead, strays
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import RetrySettings
@@ -51,7 +51,7 @@ async def restart(access: Access, manifest: Manifest, location: str, clock: Cloc
         found = last, end
         for name in sorted(end.streams):
             run = scan.leases.get(run_key(name))
-            if run is not None and end.offset.mark is not None and (said := gone_back(run.marks, end.offset.mark)):
+            if run is not None and end.offset.mark is not None and (said := describe_reset(run.marks, end.offset.mark)):
                 raise CheckUnknown(
                     f"{location}: {_said(last)}. But this checkpoint had been further {said}: {CAUSES}",
                     "restore the output of the query together with it, or give the query a new output directory: the next start reads the "

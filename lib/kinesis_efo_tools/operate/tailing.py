@@ -142,7 +142,7 @@ class Tail:
         """Process the next event of a shard. `after` is the position up to which the shard was read before."""
         self._behind[shard] = event.head.millis_behind
         if event.head.children:
-            self._stream.learn(shard, event.head.children)
+            self._stream.add_children(shard, event.head.children)
         until = self._until
         # Ignore the lag of a closed shard, which may have ended long before `until`. Its children continue where it ended.
         closed = event.head.children or ((listed := self._stream.shard(shard)) is not None and listed.last is not None)

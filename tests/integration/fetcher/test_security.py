@@ -128,7 +128,7 @@ def _is_sent_in_vain(sock: socket.socket) -> bool:
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_stranger_is_not_listened_to_for_long(encrypted: bool) -> None:
     certificate = make_certificate(datetime.now(UTC)) if encrypted else None
-    with Simple(certificate, stranger_seconds=0.5) as service:
+    with Simple(certificate, authentication_seconds=0.5) as service:
         with stranger(service.address) as silent:
             began = time.monotonic()
             assert len(heard(silent)) <= len(GREETING) + PROOF_BYTES
@@ -163,7 +163,7 @@ def calls(service: Simple) -> int:
 
 def test_strangers_do_not_keep_callers_of_the_run_waiting() -> None:
     """Also if they take all places and say nothing, for which each has ten seconds if there is room."""
-    with Simple(most_strangers=8, hurry_seconds=0.2) as service, ExitStack() as stack:
+    with Simple(most_unauthenticated=8, hurry_seconds=0.2) as service, ExitStack() as stack:
         for _ in range(30):
             stack.enter_context(stranger(service.address))
         wait_until(lambda: calls(service) == 8, 10, "all places taken")
@@ -172,29 +172,29 @@ def test_strangers_do_not_keep_callers_of_the_run_waiting() -> None:
 
 
 def test_processes_of_one_user_need_no_strangers_slot() -> None:
-    with Simple(most_strangers=1, hurry_seconds=60) as service, stranger(service.address) as sock:
+    with Simple(most_unauthenticated=1, hurry_seconds=60) as service, stranger(service.address) as sock:
         assert sock.recv(1), "it has the only place"
         assert is_answered(service.address) < 7
 
 
 def test_caller_waiting_for_its_proof_check_stays_connected() -> None:
     pairs = [socket.socketpair() for _ in range(2)]
-    with Simple(most_strangers=2) as service, ExitStack() as stack:
+    with Simple(most_unauthenticated=2) as service, ExitStack() as stack:
         (ours, caller), (late, silent) = [[Wire(stack.enter_context(end)) for end in pair] for pair in pairs]
         caller.send(Kind.END)
-        service._strangers = dict.fromkeys((ours, late), time.monotonic() - 60)
+        service._unauthenticated = dict.fromkeys((ours, late), time.monotonic() - 60)
         assert not service._has_place()
         with pytest.raises(LostError, match="it was closed"):
             silent.receive(10)
         assert ours.receive(10).kind is Kind.END
         ours.send(Kind.END)
         assert caller.receive(10).kind is Kind.END
-        service._strangers.clear()
+        service._unauthenticated.clear()
 
 
 def test_many_callers_of_a_run_share_few_slots() -> None:
     certificate = make_certificate(datetime.now(UTC))
-    with Simple(certificate, most_strangers=2) as service, ThreadPoolExecutor(16) as crowd:
+    with Simple(certificate, most_unauthenticated=2) as service, ThreadPoolExecutor(16) as crowd:
         assert len(list(crowd.map(is_answered, [service.by_tcp()] * 40))) == 40
 
 

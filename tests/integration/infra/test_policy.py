@@ -193,10 +193,10 @@ async def read(manifest: Manifest, table: LeaseTable, topology: Topology, transp
     await lease.start(LeaseListener(), "grpc://127.0.0.1:1")
     received = 0
     try:
-        lease.want(["orders"])
+        lease.request(["orders"])
         await lease.wait_held(["orders"], at_most=10)
         checkpoints.start()
-        checkpoints.want({ShardKey("orders", shard.shard_id): LeaseInfo() for shard in shards})
+        checkpoints.request({ShardKey("orders", shard.shard_id): LeaseInfo() for shard in shards})
         for shard in shards:
             events = await transport.subscribe(stream, shard.shard_id, TRIM_HORIZON, Unlimited())
             try:

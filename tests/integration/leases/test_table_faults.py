@@ -271,7 +271,7 @@ async def test_a_run_gets_through_lost_answers_throttling_and_silence(
     keys = LeaseKeys({stream: stream for stream in streams})
     lease = RunLease(table, owner_id(Random(1)), keys, Timing(3.0), SystemClock(), Random(1))
     await lease.start(Listener(), "grpc://here")
-    lease.want(streams)
+    lease.request(streams)
     await lease.wait_held(streams, at_most=90)
     proxy.quiet.clear()
     proxy.drop_answers = 20

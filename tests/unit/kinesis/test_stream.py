@@ -158,7 +158,7 @@ CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0
 async def test_announced_children_stay_until_they_are_listed() -> None:
     made = stream(Lister(shard(0)))
     await made.refresh()
-    made.learn(name(0), CHILDREN)
+    made.add_children(name(0), CHILDREN)
     for _ in range(2):
         assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
         assert made.lineage.children(name(0)) == [name(1), name(2)]
@@ -171,7 +171,7 @@ async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
     lister = Lister(shard(0))
     made = stream(lister)
     await made.refresh()
-    made.learn(name(0), CHILDREN)
+    made.add_children(name(0), CHILDREN)
     lister.listed = [shard(5)]
     await made.refresh()
     assert (len(made.lineage), name(1) in made.lineage) == (1, False)
@@ -202,9 +202,9 @@ async def test_announced_generations_outlast_an_old_list() -> None:
     """Otherwise, the merged shard would start again once the list shows its parents."""
     made = stream(Lister(shard(0)))
     await made.refresh()
-    made.learn(name(0), CHILDREN)
+    made.add_children(name(0), CHILDREN)
     for parent in (1, 2):
-        made.learn(name(parent), (ChildShard(name(3), (name(1), name(2)), 10, 19),))
+        made.add_children(name(parent), (ChildShard(name(3), (name(1), name(2)), 10, 19),))
     await made.refresh()
     assert made.lineage.droppable({name(1): SHARD_END, name(2): SHARD_END, name(3): TRIM_HORIZON}) == [name(1), name(2)]
 

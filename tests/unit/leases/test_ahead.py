@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kinesis_efo.leases.attributes import CheckpointMark
-from kinesis_efo.leases.notes import begun_anew, restored
+from kinesis_efo.leases.notes import new_query_warning, restored
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 
@@ -80,7 +80,7 @@ def test_checkpoint_is_compared_with_its_mark_alone(moved: int, said: str | None
 def test_new_query_is_warned_how_far_the_application_read(
     rows: list[tuple[Position, float | None]], said: str | None
 ) -> None:
-    found = begun_anew(
+    found = new_query_warning(
         "orders",
         {
             ShardKey("orders", f"shardId-{number}"): replace(row(position), read_until=until)

@@ -57,7 +57,7 @@ class Run:
         """Start with the rows of the table, and read these shards."""
         self.checkpoints.start()
         self.checkpoints.load("s", (await self.network.scan()).leases)
-        self.checkpoints.want(infos(names))
+        self.checkpoints.request(infos(names))
         return self.checkpoints
 
 
@@ -110,7 +110,7 @@ async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
     await asyncio.sleep(10)
     assert [f.row(name).starting_hash_key for name in "pq"] == [None, None]
     about = LeaseInfo(parents=frozenset({"o", "n"}), starting_hash_key="0", ending_hash_key="9")
-    checkpoints.want({shard("p"): about, shard("q"): about})
+    checkpoints.request({shard("p"): about, shard("q"): about})
     await asyncio.sleep(10)
     for name, position in (("p", Position.after(3)), ("q", TRIM_HORIZON)):
         row = f.row(name)
@@ -130,7 +130,7 @@ async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
 async def test_shard_gets_a_row_once_it_is_read(f: Fixture) -> None:
     checkpoints = await f.begin(epoch=3)
     start = LeaseInfo(Position.at_timestamp(7), frozenset({"o"}), "0", "9")
-    checkpoints.want({shard("p"): start, **infos("q")})
+    checkpoints.request({shard("p"): start, **infos("q")})
     await asyncio.sleep(0.2)
     assert f.row("p") == Lease(
         "s:p",
@@ -165,7 +165,7 @@ async def test_new_row_has_its_micro_batchs_last_record(f: Fixture) -> None:
     end = Position.after(50)
     checkpoints.update(shard("p"), end, LastRecord(47, 3))
     checkpoints.update(shard("q"), Position.after(30), LastRecord(29))
-    checkpoints.want({shard(name): LeaseInfo(end) for name in "pq"})
+    checkpoints.request({shard(name): LeaseInfo(end) for name in "pq"})
     await asyncio.sleep(0.5)
     assert (f.row("p").record, f.row("p").sub, f.at()) == (47, 3, end)
     assert f.at("q") == end, "a row never begins behind its shard's start"
@@ -187,7 +187,7 @@ async def test_writes_are_paced_and_every_shard_has_its_turn(f: Fixture) -> None
     checkpoints = await f.run(rate=25.0).begin()
     names = [f"{number:04}" for number in range(1000)]
     shards = [shard(name) for name in names]
-    checkpoints.want({key: LeaseInfo() for key in shards})
+    checkpoints.request({key: LeaseInfo() for key in shards})
     await asyncio.sleep(45)
     assert len(f.store.items) == 1000, "each has a row"
     before = len(f.store.writes)
@@ -206,7 +206,7 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
     each = f.run()
     checkpoints = await each.begin()
     shards = [shard(f"{number:04}") for number in range(1000)]
-    checkpoints.want({key: LeaseInfo() for key in shards})
+    checkpoints.request({key: LeaseInfo() for key in shards})
     for key in shards:
         checkpoints.update(key, Position.after(9))
     start = asyncio.get_running_loop().time()
@@ -223,7 +223,7 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
 async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
     each = f.run(epoch=None)
     checkpoints = await each.begin()
-    checkpoints.want(infos("p"))
+    checkpoints.request(infos("p"))
     await asyncio.sleep(30)
     assert f.store.items == {}
     each.epoch = 4
@@ -235,11 +235,11 @@ async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
 async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fixture) -> None:
     old, new = f.run(epoch=1), f.run(epoch=2)
     first = await old.begin()
-    first.want(infos("p"))
+    first.request(infos("p"))
     first.update(shard("p"), Position.after(5))
     await asyncio.sleep(10)
     second = await new.begin()
-    second.want(infos("p"))
+    second.request(infos("p"))
     second.update(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     first.update(shard("p"), Position.after(1000))
@@ -254,7 +254,7 @@ async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fix
 # Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
     checkpoints = await f.begin()
-    checkpoints.want({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
+    checkpoints.request({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
     checkpoints.update(shard("p"), Position.after(77))
     await asyncio.sleep(10)
     del f.store.items["s:p"]
@@ -292,7 +292,7 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
     each = f.run()
     f.store.create = refuse  # type: ignore[method-assign,assignment]
     checkpoints = await each.begin()
-    checkpoints.want(infos("p"))
+    checkpoints.request(infos("p"))
     await asyncio.sleep(10)
     assert each.failure.error
     with raises(LeaseTableError, "lease table memory: row s:p exists and is not a lease; delete it"):
@@ -336,7 +336,7 @@ async def test_row_has_the_time_until_which_it_was_read(f: Fixture) -> None:
     each = f.run()
     each.known[shard("p"), TRIM_HORIZON] = 111.0
     checkpoints = await each.begin()
-    checkpoints.want(infos("pq"))
+    checkpoints.request(infos("pq"))
     await asyncio.sleep(1)
     assert [f.row(name).read_until for name in "pq"] == [111, None]
     assert checkpoints.read_until(shard("p"), TRIM_HORIZON) == 111
@@ -362,11 +362,11 @@ async def test_row_has_the_time_until_which_it_was_read(f: Fixture) -> None:
 async def test_finished_shard_is_deleted_once_its_children_begin(f: Fixture) -> None:
     run = f.run()
     checkpoints = await run.begin()
-    checkpoints.want({shard("p"): LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
+    checkpoints.request({shard("p"): LeaseInfo(starting_hash_key="0", ending_hash_key="9")})
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c", "d"})
     checkpoints.update(shard("p"), Position.after(1))  # a late one of a batch before
-    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    checkpoints.request(infos("cd", c=frozenset("p"), d=frozenset("p")))
     await asyncio.sleep(1)
     assert (f.at(), f.row("p").children) == (SHARD_END, {"c", "d"})
     checkpoints.update(shard("c"), Position.after(10))
@@ -383,10 +383,10 @@ async def test_shard_finished_before_its_row_exists_gets_one(f: Fixture) -> None
     run = f.run()
     checkpoints = await run.begin()
     run.network.cut = True
-    checkpoints.want(infos("pq", q=frozenset({"p"})))
+    checkpoints.request(infos("pq", q=frozenset({"p"})))
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"q"})
-    checkpoints.want(infos("q", q=frozenset({"p"})))
+    checkpoints.request(infos("q", q=frozenset({"p"})))
     await asyncio.sleep(5)
     assert not f.store.items
     run.network.cut = False
@@ -405,7 +405,7 @@ async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
     children = [Lease(f"s:{name}", 1, "dead", parents=frozenset("p")) for name in "cd"]
     f.put(parent, *children, Lease("t:p", 4, checkpoint=Position.after(70)))
     checkpoints = await f.begin("p")
-    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    checkpoints.request(infos("cd", c=frozenset("p"), d=frozenset("p")))
     await asyncio.sleep(70)
     assert (f.at(), f.row("p").owner, f.row("p").children) == (SHARD_END, None, {"c", "d"})
     for name in "cd":
@@ -428,7 +428,7 @@ def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject)
         current = 0
         for number in (0, 1):
             checkpoints = await each[number].begin()
-            checkpoints.want(infos("pq"))
+            checkpoints.request(infos("pq"))
             current = number
             for _ in range(data.draw(st.integers(1, 6))):
                 position += 1
@@ -470,7 +470,7 @@ async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float)
     checkpoints = await f.begin("p")
     checkpoints.update(shard("p"), Position.after(5))
     await asyncio.sleep(leaves_after)
-    checkpoints.want(infos("cd", c=frozenset("p"), d=frozenset("p")))
+    checkpoints.request(infos("cd", c=frozenset("p"), d=frozenset("p")))
     await asyncio.sleep(10)
     for name in "cd":
         checkpoints.update(shard(name), Position.after(80))
@@ -482,10 +482,10 @@ async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
     run = f.run()
     checkpoints = await run.begin()
     run.network.cut = True
-    checkpoints.want(infos("pqr"))
+    checkpoints.request(infos("pqr"))
     checkpoints.update(shard("p"), Position.after(5))
     checkpoints.update(shard("q"), SHARD_END)
-    checkpoints.want(infos("r"))
+    checkpoints.request(infos("r"))
     await asyncio.sleep(5)
     run.network.cut = False
     await asyncio.sleep(10)
@@ -527,7 +527,7 @@ async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> N
     checkpoints = await f.begin("p")
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c"})
-    checkpoints.want(infos("c", c=frozenset("p")))
+    checkpoints.request(infos("c", c=frozenset("p")))
     checkpoints.update(shard("c"), Position.after(5))
     await asyncio.sleep(20)
     f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
@@ -543,13 +543,13 @@ async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> No
     checkpoints = await run.begin("p")
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c"})
-    checkpoints.want(infos("c", c=frozenset("p")))
+    checkpoints.request(infos("c", c=frozenset("p")))
     checkpoints.update(shard("c"), Position.after(5))
     give_up_at = asyncio.get_running_loop().time() + 130
     while "delete" not in run.network.requests:
         assert asyncio.get_running_loop().time() < give_up_at
         await asyncio.sleep(0.001)
     assert run.network.in_flight == 1
-    checkpoints.want(infos("pc", c=frozenset("p")))
+    checkpoints.request(infos("pc", c=frozenset("p")))
     await asyncio.sleep(20)
     assert f.at() == TRIM_HORIZON

@@ -75,7 +75,7 @@ class Fixture:
         self.leases.append(lease)
         self.listeners[lease] = listener = listener or Listener(self, name)
         await lease.start(listener, f"grpc://{name}")
-        lease.want(streams)
+        lease.request(streams)
         return lease
 
     async def held(self, name: str = "a", streams: str = "p") -> RunLease:
@@ -216,7 +216,7 @@ async def test_further_stream_of_the_run_itself_counts_like_any(f: Fixture) -> N
     with pytest.raises(AlreadyRunningError):
         await first.wait_held("q")
     assert f.failure(first) is None
-    first.want("pq")
+    first.request("pq")
     await until(lambda: isinstance(f.failure(first), AlreadyRunningError), TIMEOUT)
 
 
@@ -375,7 +375,7 @@ async def test_row_deleted_by_hand_is_written_again(f: Fixture, caplog: pytest.L
 async def test_broken_row_is_an_error_only_where_read(f: Fixture) -> None:
     f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
     lease = await f.held()
-    lease.want("pq")
+    lease.request("pq")
     with raises(
         LeaseTableError,
         "lease row 'q:shardId-1' has no attribute 'leaseCounter' in lease table memory; correct or delete the row",
@@ -430,7 +430,7 @@ async def test_released_lease_is_not_acquired_by_a_late_scan(f: Fixture) -> None
         return await scan()
 
     f.a.scan = late  # type: ignore[method-assign]
-    lease.want("pq")
+    lease.request("pq")
     await asked.wait()
     await lease.stop()
     assert (f.row("p").owner, f.row("p").epoch) == (None, 1)
@@ -464,7 +464,7 @@ async def test_row_of_an_earlier_write_is_acquired_at_once(f: Fixture, owner: st
         return await create(row)
 
     f.a.create = late  # type: ignore[method-assign]
-    lease.want("p")
+    lease.request("p")
     if soon:
         assert await until(lambda: lease.held == {"p"}, 5) < 0.2
         return

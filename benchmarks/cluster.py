@@ -53,7 +53,7 @@ def run() -> list[Figure]:
     """Measure. A longest time is that of a window of some seconds."""
     figures = []
     for shards in SHARDS:
-        found = {fetchers: in_virtual_time(_measured(shards, fetchers)) for fetchers in (0, FETCHERS)}
+        found = {fetchers: in_virtual_time(measured(shards, fetchers)) for fetchers in (0, FETCHERS)}
         for load in TRIGGER_SECONDS:
             case = f"{shards:,} shard{'s' if shards > 1 else ''}, {load}"
             alone, shared = found[0].loads[load], found[FETCHERS].loads[load]
@@ -119,7 +119,8 @@ def _figures(case: str, most: float | None, alone: _Load, shared: _Load) -> list
     ]
 
 
-async def _measured(shards: int, fetchers: int) -> _Found:
+async def measured(shards: int, fetchers: int) -> _Found:
+    """Measure a run with this many shards and fetchers in other processes (0: in the run itself)."""
     clock = LoopClock()
     kinesis = SimulatedKinesis(shards, clock, Random(shards))
     found = _Found()
@@ -249,10 +250,15 @@ class _Run:
         (name,) = [each.request.name for each in cluster.assignments.members if each.request.place == 0]
         # Its socket tells that the connection broke.
         begin = clock.monotonic()
-        _, took = _timed(lambda: cluster.assignments.dropped(name))
+        _, took = _timed(lambda: self._dropped(name))
         while self._heard() < self.kinesis.number:
             await clock.sleep(0.05)
         return took, clock.monotonic() - begin
+
+    def _dropped(self, name: str) -> None:
+        work = self.cluster.assignments.dropped(name)
+        if asyncio.iscoroutine(work):  # of earlier versions, it is no coroutine
+            _now(work)
 
     def _heard(self) -> int:
         """The number of shards of which fetchers have told something."""

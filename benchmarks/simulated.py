@@ -6,6 +6,7 @@ As Kinesis does, a shard sends an event without records every 5 s, and a subscri
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from math import inf
 from random import Random
@@ -20,6 +21,7 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.kinesis.transport import Quota
@@ -188,6 +190,8 @@ class RunOfQuery:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.reading = False
+        # No position gets old enough for a low watermark, which would wait for the stream's retention.
+        self.limits = replace(KINESIS_LIMITS, shortest_retention=1e12)
 
     async def placed(self, ranges: Sequence[ShardRange], _at_most: float, _query: str) -> list[FetcherAddress]:
         """See `QueryPlanner`."""

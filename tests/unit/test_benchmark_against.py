@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import cluster
 from benchmarks.against import Comparison, Version, compared, turns
 from benchmarks.figures import Ratio
+from tests.support.virtual_time import run as in_virtual_time
 
 
 @pytest.mark.parametrize(("pairs", "left_out"), [(5, 0), (6, 0), (7, 2), (8, 3), (10, 8), (20, 52)])
@@ -73,3 +75,10 @@ def test_figures_are_compared_that_both_versions_have() -> None:
     assert found == Comparison("latency", p50, [1.0, 3.0], [4.0, 6.0])
     with pytest.raises(RuntimeError, match="no figure in common"):
         compared("latency", [{p99: 2.0}], [{p50: 4.0}])
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_simulated_run_of_the_benchmarks_plans_micro_batches(fetchers: int) -> None:
+    found = in_virtual_time(cluster.measured(2, fetchers))
+    assert all(found.loads[load].latest for load in cluster.TRIGGER_SECONDS)
+    assert found.loads["busy"].partitions

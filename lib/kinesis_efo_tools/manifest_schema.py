@@ -44,7 +44,7 @@ SCHEMA: Final[dict[str, Any]] = {
         "schemaVersion": {"const": SCHEMA_VERSION, "description": "the version of the format"},
         "application": _text("the application, as metrics and messages call it"),
         "environment": _text(
-            "the environment, such as `prod`, or `lake.prod` in project `lake`, for metrics, messages and job names"
+            "the environment, for metrics, messages and job names: `prod`, or `lake.prod` with `project: lake` in the environment file"
         ),
         "region": _text("the AWS region of every stream and of the lease table"),
         "leaseTable": {

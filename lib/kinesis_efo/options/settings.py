@@ -85,7 +85,7 @@ AWS_OPTIONS: Final = (
     Option("awsProfile", read.text, "the name of an AWS profile", "the environment's `AWS_PROFILE`",
            "profile to use, from the AWS configuration files of each host", "aws.profile", of_run=True),
     Option("credentialProvider", read.matching(_PROVIDER), "package.module:function, which other processes can import, or the name of an entry point", "-",
-           "function that returns credentials, called again before they expire", "aws.credential_provider", of_run=True),
+           "function that returns credentials, or its entry point in the group `kinesis_efo.credentials`; called again before they expire", "aws.credential_provider", of_run=True),
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _metrics(text: str) -> MetricsSettings:
 
 METRICS_OPTIONS: Final = (
     Option("metricsExport", _metrics, "otel, none, emf, or emf with a place and a period such as emf:stderr or emf:/var/log/m.log:60s", "`otel`",
-           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines, every 60 s to `stdout` by default; files may be rotated",
+           "`otel`: OpenTelemetry; `emf`: CloudWatch EMF lines, every 60 s to `stdout` by default; you may rotate a file",
            "metrics", of_run=True, formerly=("metrics.export",)),
 )  # fmt: skip
 _PART: Final = "give it with 'metricsExport', such as emf:stderr:60s"

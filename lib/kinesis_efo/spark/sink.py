@@ -91,9 +91,9 @@ SINK_OPTIONS: Final = (
     Option("aggregateBytes", read.bounded(read.size, *_RANGES["aggregate_bytes"]), "a size from 1k to 1m", "`50k`",
            "size of the largest aggregate", "producer.aggregate_bytes"),
     Option("failOnError", read.flag, "true or false", "`true`",
-           "fail on a record that can never be written; else log and skip it", "producer.fail_on_error"),
+           "fail on a record that can never be written; if false, log and skip it", "producer.fail_on_error"),
     Option("retryTimeout", read.duration(*_RANGES["retry_timeout"], 999), "a duration such as 5m, 100ms to 1d", "`5m`",
-           "how long every attempt for a shard may fail before the task fails", "producer.retry_timeout"),
+           "a task fails if all attempts for a shard fail for this long", "producer.retry_timeout"),
     *AWS_OPTIONS,
     *METRICS_OPTIONS,
 )  # fmt: skip

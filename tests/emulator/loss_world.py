@@ -2089,7 +2089,9 @@ class Scenario:
         def kill() -> None:
             query = random.choice(self.queries)
             processes = [*self.program.hosting, *self.program.hosting, query.running]
-            process = random.choice([each for each in processes if each is not None])
+            if not (living := [each for each in processes if each is not None]):
+                return
+            process = random.choice(living)
             self._tell(f"{process.name} is killed at message {number}")
             self.machine.kill(process)
             if process is query.running:

@@ -533,6 +533,39 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
         assert "acceptDataLoss" in other.fails(DataLossError)
 
 
+# The lowest accepted position of all queries was that of each, so that the later start failed for ever.
+@pytest.mark.parametrize("mode", ["efo", "polling"])
+def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:
+    with world(retention_seconds=3600.0, options={"readMode": mode}) as w:
+        w.warns("are gone")
+        w.later(2 * 3600)
+        queries = []
+        for ago in (6000, 5000):
+            queries.append(w.query(startingPosition=f"AT_TIMESTAMP:{round(1000 * (w.kinesis.now - ago))}"))
+            queries[-1].fails(DataLossError)
+            queries[-1].accepts_one_loss()
+        w.later(60)
+        w.put(5)
+        for query in queries:
+            query.reads(5)
+
+
+# A query that had caught up apart from another one lost what it accepts.
+def test_query_accepts_its_loss_while_it_catches_up_beside_another() -> None:
+    with world(retention_seconds=3600.0, options={"readMode": "polling"}) as w:
+        w.warns("are gone")
+        w.later(2 * 3600)
+        first = w.query(startingPosition=f"AT_TIMESTAMP:{round(1000 * (w.kinesis.now - 5000))}")
+        first.fails(DataLossError)
+        first.accepts_one_loss()
+        w.later(60)
+        second = w.query()
+        w.later(60)
+        w.put(5)
+        first.reads(5)
+        second.reads(5)
+
+
 # The rows of the children had the start of the query that began there, although another one still read their parent.
 def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun() -> None:
     with world(max_event_records=1) as w:

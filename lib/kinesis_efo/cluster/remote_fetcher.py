@@ -139,8 +139,8 @@ class Assignment:
         known = "the run has not replied recently" if shard in self._shards else "another fetcher reads it"
         return FetcherUnreachableError(f"shard {shard} has not been read here for {seconds:.0f} s: {known}")
 
-    def facts(self, shard: ShardKey, position: Position) -> Facts:
-        if (order := self._orders.get(shard)) is None:
+    def facts(self, row: RowKey, position: Position) -> Facts:
+        if (order := self._orders.get(row.shard)) is None:
             return NO_FACTS
         return order.known if order.start == position else Facts(accepted=order.known.accepted)
 

@@ -71,8 +71,8 @@ class Coordinator(Protocol):
     def refusal(self, shard: ShardKey, seconds: float) -> KinesisEfoError:
         """Return the error for a task whose shard the fetcher was not allowed to read for `seconds`."""
 
-    def facts(self, shard: ShardKey, position: Position) -> Facts:
-        """Return what is known about a position in a shard: its low watermark, and whether the loss of records after it is accepted."""
+    def facts(self, row: RowKey, position: Position) -> Facts:
+        """Return what is known about a position in a buffer: its low watermark, and whether the loss of records after it is accepted."""
 
     def failed(self, row: RowKey, error: KinesisEfoError) -> None:
         """Report an error. If `row` names a query, the error fails this query; otherwise, it ends all reading."""
@@ -236,7 +236,7 @@ class Fetcher:
         return settings.timeout
 
     def _loss_is_fatal(self, wanted: ShardRange) -> bool:
-        accepted = self._coordinator.facts(wanted.key, wanted.after).accepts_loss(wanted.after)
+        accepted = self._coordinator.facts(RowKey(None, wanted.key), wanted.after).accepts_loss(wanted.after)
         return self.settings.fail_on_data_loss and not accepted
 
     def _waits_for(self, row: RowKey) -> str:
@@ -265,7 +265,7 @@ class Fetcher:
 
     def _subscribe(self, row: RowKey, start: Position, sink: EventSink) -> ShardSubscription:
         key = row.shard
-        known = self._coordinator.facts(key, start)
+        known = self._coordinator.facts(row, start)
         may_open = partial(self._coordinator.may_open, key)
         stream = self._streams.stream(key.stream)
         return stream.subscribe(key.shard, start, sink, known, may_open, reader=row.query)

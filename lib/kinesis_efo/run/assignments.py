@@ -109,7 +109,7 @@ class Assignments:
         for key in member.shards:
             if (row := self._table.shared.get(key)) is not None:
                 if row.facts is None:
-                    row.facts = self._coordinator.facts(key, row.start)
+                    row.facts = self._coordinator.facts(row.key, row.start)
                 found[key] = replace(row.order(), known=row.facts)
         return found
 

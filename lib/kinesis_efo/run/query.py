@@ -18,6 +18,7 @@ from kinesis_efo.decisions.planning import PollReply, ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
+from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, new_query_warning, restored
 from kinesis_efo.leases.row import Lease
@@ -79,7 +80,7 @@ class Query:
         self._unlisted: list[ShardKey] = []
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
-        self._losses = Losses(run.streams, self._facts)
+        self._losses = Losses(run.streams, self.facts)
         self._accepted = accepted or {}
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
@@ -252,9 +253,13 @@ class Query:
         finished = self._run.streams.finished(offset) if offset.has_ends else []
         return PollReply(shards, starting, finished, undecided)
 
-    def _facts(self, key: ShardKey, position: Position) -> Facts:
+    def owns(self, row: RowKey) -> bool:
+        """Whether a buffer is filled only for this query."""
+        return row.query == self._rows.name
+
+    def facts(self, key: ShardKey, position: Position) -> Facts:
         """Return the facts that show whether records after a position were lost: from the run, and from this query's start and options."""
-        known = self._run.facts(key, position)
+        known = self._run.facts_of_all(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         proven = (self.progress.finished or Offset({})).proof(key, position)
         return replace(known, accepted=self._accepted.get(key), horizon=horizon, proven=proven)
@@ -262,7 +267,7 @@ class Query:
     def low_watermark(self, key: ShardKey, position: Position) -> float | None:
         """Return the low watermark of the query's position in a shard, in epoch seconds; None if unknown."""
         shard = self._run.streams.stream(key.stream).shard(key.shard)
-        return low_watermark(key.shard, shard, position, self._facts(key, position), inf)
+        return low_watermark(key.shard, shard, position, self.facts(key, position), inf)
 
     async def _check(self, checking: Awaitable[T]) -> T:
         try:

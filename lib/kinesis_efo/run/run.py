@@ -383,12 +383,18 @@ class Run(LeaseListener):
             "does not answer; `kinesis-efo leases list` shows its owner: stop that query"
         )
 
-    def facts(self, shard: ShardKey, position: Position) -> Facts:
+    def facts(self, row: RowKey, position: Position) -> Facts:
+        if (owner := next((query for query in self.queries if query.owns(row)), None)) is not None:
+            return owner.facts(row.shard, position)
+        return self.facts_of_all(row.shard, position)
+
+    def facts_of_all(self, shard: ShardKey, position: Position) -> Facts:
+        """Return what is known about a position in a shard that all queries share."""
         begins = position == TRIM_HORIZON
         return Facts(
             self._checkpoints.read_until(shard, position),
             self._horizon(shard) if begins else None,
-            self._accepted(shard),
+            self._accepted(shard, position),
             self._checkpoints.read_since(shard) if begins else None,
             begins and any(query.has_planned(shard) for query in self.queries),
             self._proof(shard, position),
@@ -412,14 +418,15 @@ class Run(LeaseListener):
         horizons = [query.horizon(shard) for query in self.queries]
         return min((each for each in horizons if each is not None), default=None)
 
-    def _accepted(self, shard: ShardKey) -> Position | None:
-        """Return the position up to which losses in a shard are accepted; None if they may affect a query that does not accept them."""
-        accepting = [query for query in self.queries if query.accepted(shard) is not None]
-        if not accepting:
-            return None
-        stream = self.streams.stream(shard.stream)
+    def _accepted(self, shard: ShardKey, position: Position) -> Position | None:
+        """Return the position up to which losses after `position` are accepted; None if they affect a query that does not accept them."""
+        accepted, stream = [], self.streams.stream(shard.stream)
         for query in self.queries:
             at = None if (finished := query.progress.finished) is None else finished.get(shard)
-            if query not in accepting and at is not None and not stream.is_recent(shard.shard, at):
+            if at is not None and not at.reaches(position):
+                continue  # a query behind the shared buffer catches up with a buffer of its own
+            if (own := query.accepted(shard)) is not None:
+                accepted.append(own)
+            elif at is not None and not stream.is_recent(shard.shard, at):
                 return None
-        return lowest([at for query in accepting if (at := query.accepted(shard)) is not None])
+        return lowest(accepted) if accepted else None

@@ -347,7 +347,6 @@ class SyncClients:
 
     @cached_property
     def _session(self) -> botocore.session.Session:
-        """The session, with the role's credentials if the settings have a role."""
         if self._settings.role_arn:
             base = _watched(botocore.session.Session(), self._settings, self._clock, self._seconds, self.region)
             config = botocore.config.Config(**self._config)

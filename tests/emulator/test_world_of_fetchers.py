@@ -67,8 +67,10 @@ def test_query_without_any_fetcher_for_long_fails() -> None:
         w.put(10)
         query = w.query()
         query.reads(10)
+        w.warns("no fetcher has started for 30 s")
         w.cut_off("host0", "host1", seconds=600)
         assert "no fetcher has started for 60 s" in query.fails(FetcherError, within=90)
+        assert any("no fetcher has started for 30 s" in report.text for report in w.kinesis.reports)
 
 
 # Shows invariant 11.

@@ -158,7 +158,6 @@ class Alignment:
         return slowest
 
     def _warn_waiting(self, waiting: int, now: float) -> None:
-        """Log a warning every `_WARN_SECONDS` while no shard can advance."""
         if self._held_since is None:
             self._held_since = self._warned_at = now
         if now - self._warned_at < _WARN_SECONDS:

@@ -242,7 +242,6 @@ class Program:
             os.close(file)
 
     def _sweep(self) -> None:
-        """Remove the files of programs that have ended on this machine."""
         with PrivateDirectory(self._directory) as there:
             for name in there.names(f"{self._machine}.*"):
                 pid, started, *_ = [*name.removeprefix(f"{self._machine}.").split("."), ""]

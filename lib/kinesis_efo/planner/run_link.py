@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kinesis_efo.calls.connection import Connection
-from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherError, FetcherRefusedError, FetcherUnreachableError, KinesisEfoError
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import RunFile
@@ -192,6 +192,9 @@ class RunLink:
                     self._check()
                     self._sleep(_AGAIN_SECONDS)
                     continue
+                except KinesisEfoError:
+                    self._silence.reset()  # an error is a reply, too
+                    raise
                 self._silence.reset()
                 self._heard += len(found.said)
                 sys.stderr.writelines(found.said)

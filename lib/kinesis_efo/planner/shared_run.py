@@ -173,7 +173,6 @@ class SharedRun:
     # -- joining or starting a run
 
     def _joined(self, streams: dict[str, str]) -> RunLink:
-        """Join the run that reads one or more of `streams`, or start one."""
         while True:
             self._silence.expect(0)
             self._check()

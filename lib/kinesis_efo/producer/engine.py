@@ -394,7 +394,6 @@ class Engine:
         self._timer = None if seconds is None else self.loop.call_later(max(0.0, seconds), self._pump)
 
     def _pump(self) -> None:
-        """Send all requests that are due, and set the timer for the rest."""
         with self._lock:
             self._due.discard(self._pump)
             self._set_timer(None)

@@ -208,7 +208,6 @@ def _built(runs: list[ShardRows], data: pa.Array, subs: list[int] | None) -> Ite
 
 
 def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
-    """Build the columns `stream` and `shardId`."""
     streams, shards = _strings([run.key.stream for run in runs]), _strings([run.key.shard for run in runs])
     if len(runs) == 1:
         rows = len(runs[0].records)

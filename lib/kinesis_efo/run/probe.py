@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -13,9 +14,12 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.background import all_of
 from kinesis_efo.run.assignments import TICK_SECONDS, Assignments
 
+logger = logging.getLogger(__name__)
+
 _PROBE_SECONDS: Final = 1.5
 """A fetcher sends a request at least once a second. If it sends none for this many seconds, the run probes the fetcher's port."""
 _CONNECT_SECONDS: Final = 1.0
+_WORD_SECONDS: Final = 30.0
 
 
 async def watch_fetchers(
@@ -33,7 +37,7 @@ async def watch_fetchers(
         gone: Returns whether a fetcher's port is certainly closed.
         problem: Returns what prevents fetchers from starting, for the error message; empty if unknown.
     """
-    members = assignments.members
+    members, word_at = assignments.members, _WORD_SECONDS
     while True:
         await clock.sleep(TICK_SECONDS)
         # Probe all ports concurrently, since each probe may take a second.
@@ -48,8 +52,14 @@ async def watch_fetchers(
         if assignments.measure() or dead:
             assignments.distribute()
         seconds = clock.monotonic() - assignments.empty_since
-        if not len(members) and seconds >= patience:
-            said = f"no fetcher has started for {seconds:.0f} s. {problem()}".strip()
+        word_at = _WORD_SECONDS if len(members) else word_at
+        if len(members) or seconds < min(word_at, patience):
+            continue
+        said = f"no fetcher has started for {seconds:.0f} s. {problem()}".strip()
+        if seconds < patience:
+            word_at += _WORD_SECONDS
+            logger.warning("%s", said)
+        else:
             failure.set(
                 FetcherError(
                     f"{said} Fetchers run as Spark tasks: Spark's UI shows their job, 'kinesis-efo fetchers', and why it waits or fails"

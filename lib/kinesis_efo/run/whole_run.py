@@ -146,7 +146,6 @@ class WholeRun:
         self.service: Final = self._serve()  # Returns records or fetcher addresses to tasks
 
     def _serve(self) -> PlannerService:
-        """Create the service for tasks and for fetchers in other processes."""
         setup, loop = self._setup, asyncio.get_running_loop()
         certificate = self.certificate = certificate_for(setup.listening, self.clock)
         more = self._clients.answer

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kinesis_efo.errors import DataLossError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner.program import OwnFile, RunEntry, RunFile
-from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError
+from kinesis_efo.planner.run_link import RunConnection, RunLink, RunLostError, Silence
 from kinesis_efo.positions import SHARD_END, Mark, Offset, Position, ShardKey
 from kinesis_efo.processes import Process
 from kinesis_efo.run.access import Begin, Next
@@ -103,6 +104,29 @@ def test_log_line_comes_again_until_its_client_has_received_it(client: Client) -
         client.own.said.append("another")
         assert connection.ask(QueryCall(name, 2, call, 1)).said == ["another"]
         assert connection.leave(Leave(name, 1)).said == ["another"]
+
+
+class CountedSilence(Silence):
+    """Counts how often a reply was awaited, and how often it came."""
+
+    awaited = came = 0
+
+    def expect(self, pid: int) -> None:
+        self.awaited += 1
+
+    def reset(self) -> None:
+        self.came += 1
+
+
+def test_error_of_a_call_counts_as_a_reply(client: Client, own: FakeRun) -> None:
+    silence = CountedSilence(60.0)
+    link = RunLink(RunFile(client.path), RunConnection(own.address, own.secret), client.check, time.sleep, silence)
+    LINKS.append(link)
+    link.join("another reader", Process.of(1), manifest("orders").streams, OPTIONS)
+    client.query.error = DataLossError("expired")
+    with pytest.raises(DataLossError):
+        link.ask(Next(OFFSET, 0.1))
+    assert silence.came == silence.awaited > 1
 
 
 def left_of(number: int) -> dict[ShardKey, Position]:

@@ -177,6 +177,17 @@ def test_unchanged_low_watermarks_are_sent_once() -> None:
         assert (b".5" in bytes(message)) is sent
 
 
+@given(st.lists(st.tuples(offsets, st.dictionaries(st.integers(0, 7), numbers)), min_size=1, max_size=6))
+def test_offsets_survive_the_way_between_two_processes(sent: list[tuple[Offset, dict[int, int]]]) -> None:
+    one, other = OffsetsOfLink(0), OffsetsOfLink(1)
+    for offset, lasts in sent:
+        whole = Offset(offset, {key: lasts[place] for place, key in enumerate(offset) if place in lasts})
+        received = other.decode(one.encode(Begin(resumed=whole)), AnyCall).resumed
+        assert (received, received.lasts) == (whole, whole.lasts)
+        again = one.decode(other.encode(Begin(kept=received)), AnyCall).kept
+        assert (again, again.lasts) == (whole, whole.lasts)
+
+
 @given(numbers, st.integers(0, 10**60))
 def test_an_offset_keeps_last_records(last: int, distance: int) -> None:
     offset = Offset({ORDERS: Position.after(last + distance), CLICKS: SHARD_END}, {ORDERS: last, CLICKS: last})

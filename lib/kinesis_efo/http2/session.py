@@ -230,7 +230,6 @@ def _unconnected(cause: Exception, url: str, proxy_url: str | None) -> BotoCoreE
 
 
 def _because(error: BotoCoreError, cause: Exception) -> BotoCoreError:
-    """Add the cause to a botocore error's message, which omits it."""
     error.args = (f"{error}: {str(cause) or type(cause).__name__}",)
     return error
 

@@ -251,7 +251,6 @@ class SharedRun:
 
     @property
     def _last_end(self) -> str:
-        """How the run's last process has ended, for messages; empty if unknown."""
         return f" ({end})" if (end := self._ended()) else ""
 
     def _asked(self, call: Call[T]) -> T:

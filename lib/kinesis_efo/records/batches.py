@@ -217,7 +217,6 @@ def _shards(runs: list[ShardRows]) -> tuple[pa.Array, pa.Array]:
 
 
 def _culprit(runs: list[ShardRows]) -> ShardKey:
-    """Return the first shard with a record that cannot be converted to a row."""
     for run in runs[:-1]:
         try:
             list(_built([run], _binary(run.data), None))

@@ -90,9 +90,9 @@ class _OffsetChanges(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     base: int | None
-    moved: list[tuple[ShardKey, Position]]
+    moved: list[tuple[ShardKey, Position, int | None]]  # With the position's number minus that of the last record
     left: list[ShardKey]
-    lasts: list[tuple[ShardKey, int]]
+    lasts: list[tuple[ShardKey, int]]  # Last records of shards that have not moved
     mark: Mark | None
     horizons: dict[str, float] = {}
     created: dict[str, int] = {}
@@ -147,7 +147,9 @@ class OffsetsOfLink:
         base = self._offsets.get(self._received) if self._received is not None else None
         number, self._next = self._next, self._next + 2
         self._store(number, offset)
-        moved, lasts = list(offset.changes_since(base).items()), list(offset.lasts.items())
+        changes, numbers = offset.changes_since(base), offset.lasts
+        moved = [(key, at, at.value - numbers[key] if key in numbers else None) for key, at in changes.items()]
+        lasts = [(key, last) for key, last in numbers.items() if key not in changes]
         left = [] if base is None else [key for key in base if key not in offset]
         since = None if base is None else self._received
         until = None if base is not None and base.until == offset.until else list(offset.until.items())
@@ -157,6 +159,7 @@ class OffsetsOfLink:
 
     def _add_offset(self, diff: _OffsetChanges) -> None:
         positions, until = {}, dict(diff.until or ())
+        lasts = dict(diff.lasts) | {key: at.value - less for key, at, less in diff.moved if less is not None}
         if diff.base is not None:
             if (base := self._offsets.get(diff.base)) is None:
                 raise UnknownOffset
@@ -164,8 +167,8 @@ class OffsetsOfLink:
             for key in diff.left:
                 del positions[key]
             until = dict(base.until) if diff.until is None else until
-        positions.update(diff.moved)
-        self._store(diff.number, Offset(positions, dict(diff.lasts), diff.mark, diff.horizons, diff.created, until))
+        positions.update((key, at) for key, at, _ in diff.moved)
+        self._store(diff.number, Offset(positions, lasts, diff.mark, diff.horizons, diff.created, until))
 
     def _decode_number(self, _kind: type[Any], number: Any) -> Offset:
         if (offset := self._offsets.get(number)) is None:

@@ -102,7 +102,6 @@ async def _open_transport(
 async def _open_separate(
     stack: AsyncExitStack, clients: AsyncClients, options: SourceOptions, clock: KinesisClock
 ) -> Transport:
-    """Open the GetRecords transport that queries use while they are catching up."""
     config = AioConfig(**POLLING_CONFIG, max_pool_connections=_MOST_SUBSCRIPTIONS)
     client = await stack.enter_async_context(await clients.open("kinesis", config))
     # Read Kinesis' time from these responses, too: with a wrong time (after a suspend, for example), trimmed records are not detected.

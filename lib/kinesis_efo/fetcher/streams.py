@@ -85,8 +85,9 @@ class Streams:
                 try:
                     await self.stream(name).refresh()
                 except KinesisEfoError as error:
+                    why = str(error).removesuffix(error.remedy or "").rstrip(". ;")  # the remedy is for a failed query
                     logger.warning(
-                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, error
+                        "stream %s cannot be listed, trying again in %.0f s: %s", name, LIST_SHARDS_SECONDS, why
                     )
                 else:
                     listed(name)

@@ -287,7 +287,7 @@ async def explained(listing: Awaitable[T], ref: StreamRef, source: str) -> T:
                 remedy=f"The role needs {action_of(error, 'ListShards')} on it, and valid credentials",
             ).about(ref.name) from error
         raise SubscriptionError(
-            f"{where}: its shards or its retention cannot be read: {describe(error)}. "
-            "Transient errors were retried for as long as kinesis-efo option 'retryTimeout' allows; check the "
-            "stream's status and the network path to the endpoint, and restart the query: nothing was lost"
+            f"{where}: its shards or its retention cannot be read: {describe(error)}",
+            remedy="Transient errors were retried for as long as kinesis-efo option 'retryTimeout' allows; check the stream's status and "
+            "the network path to the endpoint, and restart the query: nothing was lost",
         ).about(ref.name) from error

@@ -48,8 +48,8 @@ async def subscribing(clients: Clients, ref: StreamRef, owners: Collection[str],
         if owners and not anyway and not of_aws(kinesis.meta.endpoint_url):
             # An endpoint that ignores `DryRun` would open a real subscription and disconnect the reader.
             raise CheckUnknown(
-                f"not tried: {readable(min(owners))} reads the stream, which proves the same, and {kinesis.meta.endpoint_url} may not "
-                "know dry runs, and subscribe in earnest",
+                f"not tried: {readable(min(owners))} owns the stream's lease ('kinesis-efo lag' shows whether it reads), and "
+                f"{kinesis.meta.endpoint_url} may not know dry runs, and subscribe in earnest",
                 "to try anyway, use --subscribe-anyway",
             )
         shard = await _first_shard(kinesis, ref)

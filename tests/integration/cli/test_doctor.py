@@ -126,7 +126,7 @@ def test_doubtful_dry_run_does_not_disturb_a_query(here: Here) -> None:
     before = len(here.calls())
     line = findings(here)["subscribing to orders"]
     assert line["status"] == "unknown"
-    assert "host:1:a reads the stream" in line["detail"]
+    assert "host:1:a owns the stream's lease" in line["detail"]
     assert "may not know dry runs" in line["detail"]
     assert "SubscribeToShard" not in {call.operation for call in here.calls(before)}
     tried = here.run("doctor", "--subscribe-anyway", "--json")

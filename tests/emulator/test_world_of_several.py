@@ -545,6 +545,10 @@ def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:
             queries[-1].fails(DataLossError)
             queries[-1].accepts_one_loss()
         w.later(60)
+        w.kill_program()
+        for query in reversed(queries):
+            query.start()
+        w.later(60)
         w.put(5)
         for query in queries:
             query.reads(5)

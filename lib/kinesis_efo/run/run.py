@@ -423,10 +423,10 @@ class Run(LeaseListener):
         accepted, stream = [], self.streams.stream(shard.stream)
         for query in self.queries:
             at = None if (finished := query.progress.finished) is None else finished.get(shard)
-            if at is None or not at.reaches(position):
-                continue  # a query that has not begun, or is behind the shared buffer, does not read from it
+            if at is not None and not at.reaches(position):
+                continue  # a query behind the shared buffer catches up with a buffer of its own
             if (own := query.accepted(shard)) is not None:
                 accepted.append(own)
-            elif not stream.is_recent(shard.shard, at):
+            elif at is not None and not stream.is_recent(shard.shard, at):
                 return None
         return lowest(accepted) if accepted else None

@@ -389,7 +389,7 @@ class Query:
     def accepts_losses(self, rows: int) -> None:
         """Start it until it ends, accept each loss that it fails with, and check its rows."""
         self.start()
-        while True:
+        for _ in range(20):
             process = self.spark.running
             self._world.until(lambda: process is None or not process.lives, 200, f"{self.spark.name} has not ended")  # noqa: B023
             if not isinstance(self.spark.error, DataLossError):
@@ -397,6 +397,7 @@ class Query:
                 return
             self._expected = DataLossError
             self.accepts_one_loss()
+        raise Broken(f"{self.spark.name} fails again with losses that it accepts") from self.spark.error
 
     def reads_only(self, streams: Sequence[str], **options: str) -> None:
         """Set its streams, and options, for the next start."""

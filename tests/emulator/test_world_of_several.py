@@ -533,6 +533,27 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
         assert "acceptDataLoss" in other.fails(DataLossError)
 
 
+# The shared buffer began at the lost records before the query that needs them had checked for them, which failed both queries.
+@pytest.mark.parametrize(("mode", "fetchers"), [("efo", 0), ("efo", 2), ("polling", 0)])
+def test_loss_at_the_start_of_one_query_fails_no_other(mode: str, fetchers: int) -> None:
+    with world(fetchers=fetchers, retention_seconds=3600.0, options={"readMode": mode}) as w:
+        w.warns("are gone")
+        w.put(10)
+        late, healthy = w.query(), w.query(trigger=60.0)
+        late.reads(10)
+        late.stop()
+        w.later(600)
+        w.put(10)
+        w.later(4000)
+        healthy.reads(20)
+        w.kill_program()
+        late.start()
+        healthy.start()
+        assert "acceptDataLoss" in late.fails(DataLossError)
+        w.put(10)
+        healthy.reads(30, within=120)
+
+
 # The lowest accepted position of all queries was that of each, so that the later start failed for ever.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:

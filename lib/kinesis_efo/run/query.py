@@ -73,7 +73,7 @@ class Query:
         self._run = run
         self._given_streams = streams
         self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
-        self._failure = self._rows.failure
+        self._rows.checked = set()
         self._ends = ends or Bounds()
         self._shards: Collection[ShardKey] | None = None
         self._has_moved_rows = False
@@ -81,7 +81,7 @@ class Query:
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
         self._losses = Losses(run.streams, self.facts)
-        self._accepted = accepted or {}
+        self.accepted: Final[Mapping[ShardKey, Position]] = accepted or {}
         self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
         self._uncounted: list[ShardProgress] = []
@@ -95,11 +95,11 @@ class Query:
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
-            self._failure.set(error)
+            self._rows.failure.set(error)
 
     def _raise_if_failed(self) -> None:
         self._run.failure.raise_if_set()
-        self._failure.raise_if_set()
+        self._rows.failure.raise_if_set()
 
     # -- called by the run
 
@@ -118,10 +118,6 @@ class Query:
         """Whether a planned but unfinished micro-batch of the query begins at a shard's trim horizon."""
         finished, reach = self.progress.finished or Offset({}), self.progress.reach or Offset({})
         return finished.get(key, TRIM_HORIZON) == TRIM_HORIZON != reach.get(key, TRIM_HORIZON)
-
-    def accepted(self, key: ShardKey) -> Position | None:
-        """Return the position up to which the loss of a shard's records is accepted; None if no loss is accepted."""
-        return self._accepted.get(key)
 
     @property
     def catches_up(self) -> bool:
@@ -161,7 +157,7 @@ class Query:
         """Leave the run, which stops fetching for this query. Lease rows may then advance past this query's positions."""
         self.stop()
         self._run.leave(self)
-        self._failure.stop()
+        self._rows.failure.stop()
         self._run.table.leave(self._rows)
 
     # -- called by `QueryPlanner`
@@ -227,14 +223,13 @@ class Query:
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
         """Return how far the next micro-batch may read from `offset`, within the limits. Waits at most `at_most` seconds for records."""
-        self._run.failure.raise_if_set()
         begins = self._shards is None
         self.begin(offset)
         self._follow(offset)
         if begins and self._unlisted:
             # ListShards did not return all shards of the offset. List them again: the parents of a missing shard would seem to be unread.
             await self._run.streams.refresh(self.streams)
-        if not await self._check(self._losses.check(offset, rows=self._has_rows)):
+        if not await self._check(self._check_losses(offset)):
             await self._run.clock.sleep(min(1.0, at_most))
             return PollReply([], [], [], undecided=True)
         starting = self._starting(offset)
@@ -262,12 +257,19 @@ class Query:
         known = self._run.facts_of_all(key, position)
         horizon = self.horizon(key) if position == TRIM_HORIZON else None
         proven = (self.progress.finished or Offset({})).proof(key, position)
-        return replace(known, accepted=self._accepted.get(key), horizon=horizon, proven=proven)
+        return replace(known, accepted=self.accepted.get(key), horizon=horizon, proven=proven)
 
     def low_watermark(self, key: ShardKey, position: Position) -> float | None:
         """Return the low watermark of the query's position in a shard, in epoch seconds; None if unknown."""
         shard = self._run.streams.stream(key.stream).shard(key.shard)
         return low_watermark(key.shard, shard, position, self.facts(key, position), inf)
+
+    async def _check_losses(self, offset: Offset) -> bool:
+        rows = self._has_rows
+        if (known := await self._losses.check(offset, rows=rows)) and rows and self._rows.checked is not None:
+            self._rows.checked = None
+            self._run.table.update_orders(self._rows.shards())
+        return known
 
     async def _check(self, checking: Awaitable[T]) -> T:
         try:
@@ -390,17 +392,19 @@ class Query:
 
         Set `repeated` if the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been re-created.
         """
-        self._run.failure.raise_if_set()
         self._check_created(begin)
         self.begin(begin, end)
-        streams = self._run.streams
-        old = [each for each in ranges if not streams.stream(each.key.stream).is_recent(each.key.shard, each.after)]
+        stream = self._run.streams.stream
+        old = [each for each in ranges if not stream(each.key.stream).is_recent(each.key.shard, each.after)]
         # Wait for the leases and, with them, the lease rows: a row may show that an idle shard was read further than `ranges`.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
             # Wait until the check succeeds: reading does not reveal the loss of records that a shared buffer has already skipped.
             await self._run.clock.sleep(_LIST_SECONDS)
             self._raise_if_failed()
+        if self._rows.checked is not None:
+            self._rows.checked |= {each.key for each in ranges}
+            self._run.table.update_orders(self._rows.checked)
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """Return the hash key range of each shard in which tasks drop aggregated records that belong to other shards."""
@@ -483,7 +487,7 @@ class Query:
         while True:
             # Wait until ListShards returns all shards of the offset: the query would ignore a shard for which no end position was found.
             await self._run.streams.list_shards(offset)
-            known = await self._losses.check(offset, rows=self._has_rows)
+            known = await self._check_losses(offset)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # The query reads the descendants of trimmed shards instead. Check whether the descendants were trimmed, too.
             if not (known and await self._losses.check_starting({**offset, **ends.gone})):

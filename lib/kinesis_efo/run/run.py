@@ -422,10 +422,10 @@ class Run(LeaseListener):
         """Return the position up to which losses after `position` are accepted; None if they affect a query that does not accept them."""
         accepted, stream = [], self.streams.stream(shard.stream)
         for query in self.queries:
-            at = None if (finished := query.progress.finished) is None else finished.get(shard)
-            if at is not None and not at.reaches(position):
-                continue  # a query behind the shared buffer catches up with a buffer of its own
-            if (own := query.accepted(shard)) is not None:
+            finished = query.progress.finished
+            if finished is None or ((at := finished.get(shard)) is not None and not at.reaches(position)):
+                continue  # the query has not begun, or is behind the shared buffer and catches up with a buffer of its own
+            if (own := query.accepted.get(shard)) is not None:
                 accepted.append(own)
             elif at is not None and not stream.is_recent(shard.shard, at):
                 return None

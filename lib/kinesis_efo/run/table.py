@@ -552,7 +552,8 @@ class Table:
 class QueryRows:
     """The buffers from which one query plans and reads.
 
-    `failure` stores an error that ends only this query. With `pauses`, only already planned events are fetched for the query.
+    `failure` stores an error that ends only this query. With `pauses`, only already planned events are fetched for the query. `checked`
+    has the shards that were checked for losses (None: all). The others are not fetched: a loss in a shared buffer fails all queries.
     """
 
     def __init__(
@@ -566,6 +567,7 @@ class QueryRows:
         self.name: Final = name
         self.failure = Failure()
         self.pauses = False
+        self.checked: set[ShardKey] | None = None
         self._table = table
         self._progress = progress
         self.planner: Final = MicroBatchPlanner(self.row, table.read_until, table.clock, check, max_skew)
@@ -590,7 +592,7 @@ class QueryRows:
                 if to is None or not any(each.stream == key.stream for each in finished):
                     continue  # the planned micro-batch adds this stream, and later ones read it
                 at = TRIM_HORIZON
-            if not at.is_end:
+            if not at.is_end and (self.checked is None or key in self.checked or asked is not None):
                 found[key] = Demand(at, SHARD_END if to is None else to, asked)
         return found
 
@@ -606,14 +608,9 @@ class QueryRows:
             return shared  # the usual case: no query is catching up in this shard
         if (demand := self.demands((key,)).get(key)) is None:
             return None
-        now = self._table.clock.monotonic()
-        shared, own = (
-            row if row is not None and ((view := row.view(now)).has(position) or view.has(demand.lowest)) else None
-            for row in (self._table.shared.get(key), self._table.separate(self.name, key))
-        )
-        if shared is None or (own is not None and rank(own.index.end) > rank(shared.index.end)):
-            return own
-        return shared
+        now, rows = self._table.clock.monotonic(), (shared, self._table.separate(self.name, key))
+        found = [row for row in rows if row and ((view := row.view(now)).has(position) or view.has(demand.lowest))]
+        return max(found, key=lambda row: rank(row.index.end), default=None)
 
     @property
     def has_separate_rows(self) -> bool:

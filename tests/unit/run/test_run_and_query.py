@@ -264,7 +264,7 @@ async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
 async def test_events_are_dropped_once_every_query_has_processed_them(centre: Centre) -> None:
     centre.stream.put(0, 10, 10)
     other = Query(centre.run, name="other")
-    other.begin(ONE)
+    await other.poll(ONE, 10, 20, 0.0)
     (shard,) = (await centre.poll(ONE, 5.0)).shards
     end, (feed,) = Offset({FIRST: shard.through}), centre.run.fetcher
     assert feed.buffer is not None

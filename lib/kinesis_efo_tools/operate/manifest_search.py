@@ -13,6 +13,7 @@ from kinesis_efo.leases.table import LeaseTable
 from kinesis_efo.manifest import SCHEMA_VERSION, Manifest, StreamRef
 from kinesis_efo_tools.operate.access import Clients
 from kinesis_efo_tools.operate.checkup import consumers_of
+from kinesis_efo_tools.operate.documentation import address
 from kinesis_efo_tools.operate.findings import CheckFailed, Finding, Status, existing, finding
 
 T = TypeVar("T")
@@ -205,7 +206,7 @@ async def _consumer(clients: Clients, stream: StreamSpec, stream_arn: str, wante
         wish = f"consumer {choice!r}" if choice else "consumer"
         raise CheckFailed(
             f"{stream.stream_name} has no {wish}: {has}",
-            "nothing is registered here: deploy the application (docs/environment-file.md), or make it: aws kinesis "
+            f"nothing is registered here: deploy the application ({address('environment-file')}), or make it: aws kinesis "
             f"register-stream-consumer --region {wanted.region} --stream-arn {stream_arn} --consumer-name {choice or wanted.application}",
         )
     return _active(stream, stream_arn, consumers[choice])

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from math import cos, sin
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,10 +17,10 @@ from kinesis_efo.leases.row import Lease
 from kinesis_efo_tools.cli.top.server import Page
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import Pulse
+from scripts.picture import NOW
 from tests.support.browser import browsing
 from tests.support.world import wait_until
 
-NOW = 1_700_000_000.0
 HOUR = range(-3600, 1, 10)
 SPLIT_AT = -600
 MARKUP = '<img src=x onerror="document.title=1">'
@@ -98,6 +99,7 @@ def test_many_shards_are_folded_until_a_click(page: Any) -> None:
     ]
     assert (seen["slow"], seen["states"]) == (2, ["1 paused", "60 streaming", "2 streaming", "2 streaming"])
     assert [each.partition(":")[0] for each in seen["remedies"]] == ["Spark", "limit"]
+    assert all(each.endswith(" (docs/runbook.md#fetching-or-spark)") for each in seen["remedies"])
     assert any("shardId-000000000060" in each and each.endswith("began") for each in seen["events"])
     opened = look("click #streams button")
     assert (len(opened["rows"]), opened["folds"]) == (61 + 4, ["Show the 8 slowest"])
@@ -150,5 +152,11 @@ def test_it_is_dark_and_light_and_fits_a_phone(page: Any, tmp_path: Path) -> Non
     for width in (360, 768, 1280):
         look(f"width {width}")
         assert [(each["overflow"], each["cut"]) for each in [look()]] == [(0, 0)], width
-    look(f"picture {tmp_path / 'page.png'}")
-    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+    look(f"picture {tmp_path / 'page.svg'}")
+    assert ElementTree.parse(tmp_path / "page.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+if __name__ == "__main__":  # draws the picture of the documentation
+    with served() as address, browsing(address) as shown:
+        wait_until(lambda: shown()["rows"], every=0.1)
+        shown(f"picture {Path(__file__).parents[3] / 'docs/images/top-web.svg'}")

@@ -1,11 +1,12 @@
 // Opens a page in a browser, and tells what it shows: a line of JSON for each line that comes in. A line may ask for something first:
 // open URL, click SELECTOR, hover SELECTOR, width PIXELS, dark, light, picture FILE. After "fits" it tells what does not fit.
-// node browse.mjs URL WIDTH [SCREENSHOT]
+// node browse.mjs URL WIDTH
+import { writeFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import chromium from "@sparticuz/chromium";
 import { chromium as browsers } from "playwright-core";
 
-const [url, width, screenshot] = process.argv.slice(2);
+const [url, width] = process.argv.slice(2);
 const options = { executablePath: await chromium.executablePath(), args: chromium.args };
 // As one process, which it is on AWS Lambda, it crashes now and then while it starts. And another test may be unpacking it.
 const launched = (tries) => browsers.launch(options).catch(async (error) => {
@@ -38,6 +39,21 @@ const fits = () => {
     names: all("td code, p code, li code").filter(broken).map((each) => each.textContent),
   };
 };
+// The page as a picture that is dark or light as its reader's system.
+const drawn = async () => {
+  const css = await (await fetch(document.querySelector("link[rel=stylesheet]").href)).text();
+  const shown = document.body.cloneNode(true);
+  const page = document.createElement("div");
+  page.className = "body";
+  page.append(...shown.childNodes);
+  const { width, height } = document.body.getBoundingClientRect();
+  const html = new XMLSerializer().serializeToString(page);
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">
+<style>${css.replace(/^body/gm, ".body").replaceAll("&", "&amp;").replaceAll(">", "&gt;")}</style>
+<foreignObject width="100%" height="100%">${html}</foreignObject>
+</svg>
+`;
+};
 for await (const line of createInterface({ input: process.stdin })) {
   const [what, ...rest] = line.split(" ");
   const about = rest.join(" ");
@@ -51,7 +67,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   if (what === "hover") await page.hover(about);
   if (what === "width") await page.setViewportSize({ width: Number(about), height: 900 });
   if (what === "dark" || what === "light") await page.emulateMedia({ colorScheme: what });
-  if (what === "picture") await page.screenshot({ path: about, fullPage: true });
+  if (what === "picture") writeFileSync(about, await page.evaluate(drawn));
   // At one moment: the page shows a newer look every second.
   const seen = await page.evaluate(() => {
     const all = (selector) => [...document.querySelectorAll(selector)];
@@ -79,5 +95,4 @@ for await (const line of createInterface({ input: process.stdin })) {
   });
   console.log(JSON.stringify({ ...seen, errors, answers, asked: [...asked] }));
 }
-if (screenshot) await page.screenshot({ path: screenshot });
 await browser.close();

@@ -59,7 +59,7 @@ def document(application: str, look: Observation, history: History, since: float
         "tiles": [] if view is None else _tiles(view),
         "streams": [] if view is None else [_stream(view, name, points) for name in _slow_first(view)],
         "charts": _charts(ALL, points),
-        "remedies": [] if view is None else remedies(view),
+        "remedies": [] if view is None else [each._asdict() for each in remedies(view)],
         "events": [{"at": written_out(at), "text": text} for at, text in reversed(look.events)],
         "stretch": history.stretch,
         "points": [_point(each) for each in history.since(since)],

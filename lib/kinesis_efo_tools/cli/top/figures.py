@@ -10,10 +10,9 @@ from kinesis_efo.records.events import data_in
 from kinesis_efo.units import format_size
 from kinesis_efo_tools.cli import output
 from kinesis_efo_tools.cli.shapes import Shape, duration, written_out
+from kinesis_efo_tools.operate.documentation import address
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import LagCause, QueryPulse, ShardPulse, Sum, View
-
-RUNBOOK: Final = "docs/runbook.md"
 
 _STALE_SECONDS: Final = 5.0
 _STEADY: Final = 0.02
@@ -195,16 +194,21 @@ def stale(look: Observation) -> str | None:
     return f"as of {duration(age)} ago" if age > _STALE_SECONDS else None
 
 
-def remedies(view: View) -> list[str]:
-    """Return a line for each cause of lag: what is slow, the number of shards, what to do, and the section of the runbook."""
+class Remedy(NamedTuple):
+    """What is slow, the number of shards, and what to do; and the address of the runbook's section about it."""
+
+    text: str
+    page: str
+
+
+def remedies(view: View) -> list[Remedy]:
+    """Return a remedy for each cause of lag that some shard has."""
     lines = []
     for cause in LagCause:
         shards = sum(each.cause is cause for each in view.shards)
         if shards:
-            lines.append(
-                f"{cause.short}: {cause.what} ({output.count(shards, 'shard')}). "
-                f"What to do: {cause.remedy} ({RUNBOOK}#{cause.section})"
-            )
+            text = f"{cause.short}: {cause.what} ({output.count(shards, 'shard')}). What to do: {cause.remedy}"
+            lines.append(Remedy(text, address("runbook", cause.section)))
     return lines
 
 
@@ -227,7 +231,12 @@ def data(application: str, look: Observation) -> dict[str, Any]:
         "queries": [] if view is None else [_query(each) for each in view.queries],
         "shards": [] if view is None else [_shard(each) for each in view.shards],
         "causes": [
-            {"name": cause.short, "what": cause.what, "remedy": cause.remedy, "runbook": f"{RUNBOOK}#{cause.section}"}
+            {
+                "name": cause.short,
+                "what": cause.what,
+                "remedy": cause.remedy,
+                "runbook": address("runbook", cause.section),
+            }
             for cause in LagCause
         ],
         "events": [{"at": written_out(at), "text": text} for at, text in look.events],

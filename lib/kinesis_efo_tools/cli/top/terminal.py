@@ -56,7 +56,7 @@ def show(application: str, look: Observation, width: int, height: int) -> Render
     if left:
         parts.append(output.text(left_out(left), "dim"))
     if causes:
-        parts += ["", *(output.text(each, "red") for each in causes)]
+        parts += ["", *(output.text(f"{each.text} ({each.page})", "red") for each in causes)]
     if events:
         parts.append("")
         parts += [output.text(f"{shape.time(at, look.at)}  {text}", "dim", one_line=True) for at, text in events]

@@ -43,7 +43,12 @@ function show(look) {
   each(byId("tiles"), look.tiles, tile, (element, { name, text, note }) => {
     [name, text, note].forEach((each, index) => write(element.children[index], each));
   });
-  each(byId("remedies"), look.remedies, () => make("p"), write);
+  each(byId("remedies"), look.remedies, remedy, (element, { text, page }) => {
+    write(element.firstElementChild, text);
+    const link = element.lastElementChild;
+    write(link, page);
+    if (page.startsWith("https://")) link.href = page;
+  });
   each(byId("streams"), look.streams, card, fill);
   each(byId("events"), look.events, event, (element, { at, text }) => {
     write(element.children[0], at);
@@ -55,6 +60,12 @@ function show(look) {
 function trouble(text) {
   byId("trouble").hidden = !text;
   write(byId("trouble"), text ?? "");
+}
+
+function remedy() {
+  const element = make("p");
+  element.append(make("span"), " (", make("a"), ")");
+  return element;
 }
 
 function tile() {

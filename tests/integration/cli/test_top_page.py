@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from math import cos, sin
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -153,7 +153,7 @@ def test_it_is_dark_and_light_and_fits_a_phone(page: Any, tmp_path: Path) -> Non
         look(f"width {width}")
         assert [(each["overflow"], each["cut"]) for each in [look()]] == [(0, 0)], width
     look(f"picture {tmp_path / 'page.svg'}")
-    assert ElementTree.parse(tmp_path / "page.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert ET.parse(tmp_path / "page.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 if __name__ == "__main__":  # draws the picture of the documentation

@@ -90,6 +90,35 @@ def test_rows_of_a_former_stream_stay_until_a_query_reads() -> None:
         assert "leases reset" in w.query(startingPosition="LEASES").fails(StreamReplacedError)
 
 
+# A run that stayed alive for another query knew the list and the creation time of the former stream.
+def test_stream_created_again_while_only_another_query_ran() -> None:
+    with world(streams=("orders", "events"), options={"readMode": "polling"}) as w:
+        stopped, _ = w.query(), w.query(["events"])
+        w.later(10)
+        stopped.stop()
+        w.later(1000)
+        w.kinesis.recreate("orders", 1)
+        w.put(8, "orders")
+        w.warns("created again", "earlier runs read it as")
+        stopped.start()
+        stopped.fails(StreamReplacedError)
+        assert stopped.rows == 0
+
+
+# A run that replaced a dead one did not write lease rows before the next micro-batch.
+def test_idle_shards_stay_proven_while_a_new_run_waits_for_a_trigger() -> None:
+    with world(shards=2, retention_seconds=3600.0, options={"session.listens": "true"}) as w:
+        w.put(8)
+        query = w.query(trigger=3900.0)
+        query.reads(8)
+        w.later(60)
+        w.kill_run()
+        w.warns("LimitExceeded", "not renewed")
+        w.later(4000)
+        w.put(8)
+        query.reads(16, within=4000)
+
+
 def test_start_from_leases_reports_expired_generations_as_lost() -> None:
     with world(retention_seconds=3600.0) as w:
         w.put(10)

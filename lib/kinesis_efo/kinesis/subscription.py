@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 10.0
 """Maximum seconds per sleep while the start time is in the future. Meanwhile, other responses may correct the estimate of Kinesis' time."""
 
+_SLOW_SECONDS: Final = 2.0
+"""If checking for losses takes longer, events may have waited in the socket, so that their lag is outdated."""
+
 
 class _Outcome(NamedTuple):
     """How one subscription ended: the reason, for log messages, and the error if there was one."""
@@ -194,6 +197,7 @@ class ShardSubscription:
         while True:
             try:
                 event = await events.next()
+                came = self._context.clock.monotonic()
                 if event is not None:
                     # Check before each event: the trim horizon may overtake a slow reader. Even an event without records may follow a gap.
                     await delivery.is_passed()
@@ -203,7 +207,7 @@ class ShardSubscription:
                 return _FULL
             except Exception as error:
                 return _Outcome(describe(error), error)
-            if events.outdated:
+            if events.outdated or self._context.clock.monotonic() - came > _SLOW_SECONDS:
                 # Subscribe again: Kinesis may have sent this event long ago, so its lag does not reveal records trimmed since then.
                 return _STOOD_STILL
             if event is None:

@@ -82,7 +82,7 @@ class Query:
         self._complete_at: int | None = None
         self._losses = Losses(run.streams, self.facts)
         self.accepted: Final[Mapping[ShardKey, Position]] = accepted or {}
-        self._resumption = Resumption(run.lease_keys, run.leases.notes, run.continued)
+        self.resumption: Final = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
         self._uncounted: list[ShardProgress] = []
         self._records_done = self._bytes_done = 0
@@ -146,7 +146,7 @@ class Query:
 
     def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Process the lease rows of a stream whose lease was acquired: warn if they show that the query's checkpoint was reset."""
-        self._resumption.load_rows(stream, rows)
+        self.resumption.load_rows(stream, rows)
 
     def stop(self) -> None:
         """Cancel the search for the positions at which the query ends."""
@@ -223,12 +223,8 @@ class Query:
 
     async def poll(self, offset: Offset, max_data: int, max_records: int, at_most: float) -> PollReply:
         """Return how far the next micro-batch may read from `offset`, within the limits. Waits at most `at_most` seconds for records."""
-        begins = self._shards is None
         self.begin(offset)
         self._follow(offset)
-        if begins and self._unlisted:
-            # ListShards did not return all shards of the offset. List them again: the parents of a missing shard would seem to be unread.
-            await self._run.streams.refresh(self.streams)
         if not await self._check(self._check_losses(offset)):
             await self._run.clock.sleep(min(1.0, at_most))
             return PollReply([], [], [], undecided=True)
@@ -263,6 +259,9 @@ class Query:
         """Return the low watermark of the query's position in a shard, in epoch seconds; None if unknown."""
         shard = self._run.streams.stream(key.stream).shard(key.shard)
         return low_watermark(key.shard, shard, position, self.facts(key, position), inf)
+
+    def _is_recent(self, key: ShardKey, position: Position) -> bool:
+        return self._run.streams.stream(key.stream).is_recent(key.shard, position)
 
     async def _check_losses(self, offset: Offset) -> bool:
         rows = self._has_rows
@@ -332,7 +331,9 @@ class Query:
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
         """Record that Spark has processed everything up to `offset`. `end` is the end of the micro-batch that begins there, if known."""
         self._raise_if_failed()
-        before = self.progress.finished
+        before, checked = self.progress.finished, self._rows.checked
+        if checked is not None:
+            checked |= {key for key, at in offset.items() if self._is_recent(key, at)}
         if self.progress.begin(offset, end):
             self._processed(offset, before)
         elif offset is not before:
@@ -350,7 +351,7 @@ class Query:
     def _processed(self, offset: Offset, before: Offset | None) -> None:
         """Called when everything up to `offset` is finished: drop the buffered events before it, and move the lease rows to it."""
         moved = offset.changes_since(before if self._has_moved_rows else None)
-        self._resumption.processed(offset)
+        self.resumption.processed(offset)
         self._count(offset)
         self._move_rows(offset, moved, (before or {}).keys() - offset.keys())
 
@@ -394,8 +395,8 @@ class Query:
         """
         self._check_created(begin)
         self.begin(begin, end)
-        stream = self._run.streams.stream
-        old = [each for each in ranges if not stream(each.key.stream).is_recent(each.key.shard, each.after)]
+        self._run.follow()  # keep the low watermarks of idle shards in the lease rows up to date until the first poll, too
+        old = [each for each in ranges if not self._is_recent(each.key, each.after)]
         # Wait for the leases and, with them, the lease rows: a row may show that an idle shard was read further than `ranges`.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
         while not await self._check(self._losses.check_replay(old, repeated=repeated)):
@@ -415,14 +416,10 @@ class Query:
         """Record that the micro-batch whose end has this mark is in Spark's log. Thread-safe."""
         self._run.leases.notes.record_mark(mark)
 
-    def mark_new(self, streams: Collection[str], *, from_leases: bool) -> None:
-        """Record that the query is new. Unless it starts `from_leases`, a warning is logged if earlier queries have read its streams."""
-        self._resumption.mark_new(streams, from_leases=from_leases)
-
     def resume(self, offset: Offset) -> None:
         """Warn if the checkpoint's last `offset` is behind the lease table. Raises StreamReplacedError if a stream was re-created."""
         self._check_created(offset)
-        self._resumption.resume(offset)
+        self.resumption.resume(offset)
 
     def _check_created(self, offset: Offset) -> None:
         for name, created in offset.created.items():

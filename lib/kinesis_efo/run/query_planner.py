@@ -162,7 +162,7 @@ class QueryPlanner:
                 return await self._logged(call)
             case Reading():
                 self._run.run.failure.raise_if_set()
-                return self._run.reading
+                return self._run.run.reading
         raise TypeError(call)
 
     async def finished(self, marks: Collection[Mark], name: str | None, *, alone: bool = False) -> None:

@@ -20,6 +20,7 @@ class RunStreams:
         self._names = manifest.stream_names
         self._open_stream = open_stream
         self._opening: dict[str, asyncio.Task[None]] = {}
+        self._read: set[str] = set()
 
     @property
     def arns(self) -> dict[str, str]:
@@ -39,12 +40,13 @@ class RunStreams:
                 )
         return faults
 
-    def add(self, streams: Mapping[str, StreamRef]) -> None:
-        """Start opening those of the given streams that are new to the run."""
+    def add(self, streams: Mapping[str, StreamRef], in_use: Collection[str]) -> None:
+        """Start opening those of the given streams that are new to the run, or that were read and are not `in_use`: they may be re-created."""
         for name, ref in streams.items():
-            if name not in self._refs:
+            if name not in self._refs or name in self._read - {*in_use}:
                 self._refs[name] = ref
                 self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
+        self._read |= streams.keys()
 
     async def ready(self, names: Collection[str]) -> None:
         """Wait until the streams with these logical names are open. Raises the error of a stream that cannot be opened."""

@@ -553,7 +553,7 @@ class QueryRows:
     """The buffers from which one query plans and reads.
 
     `failure` stores an error that ends only this query. With `pauses`, only already planned events are fetched for the query. `checked`
-    has the shards that were checked for losses (None: all). The others are not fetched: a loss in a shared buffer fails all queries.
+    has the shards without losses at the query's start (None: all). The others are not fetched: a loss in a shared buffer fails all queries.
     """
 
     def __init__(

@@ -184,14 +184,10 @@ class WholeRun:
         """The address at which tasks request the fetchers of their ranges; None if the run has a single fetcher."""
         return None if self.run.assignments is None else self.address
 
-    @property
-    def reading(self) -> bool:
-        return self.run.reading
-
     async def initial(self, start: Start, names: Collection[str], query: Query) -> Offset:
         """Return the start offset of a new query."""
         found = await self._begin(start_offset, start, names)
-        query.mark_new(names, from_leases=start.from_leases)
+        query.resumption.mark_new(names, from_leases=start.from_leases)
         # Queries that are started together at LATEST must begin at the same record.
         return await query.start_at_latest(found) if start == Start() else found
 
@@ -216,7 +212,7 @@ class WholeRun:
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         """Add streams to the run, and announce them to other processes of the program. Returns a task that ends once they are open."""
-        self._streams.add(streams)
+        self._streams.add(streams, self.run.streams.in_use())
         self._streams_changed(self._streams.arns)
         return asyncio.create_task(self._extended(streams), name="extend")
 

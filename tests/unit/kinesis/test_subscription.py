@@ -476,6 +476,29 @@ async def test_full_socket_does_not_hide_a_loss() -> None:
     await world.fails(DataLossError, SHARD, "AFTER:6")
 
 
+class SlowTopology(ScriptedTopology):
+    """Takes five seconds to return the retention."""
+
+    async def summary(self, stream_arn: str) -> Any:
+        await LoopClock().sleep(5.0)
+        return await super().summary(stream_arn)
+
+
+# The lag of an event counted from the end of the check, as did those of events that waited in the socket meanwhile.
+async def test_event_that_waited_for_a_slow_check_is_read_again() -> None:
+    start, last = Position.after(aged(DAY - 5)), aged(0)
+    world = ScriptedWorld(
+        [Wait(10.0), payload(last, 1), Silence()],
+        [payload(last, 1), END],
+        [END],
+        start=start,
+        topology=SlowTopology([SHARD], retention=[2 * DAY]),
+        fail_on_data_loss=True,
+    )
+    await world.ends()
+    assert world.transport.positions == [str(start), str(start), f"AFTER:{last}"]
+
+
 AT_START = Facts(horizon=1_700_001_000 - DAY)
 """What is known of a query that starts at the trim horizon when a test begins."""
 

@@ -293,7 +293,7 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
             await doing
     with caplog.at_level(logging.WARNING):
         for query in (centre.query, Query(centre.run, name="second")):
-            query.mark_new(["orders"], from_leases=False)
+            query.resumption.mark_new(["orders"], from_leases=False)
             for number in (20, 21):
                 finish(query, Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
     return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
@@ -304,8 +304,8 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
     [
         ([], 1),
         ([lambda centre: Query(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
-        ([lambda centre: Query(centre.run, name="leases").mark_new(["orders"], from_leases=True)], 0),
-        ([lambda centre: Query(centre.run, name="clicks").mark_new(["clicks"], from_leases=True)], 1),
+        ([lambda centre: Query(centre.run, name="leases").resumption.mark_new(["orders"], from_leases=True)], 0),
+        ([lambda centre: Query(centre.run, name="clicks").resumption.mark_new(["clicks"], from_leases=True)], 1),
     ],
 )
 def test_new_query_warns_once_unless_another_continues(

@@ -54,7 +54,7 @@ async def passes() -> None:
 async def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
     opening = Opening()
     streams = opening.streams
-    streams.add({"clicks": ref("clicks")})
+    streams.add({"clicks": ref("clicks")}, ())
     await passes()
     waiting = asyncio.create_task(streams.ready(["clicks"]))
     await passes()
@@ -63,7 +63,7 @@ async def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
         await waiting
     assert list(streams.arns) == ["orders"]
     assert list(streams.opened) == ["orders"]
-    streams.add({"clicks": ref("clicks")})
+    streams.add({"clicks": ref("clicks")}, ())
     await passes()
     opening.further[1].listed.set_result(None)
     await streams.ready(["clicks"])

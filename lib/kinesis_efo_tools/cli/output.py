@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -88,10 +89,21 @@ def name_standard_streams() -> None:
         setattr(sys, name, io.TextIOWrapper(raw, encoding, errors, line_buffering=lines))
 
 
+class _Piped(Console):
+    """Writes to a file or a pipe, without the blanks with which tables fill their last column."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects as the base class does, but omit the blanks at the ends of lines."""
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
+        self.file.flush()
+
+
 def terminal() -> Console:
     """Return a console on standard output. Markup is disabled, because parts of ARNs look like markup."""
-    width = None if sys.stdout.isatty() else WIDE
-    return Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
+    kind, width = (Console, None) if sys.stdout.isatty() else (_Piped, WIDE)
+    return kind(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False)
 
 
 def answer(as_json: bool, data: Any, view: Callable[[], RenderableType]) -> None:

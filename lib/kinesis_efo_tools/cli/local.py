@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from errno import EADDRINUSE
 from pathlib import Path
 
 import typer
@@ -55,13 +56,21 @@ def serve(given: Serve) -> None:
         except DataError as error:
             raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
-            ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
-            failed = f"local cannot listen on {given.host}:{ports}: {error.strerror or error}; choose another --port, --tls-port or --host"
-            # If a local AWS already uses the port, the user may want to use that one: show its environment variables.
-            for each in local_process.running(local_process.state_directory()).values():
-                if each.port == given.port:
-                    failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
-                    raise ConfigurationError.of_lines(failed, f"  export {' '.join(each.assignments)}") from None
+            reason = str(error.strerror or error)
+            if given.tls_port is None:
+                ports, reason = str(given.port), reason.partition(" (while attempting")[0]  # the rest repeats the port
+            else:
+                ports = f"{given.port} and {given.tls_port}"
+            failed = (
+                f"local cannot listen on {given.host}:{ports}: {reason}; choose another --port, --tls-port or --host"
+            )
+            if error.errno == EADDRINUSE:
+                # If a local AWS already uses the port, the user may want to use that one: show its environment variables.
+                for each in local_process.running(local_process.state_directory()).values():
+                    if each.port == given.port:
+                        failed += f"; or `kinesis-efo local stop --port {each.port}`, or use what runs there:"
+                        raise ConfigurationError.of_lines(failed, f"  export {' '.join(each.assignments)}") from None
+                failed += " (--port 0: any free port); or end what listens there, perhaps `kinesis-efo local` in another shell"
             raise ConfigurationError(failed) from None
         stack.callback(_stop, aws)
         tls = {} if given.tls_port is None else {TLS_URL: aws.tls_endpoint_url}
@@ -83,18 +92,28 @@ def stop(given: Stop) -> None:
     chosen = {path: ready for path, ready in found.items() if given.port in (None, ready.port)}
     if not chosen:
         where = "" if given.port is None else f" on port {given.port}"
+        remedy = (
+            f"choose from {_listed(found.values())}" if found else "if one runs in another shell, press Ctrl-C there"
+        )
         raise ConfigurationError(
-            f"no local AWS runs in the background{where} (looked into {directory}, which XDG_STATE_HOME and HOME decide on); "
-            "start one with `kinesis-efo local --detach`"
+            f"no local AWS runs in the background{where} (looked into {directory}, which XDG_STATE_HOME and HOME decide on); {remedy}"
         )
     if len(chosen) > 1 and not given.every:
-        ports = ", ".join(str(ready.port) for ready in chosen.values())
         raise ConfigurationError(
-            f"several local AWS run in the background: name one with --port ({ports}), or use --all"
+            f"several local AWS run in the background; choose one with --port from {_listed(chosen.values())}, or end all with --all"
         )
     for path, ready in chosen.items():
         local_process.stop(path, ready)
         typer.echo(f"the local AWS at {ready.endpointUrl} has ended")
+
+
+def _listed(running: Iterable[Ready]) -> str:
+    """List the ports of local AWS processes, each with its declared streams.
+
+    >>> _listed([Ready(1, 0.0, "http://127.0.0.1:4566", {}, None, ["a", "b"]), Ready(2, 0.0, "http://127.0.0.1:4567", {}, None, [])])
+    '4566 (a, b), 4567'
+    """
+    return ", ".join(str(each.port) + (f" ({', '.join(each.streams)})" if each.streams else "") for each in running)
 
 
 def _detach(options: Mapping[str, Sequence[object]], asked: Declaration | None, say: Callable[[str], None]) -> None:

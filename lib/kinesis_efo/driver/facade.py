@@ -260,9 +260,7 @@ def keep_alive(spark: SparkSession, *, seconds: float = 300.0) -> Callable[[], N
             try:
                 spark.conf.get(_SESSION_TIMEOUT, None)
             except Exception as error:  # any gRPC or Spark error
-                logger.warning(
-                    "cannot reach the Spark Connect server to keep the session alive: %s; trying again", error
-                )
+                logger.warning("cannot reach Spark Connect to keep the session alive: %s; trying again", error)
 
     if not _is_driver(spark):
         _alive.add(session)

@@ -1,13 +1,6 @@
 """Stops a query on SIGTERM, SIGINT or a stop marker, after the running micro-batch instead of in the middle of it.
 
-The offsets ensure that records are neither lost nor duplicated, whatever ends a query. A graceful stop also saves time: no micro-batch
-has to be repeated, and a restarted query begins immediately, because the leases have been released.
-
-Under `spark-submit`, an orchestrator signals the JVM, which would shut Spark down without notifying Python. Therefore, this module also
-handles signals in the JVM and passes them on to Python.
-
-Cancelling an EMR step ends `spark-submit` but not the driver in YARN, and Kubernetes kills a pod after half a minute. Therefore, a job
-also stops when its stop marker appears, a file or S3 object: `kinesis-efo emr submit` sets its location, `kinesis-efo emr stop` writes it.
+This only saves time: whatever ends a query, its offsets ensure that a restart neither loses nor duplicates records.
 """
 
 from __future__ import annotations
@@ -34,9 +27,12 @@ logger = logging.getLogger(__name__)
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 MARKER: Final = "spark.kinesisEfo.stopMarker"
-"""The Spark setting with the stop marker's location, a Hadoop path. If it is unset, the job does not check for a marker."""
+"""The Spark setting with the stop marker's location, a Hadoop path, for clusters that end a job without a signal to its driver."""
+_PY4J_LOGGERS: Final = (logging.root, logging.getLogger("py4j.clientserver"))
 _MARKER_SECONDS: Final = 5.0
 _BOUNDARY_SECONDS: Final = 0.05
+_SLOW_SECONDS: Final = 2.0
+"""A stop that takes longer than this is announced, because the user may believe that it hangs."""
 _KILLED_BY_SIGNAL: Final = re.compile(
     # The second alternative is the JDK's message if the signal arrives before the program has started.
     r"ExitCodeException exitCode=(?:130|143)\b|Failed to exec spawn helper: pid: \d+, signal: (?:2|15)\b"
@@ -50,7 +46,7 @@ _SIGNAL_SECONDS: Final = 2.0
 def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     """Yield an event that is set when this process or Spark's JVM receives SIGTERM or SIGINT, or when the job's stop marker appears.
 
-    A second signal of the same kind to this process is handled as before this context. Leaving the context restores the previous handlers.
+    A second signal of the same kind to this process is handled as before this context, which restores the handlers when it is left.
     Enter the context on the main thread. The context manager `job` also stops the queries and reports failures.
 
     Args:
@@ -69,7 +65,10 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     def handle(number: int, _frame: FrameType | None) -> None:
         # Do not acquire a lock here: a signal handler may interrupt any code of the main thread, including another signal handler.
         requests.put(True)
-        signal.signal(number, before[signal.Signals(number)])
+        again = before[signal.Signals(number)]
+        # Skip Spark's own handler: it calls the JVM, while the interrupted code may be reading a reply of the JVM.
+        is_sparks = str(getattr(again, "__module__", "")).startswith("pyspark.")
+        signal.signal(number, signal.default_int_handler if is_sparks else again)
 
     def pass_on() -> None:
         if requests.get():
@@ -86,6 +85,8 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     for number in SIGNALS:
         signal.signal(number, handle)
     _restores.append(restore)
+    for loud in _PY4J_LOGGERS:
+        loud.addFilter(_is_no_interrupt)
     ends: list[Callable[[], None]] = []
     if isinstance(spark, SparkSession):
         ends = [_handle_in_jvm(spark, stopping.set), watch_marker(spark, stopping.set)]
@@ -94,11 +95,19 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
     finally:
         # Do nothing in a forked child: its handlers were restored at the fork, and the session belongs to the parent process.
         if os.getpid() == process:
+            for loud in _PY4J_LOGGERS:
+                loud.removeFilter(_is_no_interrupt)
             for end in reversed(ends):
                 end()
             _restores.remove(restore)
             restore()
             requests.put(False)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Filter py4j's tracebacks of a Ctrl-C that interrupts a call to the JVM, and of closing the connection of this call."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not any(isinstance(each, KeyboardInterrupt) for each in (error, getattr(error, "__context__", None)))
 
 
 _restores: Final[list[Callable[[], None]]] = []
@@ -156,25 +165,20 @@ def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience:
 
 
 def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
-    """Stop a query between two micro-batches.
-
-    Args:
-        query: The running query.
-        patience: Seconds to wait for the end of the running micro-batch before it is cut short; a restart repeats the micro-batch.
-
-    Raises:
-        StreamingQueryException: The query failed. Not raised if it failed only because a signal ended a process that Hadoop had started.
-    """
+    """Stop a query between two micro-batches. Arguments and errors are those of `wait_for_stop`."""
     logger.info("stopping query %s after its micro-batch", query.runId)
-    deadline = time.monotonic() + patience
+    began, announce_after = time.monotonic(), _SLOW_SECONDS
     running = _batch(query)
     # On a busy host, every check may miss the pause between two micro-batches, so also end this loop when the next one has started.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:
-        if time.monotonic() > deadline:
+        if (waited := time.monotonic() - began) > patience:
             logger.warning(
                 "the micro-batch did not end within %.0f s: cutting it short; a restart repeats it", patience
             )
             break
+        if waited > announce_after:
+            announce_after = patience
+            logger.warning("stopping after the micro-batch, in up to %.0f s; Ctrl-C again cuts it short", patience)
         time.sleep(_BOUNDARY_SECONDS)
     query.stop()
     failure = query.exception()
@@ -233,6 +237,7 @@ class _JvmHandler:
 
 
 def _handle_in_jvm(spark: SparkSession, notify: Callable[[], None]) -> Callable[[], None]:
+    # Under `spark-submit`, an orchestrator signals the JVM, which would shut Spark down without notifying Python.
     gateway = spark.sparkContext._gateway
     assert gateway is not None, "a classic session has a gateway"
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
@@ -266,12 +271,14 @@ def watch_marker(
     if location is None:
         return lambda: None
     ended = threading.Event()
+    jvm: Any = spark.sparkContext._jvm
 
     def watch() -> None:
         warned = False
         while not ended.wait(every):
             try:
-                there = _exists(spark, location)
+                path = jvm.org.apache.hadoop.fs.Path(location)
+                there = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).exists(path)
             except (Py4JError, OSError) as error:  # OSError: the JVM has ended
                 if not warned and not ended.is_set():
                     logger.warning("cannot check for the stop marker %s: %s; trying again", location, error)
@@ -290,10 +297,3 @@ def watch_marker(
         thread.join(max(every, 1.0))
 
     return end
-
-
-def _exists(spark: SparkSession, location: str) -> bool:
-    context = spark.sparkContext
-    jvm: Any = context._jvm
-    path = jvm.org.apache.hadoop.fs.Path(location)
-    return bool(path.getFileSystem(context._jsc.hadoopConfiguration()).exists(path))

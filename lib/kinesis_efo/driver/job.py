@@ -84,7 +84,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
         try:
             # Do not stop Spark in a forked child: the session belongs to the process that entered the context.
             if session is not None and os.getpid() == process:
-                _end(session, failures.restores, quietly=code != 0)
+                _end(session, failures.restores, quietly=code != 0, last=exit and code != 0)
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
     failures.report(but=words)
@@ -216,14 +216,18 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
         raise ended
 
 
-def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool) -> None:
+def _end(spark: SparkSession, restores: Sequence[Callable[[], object]], *, quietly: bool, last: bool) -> None:
     try:
         # Silence the JVM: its log must not follow the reason, which is printed last.
         if quietly and isinstance(spark, SparkSession) and spark.sparkContext._jsc is not None:
+            jvm: Any = spark.sparkContext._jvm
             spark.sparkContext.setLogLevel("ERROR")
+            if last:
+                # A thread that a blocked sink occupies writes its traceback without the log, when this process ends.
+                jvm.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
         spark.stop()
-        # Restore Spark's log levels, because the program may continue with another session in the same JVM.
-        for restore in restores:
+        # Unless the program ends, restore Spark's log levels, because another session may follow in the same JVM.
+        for restore in () if last else restores:
             restore()
     except (Py4JError, OSError) as error:
         # If the job has failed, log this only for debugging, because the job's own error matters more.

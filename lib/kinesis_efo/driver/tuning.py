@@ -70,9 +70,7 @@ def low_latency(spark: SparkSession | SparkSession.Builder, *, checkpoint: str |
     """
     place = os.fspath(checkpoint).strip()
     if not place:
-        raise ConfigurationError(
-            "kinesis_efo.low_latency: checkpoint is empty; give it the checkpointLocation of the queries"
-        )
+        raise ConfigurationError("kinesis_efo.low_latency: checkpoint is empty; set the queries' checkpointLocation")
     done = LowLatency()
     if hasattr(spark, "config"):
         builder = spark

@@ -1,16 +1,31 @@
 """Ending a real query in good order although the signal hits more than the driver."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo.driver.graceful import wait_for_stop
 from tests.integration.spark.conftest import Queries, gateway
-from tests.support.world import World
+from tests.support.world import World, wait_until
 
 pytestmark = pytest.mark.spark43
+
+BLOCKED = """
+import time
+from pyspark.sql import SparkSession
+from kinesis_efo import job
+
+with job(SparkSession.builder.appName("orders").master("local[1]")) as spark:
+    rows = spark.readStream.format("rate").load().writeStream
+    rows.foreachBatch(lambda *_: (print("blocked", flush=True), time.sleep(600))).start().awaitTermination()
+"""
 
 
 def test_a_signal_that_ends_hadoops_program_is_a_stop(
@@ -30,3 +45,28 @@ def test_a_signal_that_ends_hadoops_program_is_a_stop(
 
     query = queries.start(queries.load(w), hit)
     assert wait_for_stop(query, stopping) is True
+
+
+@pytest.mark.long
+def test_two_ctrl_c_end_a_job_whose_sink_is_blocked(tmp_path: Path) -> None:
+    with (tmp_path / "stderr").open("w+") as stderr:
+        program = subprocess.Popen(
+            [sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=stderr, start_new_session=True, cwd=tmp_path
+        )
+        with program:
+            assert program.stdout is not None
+            try:
+                assert program.stdout.readline() == b"blocked\n"
+                stderr.seek(0, os.SEEK_END)
+                before = stderr.tell()
+                os.killpg(program.pid, signal.SIGINT)
+                wait_until(lambda: "cuts it short\n" in (tmp_path / "stderr").read_text(), 60)
+                os.killpg(program.pid, signal.SIGINT)
+                # Reads until the JVM has ended, too.
+                assert program.stdout.read() == b""
+                assert program.wait(60) == 130
+            finally:
+                program.kill()
+        stderr.seek(before)
+        announced = "stopping after the micro-batch, in up to 600 s; Ctrl-C again cuts it short"
+        assert stderr.read() == f"{announced}\n\norders was interrupted\n"

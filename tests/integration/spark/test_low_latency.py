@@ -101,6 +101,6 @@ def test_the_users_manager_stays(session: SparkSession, tmp_path: Path) -> None:
 def test_an_empty_checkpoint_is_an_error(session: SparkSession) -> None:
     with raises(
         ConfigurationError,
-        "kinesis_efo.low_latency: checkpoint is empty; give it the checkpointLocation of the queries",
+        "kinesis_efo.low_latency: checkpoint is empty; set the queries' checkpointLocation",
     ):
         kinesis_efo.low_latency(session, checkpoint=" ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from kinesis_efo.driver import graceful
 from kinesis_efo.driver.graceful import SIGNALS, stop_signals, wait_for_stop
 
 
@@ -130,6 +132,43 @@ def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> N
         query.isActive, query.failure = False, failure
 
     assert wait_for_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
+
+
+def test_slow_stop_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(graceful, "_SLOW_SECONDS", 0.0)
+    assert wait_for_stop(Query(_nothing, _nothing, _nothing, _shows("Waiting for data")), _asked())  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == [
+        "stopping after the micro-batch, in up to 600 s; Ctrl-C again cuts it short"
+    ]
+
+
+def test_second_ctrl_c_does_not_call_the_jvm(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's handler calls the JVM while the interrupted code may be reading a reply: py4j logs three tracebacks."""
+
+    def handler(*_: object) -> None:
+        pytest.fail("Spark's handler was called")
+
+    handler.__module__ = "pyspark.core.context"
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with stop_signals(Client()):  # type: ignore[arg-type]
+            signal.raise_signal(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                # As py4j does, which then fails to close the connection.
+                logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015
+                try:
+                    raise OSError
+                except OSError:
+                    logging.getLogger("py4j.clientserver").exception(
+                        "Exception occurred while shutting down connection"
+                    )
+            else:
+                pytest.fail("the second signal was ignored")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not caplog.records
 
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,9 @@ class QueryPlanner:
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
+        if end is not None:  # a report of lags goes with each micro-batch
+            behind += (silent := self.query.silent(end)).items()
+            self._behind.update(silent)
         now, after = self._run.clock.monotonic(), end or position
         # Store low watermarks regularly, but only once after the query has reached its end: each time may plan an empty micro-batch.
         is_last = ending.reached(after)

@@ -24,17 +24,10 @@ def shard_status(table: Table, query: QueryRows, key: ShardKey, done: Position, 
     row = shared if own is None else own
     if done.is_end or row is None:
         return QueryShard(*key, str(done), 0, 0, 0 if done.is_end else None, held, own is not None)
-    oldest, behind = row.index.lag(done, now), row.behind
+    oldest, behind = row.index.lag(done, now), row.behind_now(now)
     unread = row.index.portion(done, NO_LIMIT, NO_LIMIT)
-    return QueryShard(
-        *key,
-        str(done),
-        unread.records,
-        unread.bytes,
-        behind if oldest is None else max(oldest, behind or 0),
-        held,
-        own is not None,
-    )
+    lag = behind if oldest is None else max(oldest, behind or 0)
+    return QueryShard(*key, str(done), unread.records, unread.bytes, lag, held, own is not None)
 
 
 def with_totals(query: QueryStatus, shards: Iterable[QueryShard], *, each: bool) -> QueryStatus:

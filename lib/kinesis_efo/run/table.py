@@ -27,7 +27,7 @@ from kinesis_efo.fetcher.buffer import BufferedEvent, ShardBuffer
 from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
-from kinesis_efo.kinesis.stats import SILENCE_SECONDS
+from kinesis_efo.kinesis.stats import SILENCE_SECONDS, State
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange, lowest, rank
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 
@@ -166,18 +166,13 @@ class Row:
 
     def status(self, fetcher: str | None, subscription: Subscription | None, now: float) -> ShardStatus:
         """Return the shard's status for tools. `fetcher` is the name of its fetcher, `subscription` the state of its subscription."""
-        index = self.index
-        return ShardStatus(
-            *self.key.shard,
-            str(index.end),
-            index.held,
-            index.records,
-            None if index.waiting_since is None else max(0.0, now - index.waiting_since),
-            self.behind_now(now),
-            fetcher,
-            subscription,
-            oldest=index.lag(index.start, now),
-        )
+        index, behind = self.index, self.behind_now(now)
+        if behind is not None and subscription is not None and subscription.state == State.WAITING.value:
+            behind = max(behind, (self.behind or 0) + round(1000 * (subscription.age or 0.0)))  # it has failed
+        waiting = None if index.waiting_since is None else max(0.0, now - index.waiting_since)
+        end, held, records, oldest = str(index.end), index.held, index.records, index.lag(index.start, now)
+        key, told = self.key.shard, subscription
+        return ShardStatus(*key, end, held, records, waiting, behind, fetcher, told, oldest=oldest)
 
 
 class Table:

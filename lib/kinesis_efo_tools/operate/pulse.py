@@ -318,15 +318,16 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
     incoming = processed = records_in = records_out = trend = None
     failures = 0
     if before is not None and seconds > 0 and now.subscription is not None and before.subscription is not None:
-        arrived = now.subscription.arrived - before.subscription.arrived
+        earlier, told = before.subscription, now.subscription
+        came = None if told.records is None or earlier.records is None else told.records - earlier.records
+        # Events without records, which an idle shard sends every few seconds, have bytes, too: do not count them.
+        arrived = 0 if came == 0 else told.arrived - earlier.arrived
         if arrived >= 0:  # negative if the shard moved to a new fetcher, whose counter starts at 0
             incoming = arrived / seconds
             processed = max(0.0, (arrived - (now.buffered - before.buffered)) / seconds)
-            if now.subscription.records is not None and before.subscription.records is not None:
-                came = now.subscription.records - before.subscription.records
-                if came >= 0:  # negative after a move to a fetcher with a higher byte count but a lower record count
-                    records_in = came / seconds
-                    records_out = max(0.0, (came - (now.records - before.records)) / seconds)
+            if came is not None and came >= 0:  # negative after a move to a fetcher with more bytes but fewer records
+                records_in = came / seconds
+                records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
         if now.millis is not None and before.millis is not None:
             trend = (now.millis - before.millis) / 1000 / seconds

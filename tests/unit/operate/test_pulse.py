@@ -40,6 +40,14 @@ def test_rates_are_those_of_the_window() -> None:
     assert after(*looks).shards[0].incoming == 0
 
 
+def test_idle_shard_has_no_rates() -> None:
+    # Its events have no records, but bytes.
+    (one,) = after((0, [shard(came=5, arrived=200)]), (10, [shard(came=5, arrived=700)])).shards
+    assert (one.incoming, one.processed, one.records_in, one.records_out) == (0, 0, 0, 0)
+    draining = (0, [shard(came=5, buffered=500)]), (10, [shard(came=5, arrived=80)])
+    assert after(*draining).shards[0].processed == 50
+
+
 def test_rates_need_two_looks_at_one_fetcher_and_run() -> None:
     (one,) = after((0, [shard(behind=None)])).shards
     assert (one.incoming, one.processed, one.trend, one.seconds, one.cause) == (None,) * 5

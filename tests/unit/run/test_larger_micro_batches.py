@@ -60,6 +60,7 @@ class Shards:
         self.ends_at: EndPositions | None = None
         self.name: str | None = None
         self.starting: list[ShardKey] = []
+        self.silences: dict[ShardKey, int] = {}
         self.planner = MicroBatchPlanner(self.row, lambda _key, _at: None, LoopClock(), lambda: None)
         self.progress = Progress()
 
@@ -85,6 +86,9 @@ class Shards:
 
     async def wait_held(self, at_most: float) -> bool:
         return True
+
+    def silent(self, offset: Offset) -> dict[ShardKey, int]:
+        return self.silences
 
     def stop_reading(self, shards: frozenset[ShardKey]) -> None: ...
 
@@ -260,3 +264,16 @@ def test_waits_are_bounded_and_lose_no_record(
             if "minBytesPerTrigger" not in limits:
                 assert all(batch.at == at for at in at_tip), "records at the tip wait for nothing"
         planned_at = batch.at
+
+
+def test_micro_batch_reports_the_lag_of_silent_shards() -> None:
+    async def main() -> None:
+        shards = Shards(1 << 40)
+        spark = Spark(shards)
+        shards.add(1, Arrival(0, FIRST, behind=0))
+        shards.silences = {SECOND: 60_000}
+        step = await spark.planner.answer(Next(spark.offset, POLL_SECONDS))
+        lags = dict(step.behind)
+        assert (lags[FIRST], lags[SECOND]) == (0, 60_000)
+
+    run(main())

@@ -331,3 +331,14 @@ async def test_stop_does_not_wait_for_dead_fetchers(centre: Centre) -> None:
     before = LoopClock().monotonic()
     await centre.run.stop()
     assert LoopClock().monotonic() - before < 1.0
+
+
+@scenario(shards=2)
+async def test_silent_shard_has_the_lag_of_its_silence(centre: Centre) -> None:
+    both = Offset(dict.fromkeys(SHARDS[:2], TRIM_HORIZON))
+    await centre.poll(both)
+    now = centre.run.clock.monotonic()
+    for key, reported_at in ((FIRST, now - 9.0), (SECOND, now - 60.0)):
+        row = centre.run.table.shared[key]
+        row.behind, row.reported_at = 500, reported_at
+    assert centre.query.silent(both) == {SECOND: 60_500}

@@ -74,7 +74,7 @@ async def added_offset(
     for name in streams:
         shards = sum(key.stream == name for key in positions)
         where = "the checkpoints in the lease table" if name in known else position
-        logger.warning("stream %s is new to this query: its %d shards begin at %s", name, shards, where)
+        logger.warning("stream %s is new to this query: its shards (%d) begin at %s", name, shards, where)
     return await _offset(positions, streams, since)
 
 

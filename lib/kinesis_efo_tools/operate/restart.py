@@ -91,7 +91,7 @@ def _renamed(ref: StreamRef, end: SourceEnd, manifest: Manifest) -> bool:
 async def _begins(stream: Stream) -> str:
     await stream.refresh()
     return (
-        f"is new to the checkpoint: its {len(stream.lineage)} shards begin at 'newStreamPosition', TRIM_HORIZON unless the query says "
+        f"is new to the checkpoint: its shards ({len(stream.lineage)}) begin at 'newStreamPosition', TRIM_HORIZON unless the query says "
         "otherwise"
     )
 

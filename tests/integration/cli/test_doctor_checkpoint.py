@@ -80,7 +80,7 @@ def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
     assert found["checkpoint"][1] == f"{here}: micro-batch 0 is finished, and the next start continues after it"
     assert found["restart of orders"][1].startswith("goes on with 2 shards, read up to 20")
     assert found["restart of clicks"][1].startswith(
-        "is new to the checkpoint: its 1 shards begin at 'newStreamPosition'"
+        "is new to the checkpoint: its shards (1) begin at 'newStreamPosition'"
     )
 
 

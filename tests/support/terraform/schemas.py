@@ -20,17 +20,8 @@ from kinesis_efo_infra.gate import allowed
 SCHEMAS = Path(__file__).with_name("schemas.json")
 TYPES = ("provider", *allowed.RESOURCES, *allowed.BOOTSTRAP, *(f"data.{kind}" for kind in allowed.DATA))
 
-_GETTERS = {
-    "getStringAttribute": "string",
-    "getNumberAttribute": "number",
-    "getBooleanAttribute": "bool",
-    "getStringMapAttribute": ["map", "string"],
-    "getNumberMapAttribute": ["map", "number"],
-    "getBooleanMapAttribute": ["map", "bool"],
-    "getAnyMapAttribute": ["map", "string"],
-    "getNumberListAttribute": ["list", "number"],
-}
 _SCALARS = {"string": "string", "number": "number", "boolean": "bool"}
+_LISTS = {"stringList": "string", "numberList": "number"}
 _ROOTS = ("TerraformResource", "TerraformDataSource", "TerraformProvider")
 _CLASS = re.compile(r"^class (\w+) extends cdkt[fn]\.(\w+) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
 _HCL = re.compile(r"^function (\w+)ToHclTerraform\(struct\) \{\n(.*?)^\}\n", re.DOTALL | re.MULTILINE)
@@ -58,35 +49,25 @@ class _Module:
 
     def _block(self, name: str) -> Json:
         base, body = self._classes[name]
-        writer = body if base in _ROOTS else self._writers.get(_lower_first(name.removesuffix("OutputReference")), "")
+        writer = body if base in _ROOTS else self._writers[_lower_first(name.removesuffix("OutputReference"))]
         entries = _entries(writer)
         attributes: list[Json] = []
         blocks: list[Json] = []
         for attribute, computed, optional, required, code in _ATTRIBUTE.findall(body):
-            is_block, mode, storage = entries.get(attribute, (False, None, None))
-            held = re.search(rf"_\w+ = new ([\w.]+)\(this, \"{attribute}\"(?:, (true|false))?\)", body)
+            is_block, mode, storage = entries.get(attribute, (False, "", ""))
+            at_least = int(required == "true")
+            held = re.search(rf"_\w+ = new ([\w.]+)\(this, \"{attribute}\"", body)
             kind = _type_of(code, mode, storage, held)
             if kind is None and held:
-                inner = (
-                    held[1]
-                    if held[1].endswith("OutputReference")
-                    else re.sub("(List|Map)$", "", held[1]) + "OutputReference"
-                )
-                block = self._block(inner)
-                if attribute == "timeouts":
-                    blocks.append(_nested(attribute, "single", block))
-                    continue
+                single = held[1].endswith("OutputReference")
+                block = self._block(held[1] if single else held[1].removesuffix("List") + "OutputReference")
                 if is_block:
-                    nesting = mode if mode in ("list", "set") else "single"
-                    at_most = 1 if held[1].endswith("OutputReference") and nesting != "single" else 0
-                    blocks.append(_nested(attribute, nesting, block, int(required == "true"), at_most))
+                    blocks.append(_nested(attribute, mode, block, at_least, int(single and mode != "struct")))
                     continue
-                fields = {each["name"]: each["type"] for each in block["attrs"]}
-                kind = ["set" if held[2] == "true" else "list", ["object", fields]]
-            if kind is None and is_block and storage:
-                nesting = mode if mode in ("list", "set") else "single"
-                inner_block = self._written_block(_lower_first(storage.removesuffix("List")))
-                blocks.append(_nested(attribute, nesting, inner_block, int(required == "true")))
+                kind = ["list", ["object", {each["name"]: each["type"] for each in block["attrs"]}]]
+            if kind is None and is_block:
+                inner = self._written_block(_lower_first(storage.removesuffix("List")))
+                blocks.append(_nested(attribute, mode, inner, at_least))
                 continue
             flags = {"computed": computed == "true", "optional": optional == "true", "required": required == "true"}
             attributes.append({"name": attribute, "type": kind or "string", **flags})
@@ -98,15 +79,9 @@ class _Module:
         blocks: list[Json] = []
         for name, (is_block, mode, storage) in _entries(self._writers.get(writer, "")).items():
             if is_block:
-                nesting = mode if mode in ("list", "set") else "single"
-                blocks.append(_nested(name, nesting, self._written_block(_lower_first(storage).removesuffix("List"))))
+                blocks.append(_nested(name, mode, self._written_block(_lower_first(storage).removesuffix("List"))))
                 continue
-            kinds: dict[str, Any] = _SCALARS | {
-                "stringMap": ["map", "string"],
-                "stringList": [mode, "string"],
-                "numberList": [mode, "number"],
-            }
-            kind = kinds.get(storage, "string")
+            kind = _type_of("", mode, storage, None) or "string"
             attributes.append({"name": name, "type": kind, "computed": False, "optional": True, "required": False})
         return {"attrs": attributes, "blocks": blocks}
 
@@ -115,30 +90,19 @@ def _entries(body: str) -> dict[str, tuple[bool, str, str]]:
     return {name: (block == "true", mode, storage) for name, block, mode, storage in _ENTRY.findall(body)}
 
 
-def _type_of(code: str, mode: str | None, storage: str | None, held: re.Match[str] | None) -> Any:
-    getter = re.search(r"get \w+\(\) \{\s*return (.*?);", code, re.DOTALL)
-    returned = getter[1] if getter else ""
-    kind: Any = None
-    for name, each in _GETTERS.items():
-        if name in returned:
-            kind = each
-    if "getListAttribute" in returned:
-        kind = ["set" if "Fn.tolist" in returned else "list", "string"]
-    element = {"stringList": "string", "numberList": "number", "booleanList": "bool"}.get(storage or "")
-    if element and mode in ("list", "set"):
-        kind = [mode, element]
-    if kind is None:
-        kind = _SCALARS.get(storage or "")
-    if kind is None and (
-        element := {"stringMap": "string", "numberMap": "number", "booleanMap": "bool"}.get(storage or "")
-    ):
-        kind = ["map", element]
-    if held and held[1].rpartition(".")[2] == "StringMap":
-        kind = ["map", "string"]
-    return kind
+def _type_of(code: str, mode: str, storage: str, held: re.Match[str] | None) -> Any:
+    if storage == "stringMap" or (held and held[1].endswith(".StringMap")):
+        return ["map", "string"]
+    if storage in _LISTS:
+        return [mode, _LISTS[storage]]
+    for kind in ("number", "bool"):
+        if f"return this.get{kind.capitalize()}" in code:
+            return kind
+    return _SCALARS.get(storage)
 
 
 def _nested(name: str, nesting: str, block: Json, at_least: int = 0, at_most: int = 0) -> Json:
+    nesting = nesting if nesting in ("list", "set") else "single"
     return {"name": name, "nesting": nesting, "block": block, "min": at_least, "max": at_most}
 
 

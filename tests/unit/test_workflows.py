@@ -16,6 +16,7 @@ import yaml
 
 from infra.stacks.bootstrap import SESSION_SECONDS
 from kinesis_efo_infra.pipeline.terraform import PLATFORMS
+from tests.support.commands import outcome, program
 from tests.support.missing import make
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def has_identity(job: Mapping[str, Any]) -> bool:
 
 def dry_run(*arguments: str) -> str:
     """The commands that make would run."""
-    ran = subprocess.run([make(), "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    ran = outcome([make(), "-n", *arguments], cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -64,13 +65,7 @@ def run_step(script: str, at: Path, workflow: str = "deploy.yml", **variables: s
     given = {"GITHUB_SERVER_URL": "https://acme.ghe.com", "GITHUB_REPOSITORY": "acme/lake"}
     given["GITHUB_WORKFLOW_REF"] = f"acme/lake/{workflow}@refs/heads/a@b"
     environment = {"PATH": f"{at}:{os.environ['PATH']}", **given, **variables}
-    command = ["bash", "-e", "-c", script]
-    return subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, check=False)
-
-
-def program(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    path.chmod(0o755)
+    return outcome(["bash", "-e", "-c", script], cwd=at, env=environment)
 
 
 # Steps with more than a `make`
@@ -294,8 +289,7 @@ def test_the_required_check_needs_every_job_to_succeed(results: dict[str, str], 
     assert set(check["needs"]) == others
     assert check["steps"][0]["shell"] == "python"
     needs = {name: {"result": results.get(name, "success"), "outputs": {}} for name in sorted(others)}
-    command, given = [sys.executable, "-c", check["steps"][0]["run"]], {"NEEDS": json.dumps(needs)}
-    ran = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    ran = outcome([sys.executable, "-c", check["steps"][0]["run"]], env={"NEEDS": json.dumps(needs)})
     assert (bool(ran.returncode), ran.stderr.strip()) == (bool(message), message)
 
 
@@ -325,8 +319,7 @@ def test_only_tags_of_the_default_branch_are_released(merged: bool, tmp_path: Pa
 
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false"]
-        command = ["git", *who, *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+        return outcome(["git", *who, *arguments], cwd=tmp_path, check=True).stdout.strip()
 
     git("init", "--quiet", "--initial-branch=main")
     git("commit", "--quiet", "--allow-empty", "-m", "a")
@@ -354,7 +347,7 @@ def test_only_the_hashed_rust_installer_is_run(genuine: bool, tmp_path: Path) ->
         digest = hashlib.sha256(installer.read_bytes()).hexdigest()
         script = re.sub(r"hash=[0-9a-f]{64}", f"hash={digest}", script)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["sh", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    done = outcome(["sh", "-c", script], env=environment)
     assert (done.returncode == 0) is genuine
     assert ran.exists() is genuine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import outcome
+from tests.support.commands import outcome, program
 from tests.support.isolated import ROOT
 from tests.support.missing import make
 
@@ -29,12 +29,10 @@ STEPS = {
 def test_arguments_of_a_step_are_never_run(makefile: str, step: str, text: str, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     environment = tmp_path / "environment"
-    (environment / "bin").mkdir(parents=True)
+    environment.mkdir()
     (environment / ".full").touch()
     for name in ("python", "kinesis-efo-infra"):
-        program = environment / "bin" / name
-        program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
-        program.chmod(0o755)
+        program(environment / "bin" / name, r'printf "%s\0" "$@"')
     if makefile == "template":
         (tmp_path / "Makefile").write_text(TEMPLATE.read_text(encoding="utf-8").replace("@@ENVIRONMENT@@", "dev"))
     given = {name: text.format(ran) for name in STEPS[step]}

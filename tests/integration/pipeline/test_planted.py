@@ -15,6 +15,7 @@ from kinesis_efo_infra.gate.allowed import in_state
 from kinesis_efo_infra.pipeline.terraform import LOCK_FILE, PLATFORMS, Terraform
 from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import Checkout
+from tests.support.commands import program
 
 EVIL = "registry.terraform.io/acme/planted"
 AWS = 'provider["registry.terraform.io/hashicorp/aws"]'
@@ -25,9 +26,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A planted provider, where Terraform looks for providers first; it writes this file when it is run."""
     home, ran = tmp_path / "home", tmp_path / "ran"
     binary = home / ".terraform.d" / "plugins" / EVIL / "1.0.0" / "linux_amd64" / "terraform-provider-planted_v1.0.0"
-    binary.parent.mkdir(parents=True)
-    binary.write_text(f"#!/bin/sh\nenv > {ran}\n", encoding="utf-8")
-    binary.chmod(0o755)
+    program(binary, f"env > {ran}")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("TF_CLI_CONFIG_FILE", raising=False)
     return ran
@@ -116,10 +115,7 @@ def test_written_lock_file_allows_one_provider(
     mirror = Path.home() / ".terraform.d" / "plugins"
     there = mirror / "registry.terraform.io" / "hashicorp" / "aws" / version
     for platform in PLATFORMS:
-        (there / platform).mkdir(parents=True)
-        binary = there / platform / f"terraform-provider-aws_v{version}"
-        binary.write_text(f"#!/bin/sh\n# of {platform}\n", encoding="utf-8")
-        binary.chmod(0o755)
+        binary = program(there / platform / f"terraform-provider-aws_v{version}", f"# of {platform}")
     binary = there / "linux_amd64" / binary.name
     # Its registry is out of reach.
     monkeypatch.setenv("TF_CLI_ARGS_providers_lock", f"-fs-mirror={mirror}")
@@ -130,7 +126,7 @@ def test_written_lock_file_allows_one_provider(
     assert written.count('"h1:') == len(PLATFORMS)
     monkeypatch.delenv("TF_REATTACH_PROVIDERS")
     mirrored(mirror)
-    binary.write_text(f"#!/bin/sh\nenv > {ran}\n", encoding="utf-8")
+    program(binary, f"env > {ran}")
     with pytest.raises(PipelineError, match="terraform init failed") as failed:
         repository.plan("one")
     assert "match any of the checksums" in " ".join(str(failed.value).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.support.commands import program
 from tests.support.missing import terraform
 
 VERSION = "OpenTofu v1.10.6"
@@ -17,12 +18,6 @@ def stand_in_tofu(directory: Path) -> tuple[Path, Path]:
     Args:
         directory: Where to write it.
     """
-    program, calls = directory / "tofu", directory / "tofu.calls"
-    directory.mkdir(exist_ok=True)
-    program.write_text(
-        f'#!/bin/sh\necho "$*" >> {calls}\n'
-        f'case "$*" in *version) echo "{VERSION}"; echo "on linux_amd64"; exit ;; esac\nexec {terraform()} "$@"\n',
-        encoding="utf-8",
-    )
-    program.chmod(0o755)
-    return program, calls
+    calls = directory / "tofu.calls"
+    version = f'case "$*" in *version) echo "{VERSION}"; echo "on linux_amd64"; exit ;; esac'
+    return program(directory / "tofu", f'echo "$*" >> {calls}\n{version}\nexec {terraform()} "$@"'), calls

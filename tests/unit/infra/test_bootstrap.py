@@ -13,6 +13,7 @@ from infra.gate.named import named_by_bootstrap_of
 from infra.settings.model import Environment
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.gate import granted
+from tests.support.commands import program
 from tests.unit.infra.conftest import KEY, Load, Write, without_metadata
 
 PIPELINE = "pipeline: {repository: acme/lake, branch: trunk}"
@@ -67,9 +68,7 @@ def test_bootstrap_asks_the_github_of_the_issuer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     write(f"{IDS}, pipeline.issuer: {issuer}", account_id="444455556666")
-    program = tmp_path / "gh"
-    program.write_text('#!/bin/sh\necho "asked $GH_HOST" >&2; exit 1\n')
-    program.chmod(0o755)
+    program(tmp_path / "gh", 'echo "asked $GH_HOST" >&2; exit 1')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("infra.stacks.app.synthesize_bootstrap", lambda _environments, out: out)
     assert main(["--directory", str(tmp_path), "bootstrap", "test"]) == 1

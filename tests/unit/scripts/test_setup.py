@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import outcome
+from tests.support.commands import outcome, program
 
 SETUP = Path(__file__).resolve().parents[3] / "scripts" / "setup"
 
@@ -34,10 +34,7 @@ class Machine:
 
     def program(self, name: str, body: str, directory: Path | None = None) -> None:
         """A program that notes its call and then does what `body` says."""
-        path = (directory or self.bin) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {self.calls}\n{body}\n')
-        path.chmod(0o755)
+        program((directory or self.bin) / name, f'echo "{name} $*" >> {self.calls}\n{body}')
 
     def java(self, home: Path, version: str) -> None:
         """A Java in its own home."""

@@ -10,6 +10,7 @@ from infra.errors import PipelineError, UnhealthyError
 from infra.pipeline.__main__ import main
 from infra.pipeline.jobs import Answer, Commands, keep_running, pack
 from infra.settings.model import Environment
+from tests.support.commands import program
 from tests.unit.infra.conftest import Load, Write
 
 BEHIND = 4
@@ -178,8 +179,7 @@ def test_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_endless_look_at_the_lag_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "kinesis-efo").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
-    (tmp_path / "kinesis-efo").chmod(0o755)
+    program(tmp_path / "kinesis-efo", "exec sleep 60")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(PipelineError, match=r"kinesis-efo lag has not ended within 0\.2 s, and was stopped"):
         Commands(lag_seconds=0.2)("lag")

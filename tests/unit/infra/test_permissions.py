@@ -77,7 +77,6 @@ pipeline changes its names only | apply | PIPELINE, streams: {orders: {}, named:
     + iam:CreateRole role/old-role | new + bounded
     - iam:CreateRole role/old-role | new
     - iam:CreateRole role/kinesis-efo-other-lake | new + bounded
-    - s3:PutObject,s3:GetObject,s3:DeleteObject state/kinesis-efo/other.tfstate
     - s3:DeleteObject state/kinesis-efo/test.tfstate
     - s3:PutBucketPolicy,s3:DeleteBucket,s3:PutBucketVersioning,s3:PutLifecycleConfiguration state
     - iam:PutRolePolicy,iam:DeleteRolePermissionsBoundary,iam:CreateUser ROLE-lake | ours + new + bounded
@@ -99,12 +98,7 @@ pipeline changes what is declared | apply | JOB, PIPELINE, emr.serverless: NETWO
     + s3:PutBucketPolicy BUCKET
     + emr-serverless:DeleteApplication APPLICATION | ours
     + emr-serverless:CancelJobRun APPLICATION/jobruns/1 | ours
-jobs use what is theirs | boundary | JOB, pipeline: {repository: acme/lake, databases: [lake]}
-    + kinesis:GetRecords,kinesis:ListShards,kinesis:PutRecords stream/test-orders | ours
-    + kinesis:SubscribeToShard stream/test-orders/consumer/lake:1 | ours
-    + dynamodb:DeleteItem,dynamodb:DescribeTable,dynamodb:PutItem,dynamodb:Scan,dynamodb:UpdateItem table/kinesis-efo-test-lake | ours
-    + ssm:GetParameter parameter/kinesis-efo/test/lake | ours
-    + kms:Decrypt,kms:GenerateDataKey key/own | ours
+jobs use their databases and log groups | boundary | JOB, pipeline: {repository: acme/lake, databases: [lake]}
     + glue:GetTable,glue:UpdateTable table/lake/t
     + logs:PutLogEvents log-group:/kinesis-efo/test/x
 stream named like ours needs our tags | apply | PIPELINE

@@ -19,7 +19,6 @@ from kinesis_efo_infra import ArgumentError, PodIdentity, regions
 from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import EXAMPLE
-from tests.support.missing import terraform
 from tests.unit.infra.conftest import (
     KEY,
     Load,
@@ -232,45 +231,18 @@ def test_readers_decrypt_with_former_keys(polling: str, synth: Synth, load: Load
     assert f'"{KEY}2"' in json.dumps([asdict(each) for each in permissions.boundary(environment)])
 
 
-def addresses_in(stack: dict[str, Any]) -> dict[str, Any]:
-    return {f"{kind}.{name}": each for kind, found in stack["resource"].items() for name, each in found.items()}
-
-
-def test_moved_entry_moves_every_resource(synth: Synth) -> None:
-    terraform()
-    before = synth("streams: {shop: {name: orders}}, applications: {pond: {streams: [shop], name: lake, access: EC2}}")
-    after = synth(
-        "streams: {orders: {name: orders, moved_from: shop}},"
-        "applications: {lake: {streams: [orders], name: lake, moved_from: pond, access: EC2}}"
-    )
-    moved = {each["from"]: each["to"] for each in after["moved"]}
-    assert {moved.get(address, address) for address in addresses_in(before)} == set(addresses_in(after))
-    assert set(moved) <= set(addresses_in(before)), "nothing is moved from where nothing was"
-    assert moved["aws_kinesis_stream_consumer.shop_pond"] == "aws_kinesis_stream_consumer.orders_lake"
-
-
-def protected_in(stack: dict[str, Any]) -> set[str]:
-    found = addresses_in(stack).items()
-    return {address for address, each in found if each.get("lifecycle", {}).get("prevent_destroy")}
-
-
-@pytest.mark.parametrize("changes", ["environment: prod, protected: true", "protected: true, emr: {}"])
-def test_resources_with_an_identity_are_protected(changes: str, load: Load, synth: Synth) -> None:
-    environment = load(changes)
-    stack = synth(environment)
-    assert protected_in(stack) == {identity.address for identity in addresses.identities(environment)}
-    assert stack["resource"]["aws_dynamodb_table"]["lake"]["deletion_protection_enabled"] is True
-    assert not protected_in(synth())
-
-
 @pytest.mark.slow
-def test_identities_are_what_the_stack_declares(load: Load, synth: Synth) -> None:
-    environment = load_environment(EXAMPLE)
+def test_resources_with_an_identity_are_declared_and_protected(load: Load, synth: Synth) -> None:
+    environment = load_environment(EXAMPLE).model_copy(update={"protected": True})
     stack = synth(environment)
-    kinds = {identity.address.partition(".")[0] for identity in addresses.identities(environment)}
+    identities = {identity.address for identity in addresses.identities(environment)}
+    kinds = {address.partition(".")[0] for address in identities}
     assert {"aws_kinesis_stream", "aws_dynamodb_table", "aws_kms_key", "aws_s3_bucket"} <= kinds
-    declared = {f"{kind}.{name}" for kind in kinds for name in stack["resource"][kind]}
-    assert declared == {identity.address for identity in addresses.identities(environment)}
+    found = {f"{kind}.{name}": each for kind, some in stack["resource"].items() for name, each in some.items()}
+    assert {address for address in found if address.partition(".")[0] in kinds} == identities
+    assert {address for address, each in found.items() if "prevent_destroy" in str(each.get("lifecycle"))} == identities
+    assert all(each["deletion_protection_enabled"] for each in stack["resource"]["aws_dynamodb_table"].values())
+    assert "prevent_destroy" not in str(synth())
 
 
 @pytest.mark.parametrize("region", ["eusc-de-east-1", "us-iso-east-1"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import PipelineError, StalePlanError
+from infra.errors import PipelineError
 from kinesis_efo_infra.pipeline.bundle import (
     Changes,
     Meta,
@@ -24,19 +24,6 @@ from kinesis_efo_infra.pipeline.bundle import (
 
 def meta(**changes: Any) -> Meta:
     return replace(Meta("dev", "c0ffee", "a" * 64, "b" * 64, "line", 7, "1.11.4", True, Changes(create=1)), **changes)
-
-
-def test_metadata_is_read_as_it_was_written(tmp_path: Path) -> None:
-    write_meta(tmp_path, meta())
-    assert read_meta(tmp_path) == meta()
-    assert str(meta().state) == "serial 7 of line"
-    write_meta(tmp_path, meta(notes=("retention falls",)))
-    assert read_meta(tmp_path).notes == ("retention falls",)
-
-
-def test_missing_plan_is_stale(tmp_path: Path) -> None:
-    with pytest.raises(StalePlanError, match="its artifact has expired; plan again"):
-        read_meta(tmp_path)
 
 
 def test_changes_are_counted_by_what_they_do() -> None:

@@ -144,9 +144,11 @@ def test_summary_counts_changes_of_the_plan_itself(
     # A plan of an environment whose name begins alike.
     bundle(tmp_path / "plans" / "plan-kinesis-efo-test-2-c0ffee", plan, any_changes=False)
     row = f"| `kinesis-efo-test` | 0 | 0 | 0 | 1 | `sha256:{comparison.digest(plan)[:12]}` |"
-    for only in ("", " --only test"):
+    for only, planning in (("", "Merging plans"), (" --only test", "The deployment plans")):
         assert run(f"comment --plans $tmp/plans{only}") == 0
-        assert capsys.readouterr().out.count(row) == 1
+        told = capsys.readouterr().out
+        assert told.count(row) == 1
+        assert f"{planning} `c0ffee` again, and applies that if it does exactly this" in told
 
 
 def test_reviewed_commit_is_an_output(

@@ -28,14 +28,6 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield client
 
 
-def test_a_record_is_read_as_it_was_written(s3: Any, load: Load) -> None:
-    environment, records = deployment_of(load()), Records(s3)
-    assert records.load(environment) == Deployed(), "before the first time"
-    for deployed in (Deployed(), Deployed("c0ffee", "digest")):
-        records.save(environment, deployed)
-        assert Records(s3).load(environment) == deployed
-
-
 def test_two_deployments_at_once_do_not_overwrite_each_other(s3: Any, load: Load) -> None:
     environment, one, two = deployment_of(load()), Records(s3), Records(s3)
     one.load(environment)
@@ -59,22 +51,12 @@ def test_another_document_is_an_error(s3: Any, load: Load) -> None:
 
 def test_record_is_marked_until_a_deployment_succeeds(s3: Any, load: Load) -> None:
     environment, records = deployment_of(load()), Records(s3)
-    records.load(environment)
+    assert records.load(environment) == Deployed(), "before the first time"
     records.save(environment, Deployed("one", "digest", under_way="two"))
     assert Records(s3).load(environment) == Deployed("one", "digest", under_way="two")
     records.save(environment, Deployed("two", "other"))
     # Versions that know no mark read it; one with a mark they refuse, as they cannot tell what it left.
     assert json.loads(s3.get_object(Bucket="state", Key=KEY)["Body"].read()) == {"commit": "two", "stack": "other"}
-
-
-def test_key_is_created_once(s3: Any, load: Load) -> None:
-    deployment, records = deployment_of(load()), Records(s3)
-    key = records.key(deployment)
-    assert len(key) == 64
-    records.load(deployment)
-    # Versions before write the record, too.
-    records.save(deployment, Deployed("one", "digest"))
-    assert Records(s3).key(deployment) == records.key(deployment) == key
 
 
 @pytest.mark.parametrize("refused", ["get_object", "put_object"])

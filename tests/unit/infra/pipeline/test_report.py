@@ -12,28 +12,6 @@ def planned(stack: str, text: str = "+ resource", **changes: int) -> Planned:
     return Planned(stack, meta, text)
 
 
-def test_comment_counts_changes_and_explains_merging() -> None:
-    told = comment([planned("dev", create=3, update=1)], ["prod"], all_planned=True)
-    assert "| `dev` | 3 | 1 | 0 | 0 | `sha256:bbbbbbbbbbbb` |" in told
-    assert "Deployed as it is here: `prod`." in told
-    assert "Merging plans `c0ffeec0ffee` again, and applies that if it does exactly this" in told
-    assert "destroyed or replaced" not in told
-    summary = comment([planned("dev", create=3)], [], all_planned=True, deploying=True)
-    assert "The deployment plans `c0ffeec0ffee` again, and applies that if it does exactly this" in summary
-    assert "Merging" not in summary
-
-
-def test_comment_has_warnings_and_bill_of_their_stack() -> None:
-    of_stack = planned("dev", update=1)
-    meta = replace(of_stack.meta, notes=("aws_x.y: falls",), cost=("| stream |", "|---|", "| x |"))
-    told = comment([replace(of_stack, meta=meta), planned("prod", update=1)], [], all_planned=True)
-    assert "**Read this before you merge:**\n\n- `dev`: aws_x.y: falls.\n\n" in told
-    assert "**The bill of `dev`:**\n\n| stream |\n|---|\n| x |\n\n" in told
-    others = comment([planned("prod", update=1)], [], all_planned=True)
-    assert "Read this" not in others
-    assert "The bill of" not in others
-
-
 def test_comment_fits_githubs_limit() -> None:
     told = comment([planned(f"stack-{n}", "x" * 100_000, create=n) for n in range(7)], [], all_planned=True)
     assert len(told) < 65_536

@@ -14,8 +14,7 @@ from infra.settings.names import Names
 from infra.stacks.app import synthesize
 from tests.support.missing import terraform
 from tests.support.terraform.harness import Terraform, stand_in
-
-HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
+from tests.unit.infra.conftest import HEAD
 
 Deploy = Callable[..., Terraform]
 

@@ -189,6 +189,7 @@ TYPES = ["aws_sqs_queue"]
 def extra(stack, environment, parts):
     from cdktf_cdktf_provider_aws.sqs_queue import SqsQueue
 
+    assert parts.streams["orders"].arn and parts.policies.keys() == {"lake"}
     SqsQueue(stack, "dead", name="dead")
     SqsQueue(stack, "alive", name="test-alive", kms_master_key_id=parts.key_arn)
 """

@@ -1,6 +1,5 @@
 """A stack of somebody's own app, and what it becomes in Terraform."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 
 import kinesis_efo_infra
 from kinesis_efo_infra.cdk import TerraformStack
+from tests.unit.infra.conftest import read_stack
 
 # isort: split
 
@@ -39,8 +39,6 @@ def synth(stack: TerraformStack, tmp_path: Path) -> Synth:
         app = stack.node.root
         assert isinstance(app, App)
         app.synth()
-        text = (tmp_path / "stacks" / "streaming" / "cdk.tf.json").read_text(encoding="utf-8")
-        found: dict[str, Any] = json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k != "//"})
-        return found
+        return read_stack(tmp_path / "stacks" / "streaming")
 
     return synthesizer

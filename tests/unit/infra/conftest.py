@@ -212,18 +212,16 @@ def synth(load: Load, tmp_path: Path) -> Synth:
 
             ledger.accept(tmp_path, chosen)
         out = synthesize([chosen], tmp_path, outdir=tmp_path / "out")
-        text = (out / "stacks" / Names(chosen).stack_name / "cdk.tf.json").read_text(encoding="utf-8")
-        stack: dict[str, Any] = without_metadata(json.loads(text))
-        return stack
+        return read_stack(out / "stacks" / Names(chosen).stack_name)
 
     return synthesizer
 
 
-def without_metadata(value: Any) -> Any:
-    """JSON without CDKTF's comments."""
-    if isinstance(value, dict):
-        return {key: without_metadata(each) for key, each in value.items() if key != "//"}
-    return [without_metadata(each) for each in value] if isinstance(value, list) else value
+def read_stack(directory: Path) -> dict[str, Any]:
+    """The Terraform JSON in the directory of a stack, without CDKTF's comments."""
+    text = (directory / "cdk.tf.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k != "//"})
+    return found
 
 
 @pytest.fixture(autouse=True)

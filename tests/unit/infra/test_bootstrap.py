@@ -1,6 +1,5 @@
 """The permissions of a pipeline's roles, and who may assume them."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from infra.settings.model import Environment
 from infra.stacks.app import synthesize_bootstrap
 from kinesis_efo_infra.gate import granted
 from tests.support.commands import program
-from tests.unit.infra.conftest import KEY, Load, Write, without_metadata
+from tests.unit.infra.conftest import KEY, Load, Write, read_stack
 
 PIPELINE = "pipeline: {repository: acme/lake, branch: trunk}"
 IDS = "pipeline: {repository: acme@12/lake@34, branch: trunk}"
@@ -32,10 +31,7 @@ def environment(load: Load) -> Environment:
 
 
 def synthesized(environment: Environment, out: Path) -> dict[str, Any]:
-    written = synthesize_bootstrap([environment], out)
-    text = (written / "stacks" / "kinesis-efo-test-bootstrap" / "cdk.tf.json").read_text(encoding="utf-8")
-    stack: dict[str, Any] = without_metadata(json.loads(text))
-    return stack
+    return read_stack(synthesize_bootstrap([environment], out) / "stacks" / "kinesis-efo-test-bootstrap")
 
 
 ISSUER = "token.actions.githubusercontent.com"

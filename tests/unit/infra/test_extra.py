@@ -10,40 +10,11 @@ import yaml
 from infra.errors import SettingsError
 from infra.settings import extra
 from infra.stacks.app import synthesize
-from kinesis_efo_infra.gate import allowed
 from kinesis_efo_infra.gate.excuses import excused, load_excuses
 from kinesis_efo_infra.gate.failures import Failure
-from tests.unit.infra.conftest import Load, Synth, rows
+from tests.unit.infra.conftest import Load, rows
 
-QUEUE = """
-TYPES = ["aws_sqs_queue"]
-
-
-def extra(stack, environment, parts):
-    from cdktf_cdktf_provider_aws.sqs_queue import SqsQueue
-
-    SqsQueue(stack, "dead-letters", name=f"{environment.environment}-dead", kms_master_key_id=parts.key_arn)
-    parts.streams["orders"].arn
-    assert parts.policies.keys() == {"lake"}
-"""
 TODAY = date(2026, 11, 24)
-
-
-def test_own_resources_are_in_each_stack(synth: Synth, tmp_path: Path) -> None:
-    (tmp_path / "extra.py").write_text(QUEUE, encoding="utf-8")
-    stack = synth()
-    (queue,) = stack["resource"]["aws_sqs_queue"].values()
-    assert queue["name"] == "test-dead"
-    assert queue["kms_master_key_id"] == "${aws_kms_key.environment_key.arn}"
-    added = extra.types(tmp_path)
-    assert added == {"aws_sqs_queue"}
-    assert allowed.in_stack(stack, extra=added) == []
-    assert "aws_sqs_queue.dead-letters: nothing of this type is allowed" in allowed.in_stack(stack)[0]
-    change = {"address": "aws_sqs_queue.x", "type": "aws_sqs_queue", "mode": "managed"}
-    assert allowed.in_plan({"resource_changes": [change]}, extra=added) == []
-    assert len(allowed.in_plan({"resource_changes": [change]})) == 1
-    # Nobody adds to what only an administrator applies.
-    assert len(allowed.in_plan({"resource_changes": [change]}, extra=added, bootstrap=True)) == 1
 
 
 NEVER = r"""

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from infra.errors import Fault, SettingsError
 from infra.settings.load import load_environment
 from infra.settings.model import Application, OwnStream
-
-HEAD = {"environment": "test", "region": "eu-west-1", "account_id": "111122223333", "state_bucket": "state"}
+from tests.unit.infra.conftest import HEAD
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 

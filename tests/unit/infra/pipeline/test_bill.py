@@ -12,9 +12,9 @@ from infra.stacks.app import synthesize
 from kinesis_efo_infra.pipeline import cost
 from kinesis_efo_infra.pipeline.bill import HOURS, bill, commitment, of_stack
 from kinesis_efo_infra.pipeline.prices import Prices, elsewhere, prices_of
+from tests.unit.infra.conftest import PRICES as KNOWN
 from tests.unit.infra.conftest import Load, Synth, Write
 
-KNOWN = Path(__file__).parents[3] / "support" / "prices.json"
 PRICES, OTHERS = cast(Prices, prices_of("us-east-1", KNOWN)), elsewhere(KNOWN)
 
 

@@ -3,7 +3,6 @@
 import base64
 import gzip
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from kinesis_efo_infra.pipeline.github import (
     reviewers_of,
 )
 from tests.unit.infra.conftest import Load, rows
+from tests.unit.infra.pipeline.conftest import ENTRY, Calls
 
 Json = dict[str, Any]
 BOT, PERSON = {"type": "Bot"}, {"type": "User"}
@@ -228,60 +228,29 @@ def test_findings_are_packed_for_code_scanning(github: FakeGitHub) -> None:
     assert (sent["commit_sha"], sent["ref"]) == ("c0ffee", "refs/pull/7/merge")
 
 
-GH = """\
-#!{python}
-import json, sys
-arguments = sys.argv[1:]
-if "issues/404" in " ".join(arguments):
-    sys.exit("gh: Not Found (HTTP 404)")
-if arguments[3].startswith("repos/acme/refuses-"):
-    sys.exit("gh: Code Security must be enabled (HTTP " + arguments[3][19:22] + ")")
-if "--slurp" in arguments:
-    print(json.dumps([[{{"page": 1}}], [{{"page": 2}}]]))
-elif "--input" in arguments:
-    print(json.dumps({{"arguments": arguments, "sent": json.load(sys.stdin)}}))
-elif "DELETE" in arguments:
-    pass
-else:
-    print(json.dumps({{"arguments": arguments}}))
-"""
-
-
-@pytest.fixture
-def gh(tmp_path: Path) -> Gh:
-    """The adapter, with a fake `gh` that prints its arguments."""
-    binary = tmp_path / "gh"
-    binary.write_text(GH.format(python=sys.executable), encoding="utf-8")
-    binary.chmod(0o755)
-    return Gh("acme/lake", binary=str(binary))
-
-
-def test_gh_gets_its_own_arguments(gh: Gh, tmp_path: Path) -> None:
+def test_gh_gets_its_own_arguments(gh: Calls) -> None:
     body = {"title": "``` $(x) \u20ac\n" * 1000}
-    said = gh.call("POST", "issues", body)
-    assert said["arguments"] == ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
-    assert said["sent"] == body
-    assert gh.call("DELETE", "issues/1") is None
-    assert list(gh.pages("issues")) == [{"page": 1}, {"page": 2}]
-    gh.download(3, "plan", tmp_path)
+    Gh("acme/lake", "acme.ghe.com").call("POST", "issues", body)
+    sent = ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
+    assert gh() == [["acme.ghe.com", sent, body]]
+    assert list(Gh("acme/lake").pages("issues")) == [ENTRY, ENTRY]
 
 
-def test_refusal_by_github_is_an_error(gh: Gh, tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/lake/issues/404 failed: .*HTTP 404"):
-        gh.call("GET", "issues/404")
+@pytest.mark.usefixtures("gh")
+def test_refusal_by_github_is_an_error() -> None:
+    with pytest.raises(PipelineError, match=r"gh api --method GET repos/acme/refuses-404/issues failed: .*HTTP 404"):
+        Gh("acme/refuses-404").call("GET", "issues")
     with pytest.raises(PipelineError, match="the GitHub command line cannot be run"):
-        Gh("acme/lake", binary=str(tmp_path / "nothing")).call("GET", "issues")
+        Gh("acme/lake", binary="no-gh").call("GET", "issues")
 
 
+@pytest.mark.usefixtures("gh")
 @pytest.mark.parametrize("status", [400, 403, 404, 422, 503])
-def test_missing_code_scanning_alone_is_a_warning(
-    status: int, gh: Gh, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    refuses = Gh(f"acme/refuses-{status}", binary=str(tmp_path / "gh"))
+def test_missing_code_scanning_alone_is_a_warning(status: int, caplog: pytest.LogCaptureFixture) -> None:
     if status not in (403, 404):
         with pytest.raises(PipelineError, match=f"HTTP {status}"):
-            put_findings(refuses, "{}", "c0ffee", "refs/heads/main")
+            put_findings(Gh(f"acme/refuses-{status}"), "{}", "c0ffee", "refs/heads/main")
         return
-    put_findings(refuses, "{}", "c0ffee", "refs/heads/main")
+    put_findings(Gh(f"acme/refuses-{status}"), "{}", "c0ffee", "refs/heads/main")
     assert "warning: findings are in this log only: code scanning is not enabled in this repository" in caplog.text
     assert f"Code Security must be enabled (HTTP {status})" in caplog.text

@@ -1,8 +1,6 @@
 """The steps as a CI system calls them."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,37 +11,9 @@ from infra.pipeline.__main__ import main
 from kinesis_efo_infra.pipeline import comparison
 from kinesis_efo_infra.pipeline.bundle import Changes, Meta, write_meta
 from tests.unit.infra.conftest import Write
+from tests.unit.infra.pipeline.conftest import Calls
 
 Run = Callable[..., int]
-
-GH = """\
-#!{python}
-import json, os, sys
-assert os.environ["GH_HOST"] == "acme.ghe.com"
-arguments = sys.argv[1:]
-sent = json.load(sys.stdin) if "--input" in arguments else None
-with open({log!r}, "a") as log:
-    print(json.dumps([arguments, sent]), file=log)
-if "--slurp" in arguments:
-    print("[[]]")
-elif any("artifacts" in each for each in arguments):
-    print(json.dumps({{"artifacts": []}}))
-else:
-    print("{{}}")
-"""
-
-
-@pytest.fixture
-def gh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Any]]:
-    """Puts a fake `gh` with empty answers on the PATH; returns its calls."""
-    log, binary = tmp_path / "gh.log", tmp_path / "bin" / "gh"
-    binary.parent.mkdir()
-    binary.write_text(GH.format(python=sys.executable, log=str(log)), encoding="utf-8")
-    binary.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("GITHUB_REPOSITORY", "acme/lake")
-    monkeypatch.setenv("GITHUB_SERVER_URL", "https://acme.ghe.com")
-    return lambda: [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture
@@ -65,17 +35,18 @@ def bundle(directory: Path, plan: dict[str, Any], *, any_changes: bool) -> None:
     write_meta(directory, Meta("test", "c0ffee", "", "0" * 64, "", 0, "", any_changes, Changes()))
 
 
-def test_pull_request_without_plans_gets_a_comment(run: Run, gh: Callable[[], list[Any]]) -> None:
+def test_pull_request_without_plans_gets_a_comment(run: Run, gh: Calls) -> None:
     assert run("github-comment 7 --run-id 5 --plans $tmp/plans") == 0
-    asked, *_, (posted, sent) = gh()
-    assert asked[0][-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
+    (_, asked, _), *_, (host, posted, sent) = gh()
+    assert host == "acme.ghe.com"
+    assert asked[-1] == "repos/acme/lake/actions/runs/5/artifacts?per_page=100"
     assert posted[:4] == ["api", "--method", "POST", "repos/acme/lake/issues/7/comments"]
     assert "Deployed as it is here: `kinesis-efo-test`." in sent["body"]
-    assert "repos/acme/lake/pulls/7/files?per_page=100" in [each[0][-1] for each in gh()], "for environment files"
+    assert "repos/acme/lake/pulls/7/files?per_page=100" in [each[1][-1] for each in gh()], "for environment files"
     # Nothing is told of environments of other branches.
     settings = "PIPELINE, pipeline.branch: release"
     assert run("github-comment 7 --run-id 5 --plans $tmp/plans --branch main", settings=settings) == 0
-    assert "kinesis-efo-test" not in gh()[-1][1]["body"]
+    assert "kinesis-efo-test" not in gh()[-1][2]["body"]
 
 
 def test_error_is_one_message_with_exit_code_one(
@@ -116,7 +87,7 @@ def test_stacks_must_be_what_was_handed_over(
 def test_unreviewed_plan_ends_the_job(
     run: Run,
     tmp_path: Path,
-    gh: Callable[[], list[Any]],
+    gh: Calls,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -151,8 +122,6 @@ def test_summary_counts_changes_of_the_plan_itself(
         assert f"{planning} `c0ffee` again, and applies that if it does exactly this" in told
 
 
-def test_reviewed_commit_is_an_output(
-    run: Run, gh: Callable[[], list[Any]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_reviewed_commit_is_an_output(run: Run, gh: Calls, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("github-fetch test --commit c0ffee") == 0
     assert capsys.readouterr().out == "reviewed=c0ffee\n"

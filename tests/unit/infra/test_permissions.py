@@ -164,6 +164,11 @@ job uses objects below its locations | job+boundary | OURS, PIPELINE
     - kms:Decrypt,kms:GenerateDataKey arn:aws:kms:eu-west-1:111122223333:key/lake
     - kms:Decrypt,kms:GenerateDataKey arn:aws:kms:eu-west-1:111122223333:key/lake | ssm
     - kms:Decrypt,kms:GenerateDataKey arn:aws:kms:eu-west-1:111122223333:key/lake-2 | s3
+job reaches nothing of other applications | job | streams.clicks: {}
+    - ssm:GetParameter parameter/kinesis-efo/test/other
+    - dynamodb:Scan table/kinesis-efo-test-other
+    - kinesis:GetShardIterator stream/test-clicks
+    - kinesis:PutRecord stream/test-orders
 request without a prefix lists nothing | job | OURS
     - s3:ListBucket lake
 job loads its manifest and writes none | job | manifest_store: s3, manifest_bucket: manifests

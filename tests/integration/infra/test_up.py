@@ -1,6 +1,5 @@
 """An environment is declared in local AWS by API, and applied there by Terraform; the library reads both manifests."""
 
-import json
 import re
 import signal
 import subprocess
@@ -66,22 +65,25 @@ NOT_LOCAL = {
 """What costs money or keeps data where AWS is real, is declared by Terraform alone; the stand-in does not send the size of records."""
 
 
-def described(aws: LocalAws) -> dict[str, Any]:
-    """The resources declared in local AWS, without times of creation."""
+def described(aws: LocalAws, environment: Environment) -> dict[str, Any]:
+    """The resources declared in local AWS, without times of creation; manifests as the library reads them."""
     kinesis, dynamodb, ssm = aws.client("kinesis"), aws.client("dynamodb"), aws.client("ssm")
-    streams, parameters = {}, {}
+    streams, clients = {}, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url))
     for name in kinesis.list_streams()["StreamNames"]:
         summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
         consumers = kinesis.list_stream_consumers(StreamARN=summary["StreamARN"])["Consumers"]
         streams[name] = {key: value for key, value in summary.items() if key not in NOT_LOCAL}
         streams[name] |= {"consumers": sorted(each["ConsumerName"] for each in consumers)}
     tables = [dynamodb.describe_table(TableName=name)["Table"] for name in sorted(dynamodb.list_tables()["TableNames"])]
-    for application in ("lake", "ledger"):
-        name = f"/kinesis-efo/test/{application}"
-        found = ssm.get_parameter(Name=name, WithDecryption=True)["Parameter"]
-        parameters[name] = (found["Type"], json.loads(re.sub(r":\d{10}\b", ":<created>", found["Value"])))
+    locations = [Names(environment).manifest_location(each) for each in ("lake", "ledger")]
+    manifests = [str(load_manifest(each, clients.client)) for each in locations]
     keys = ("TableName", "KeySchema", "AttributeDefinitions")
-    return {"streams": streams, "tables": [[each[key] for key in keys] for each in tables], "manifests": parameters}
+    return {
+        "streams": streams,
+        "tables": [[each[key] for key in keys] for each in tables],
+        "parameters": [(each["Name"], each["Type"]) for each in ssm.describe_parameters()["Parameters"]],
+        "manifests": [re.sub(r":\d{10}\b", ":<created>", each) for each in manifests],
+    }
 
 
 def test_bucket_is_created_where_s3_has_no_location(declare: Callable[..., Environment]) -> None:
@@ -99,7 +101,7 @@ def test_resources_of_jobs_are_declared_once(declare: Callable[..., Environment]
     before = manifest(aws, "lake")
     declare_in(aws, environment)
     assert manifest(aws, "lake") == before, "a second time changes nothing"
-    found = described(aws)
+    found = described(aws, environment)
     declared = {
         name: (each["StreamModeDetails"]["StreamMode"], each["OpenShardCount"], each["consumers"])
         for name, each in found["streams"].items()
@@ -118,11 +120,20 @@ def test_resources_of_jobs_are_declared_once(declare: Callable[..., Environment]
     assert manifest(aws, "ledger").lease_table == "Ledger2"
 
 
+@pytest.mark.parametrize(
+    "where",
+    [{}, {"manifest_store": "s3", "manifest_bucket": "manifests"}, {"manifest_store": "s3", "emr": {}}],
+    ids=["ssm", "given bucket", "artifacts"],
+)
 def test_terraform_and_api_declare_the_same(
-    declare: Callable[..., Environment], provider: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: dict[str, Any],
+    declare: Callable[..., Environment],
+    provider: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = {key: each for key, each in EVERYTHING["applications"].items() if key != "partner"}
-    environment = localized(declare(**{**EVERYTHING, "applications": own}))
+    environment = localized(declare(**{**EVERYTHING, **where, "applications": own}))
     ways: dict[str, Callable[[LocalAws], None]] = {
         "api": lambda aws: declare_in(aws, environment),
         "terraform": lambda aws: apply_in(aws, environment, tmp_path),
@@ -133,8 +144,9 @@ def test_terraform_and_api_declare_the_same(
             for name, value in {**provider, **aws.environment}.items():
                 patch.setenv(name, value)
             bring(aws)
-            ended[way] = (described(aws), manifest(aws, "lake").stream_names, manifest(aws, "ledger").lease_table)
+            ended[way] = described(aws, environment)
     assert ended["api"] == ended["terraform"]
+    assert bool(ended["api"]["parameters"]) == (not where)
 
 
 def test_projects_with_one_environment_name_do_not_collide(declare: Callable[..., Environment], aws: LocalAws) -> None:
@@ -218,32 +230,6 @@ def test_complete_environments_come_up(path: Path, aws: LocalAws, tmp_path: Path
     environment = load_environment(tmp_path / f"{name}x.yaml")
     declare_in(aws, localized(environment))
     assert len(aws.client("kinesis").list_streams()["StreamNames"]) == len(environment.streams)
-
-
-@pytest.mark.parametrize("where", [{"manifest_bucket": "manifests"}, {"emr": {}}], ids=["given", "artifacts"])
-@pytest.mark.parametrize("by_terraform", [False, True])
-def test_library_loads_manifests_from_s3(
-    by_terraform: bool,
-    where: dict[str, Any],
-    declare: Callable[..., Environment],
-    aws: LocalAws,
-    provider: Mapping[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in provider.items():
-        monkeypatch.setenv(name, value)
-    environment = localized(declare(manifest_store="s3", **where))
-    location = Names(environment).manifest_location("lake")
-    assert location.startswith("s3://")
-    if by_terraform:
-        apply_in(aws, environment, tmp_path)
-    else:
-        declare_in(aws, environment)
-    loaded = load_manifest(location, SyncClients(AwsSettings(region=REGION, endpoint_url=aws.endpoint_url)).client)
-    assert (loaded.application, loaded.lease_table) == ("lake", "kinesis-efo-test-lake")
-    parameters = {each["Name"] for each in aws.client("ssm").describe_parameters()["Parameters"]}
-    assert "/kinesis-efo/test/lake" not in parameters
 
 
 def test_no_job_is_declared(declare: Callable[..., Environment], aws: LocalAws, tmp_path: Path) -> None:

@@ -52,6 +52,31 @@ REPLACES = {
 }
 # Attributes that the real provider marks ("always marked as sensitive", in its documentation).
 SENSITIVE = {"aws_ssm_parameter": ("value",)}
+# ARNs that AWS gives; others are of IAM, with a name. What identifies a resource to Terraform, if it is not its ARN.
+ARNS = {
+    "aws_kinesis_stream": "kinesis:{at}:stream/{name}",
+    "aws_dynamodb_table": "dynamodb:{at}:table/{name}",
+    "aws_ssm_parameter": "ssm:{at}:parameter{name}",
+    "aws_kms_key": "kms:{at}:key/{short}",
+    "aws_s3_bucket": "s3:::{bucket}",
+    "aws_s3_object": "s3:::{bucket}/{key}",
+    "aws_eks_pod_identity_association": "eks:{at}:podidentityassociation/{cluster_name}/a-{short}",
+    "aws_emrserverless_application": "emr-serverless:{at}:/applications/00{short}",
+    "aws_scheduler_schedule_group": "scheduler:{at}:schedule-group/{name}",
+    "aws_cloudwatch_metric_alarm": "cloudwatch:{at}:alarm:{alarm_name}",
+    "aws_security_group": "ec2:{at}:security-group/sg-{short}",
+    "aws_iam_openid_connect_provider": "iam::{account}:oidc-provider/{url}",
+    "aws_iam_role": "iam::{account}:role{path}{name}",
+    "aws_iam_policy": "iam::{account}:policy{path}{name}",
+}
+NOT_BY_ARN = {
+    "aws_s3_bucket": "{bucket}",
+    "aws_s3_object": "{key}",
+    "aws_eks_pod_identity_association": "a-{short}",
+    "aws_emrserverless_application": "00{short}",
+    "aws_scheduler_schedule_group": "{name}",
+    "aws_security_group": "sg-{short}",
+}
 SCHEMAS: dict[str, Json] = {}
 CONFIG: Json = {}
 
@@ -153,58 +178,41 @@ def policy(config: Json) -> str:
 
 def identity(kind: str, planned: Json) -> Json:
     """The computed attributes of a resource, in the form that AWS gives them."""
-    region, account = CONFIG.get("region") or "us-east-1", (CONFIG.get("allowed_account_ids") or ["123456789012"])[0]
-    name = planned.get("name")
-
-    def arn(service: str, resource: str, at: str = region) -> str:
-        return f"arn:aws:{service}:{at}:{account}:{resource}"
-
-    match kind:
-        case "aws_kinesis_stream":
-            known = {"arn": arn("kinesis", f"stream/{name}")}
-        case "aws_kinesis_stream_consumer":
-            known = {"arn": f"{planned['stream_arn']}/consumer/{name}:{time.time_ns() // 1_000_000_000}"}
-        case "aws_dynamodb_table":
-            known = {"arn": arn("dynamodb", f"table/{name}")}
-        case "aws_ssm_parameter":
-            known = {"arn": arn("ssm", f"parameter{name}"), "version": 1}
-        case "aws_kms_key":
-            key = str(uuid.uuid4())
-            known = {"arn": arn("kms", f"key/{key}"), "key_id": key}
-        case "aws_s3_bucket":
-            known = {"id": planned["bucket"], "arn": f"arn:aws:s3:::{planned['bucket']}"}
-        case "aws_s3_object":
-            known = {"id": planned["key"], "arn": f"arn:aws:s3:::{planned['bucket']}/{planned['key']}"}
-        case "aws_eks_pod_identity_association":
-            association = f"a-{uuid.uuid4().hex[:17]}"
-            at = arn("eks", f"podidentityassociation/{planned['cluster_name']}/{association}")
-            known = {"id": association, "association_id": association, "association_arn": at, "arn": at}
-        case "aws_emrserverless_application":
-            short = f"00{uuid.uuid4().hex[:14]}"
-            known = {"id": short, "arn": arn("emr-serverless", f"/applications/{short}")}
-        case "aws_scheduler_schedule_group":
-            known = {"id": name, "arn": arn("scheduler", f"schedule-group/{name}"), "state": "ACTIVE"}
-        case "aws_cloudwatch_metric_alarm":
-            known = {"arn": arn("cloudwatch", f"alarm:{planned['alarm_name']}")}
-        case "aws_security_group":
-            group = f"sg-{uuid.uuid4().hex[:17]}"
-            known = {"id": group, "arn": arn("ec2", f"security-group/{group}")}
-        case "aws_iam_openid_connect_provider":
-            known = {"arn": arn("iam", f"oidc-provider/{planned['url'].removeprefix('https://')}", at="")}
-        case "aws_iam_role" | "aws_iam_policy":
-            path = planned["path"] if isinstance(planned.get("path"), str) else "/"
-            known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}{path}{name}", at="")}
-        case _:
-            known = {"arn": arn("iam", f"{kind.removeprefix('aws_iam_')}/{name}", at="")}
+    short = uuid.uuid4().hex[:17]
+    named = {key: value for key, value in planned.items() if isinstance(value, str)}
+    named = {
+        "name": "none",
+        "path": "/",
+        **named,
+        "account": account(),
+        "at": f"{region()}:{account()}",
+        "short": short,
+    }
+    # The second of a consumer's registration is in its ARN.
+    if kind == "aws_kinesis_stream_consumer":
+        arn = f"{planned['stream_arn']}/consumer/{planned['name']}:{time.time_ns() // 1_000_000_000}"
+    else:
+        arn = "arn:aws:" + ARNS.get(kind, f"iam::{{account}}:{kind.removeprefix('aws_iam_')}/{{name}}").format(**named)
+    known = {"arn": arn.replace("https://", ""), "key_id": short, "association_id": f"a-{short}"}
+    if kind in NOT_BY_ARN:
+        known["id"] = NOT_BY_ARN[kind].format(**named)
     known |= create(kind, planned)
     return {"id": known["arn"], **known}
+
+
+def region() -> str:
+    return CONFIG.get("region") or "us-east-1"
+
+
+def account() -> str:
+    return (CONFIG.get("allowed_account_ids") or ["123456789012"])[0]
 
 
 def asked(kind: str) -> Json:
     """What a data source says of where the provider works."""
     return {
-        "aws_caller_identity": {"account_id": (CONFIG.get("allowed_account_ids") or ["123456789012"])[0]},
-        "aws_region": {"region": CONFIG.get("region") or "us-east-1"},
+        "aws_caller_identity": {"account_id": account()},
+        "aws_region": {"region": region()},
         "aws_partition": {"partition": "aws", "dns_suffix": "amazonaws.com"},
     }.get(kind, {})
 
@@ -353,35 +361,31 @@ def found(kind: str, given: str) -> Json:
     return {"id": given, "name": given, "hash_key": "leaseKey", "arn": arn}
 
 
+# The service and call that delete a resource from local AWS, and the attributes that the call is given.
+DELETES = {
+    "aws_emrserverless_application": ("emr-serverless", "delete_application", {"applicationId": "id"}),
+    "aws_kinesis_stream": ("kinesis", "delete_stream", {"StreamName": "name"}),
+    "aws_kinesis_stream_consumer": ("kinesis", "deregister_stream_consumer", {"ConsumerARN": "arn"}),
+    "aws_kinesis_resource_policy": ("kinesis", "delete_resource_policy", {"ResourceARN": "resource_arn"}),
+    "aws_dynamodb_table": ("dynamodb", "delete_table", {"TableName": "name"}),
+    "aws_scheduler_schedule_group": ("scheduler", "delete_schedule_group", {"Name": "name"}),
+    "aws_ssm_parameter": ("ssm", "delete_parameter", {"Name": "name"}),
+    "aws_s3_object": ("s3", "delete_object", {"Bucket": "bucket", "Key": "key"}),
+    "aws_s3_bucket": ("s3", "delete_bucket", {"Bucket": "bucket"}),
+}
+
+
 def delete(kind: str, prior: Json) -> None:
-    """Delete a resource from local AWS."""
-    if endpoint() is None:
+    """Delete a resource from local AWS, and wait until a consumer is gone."""
+    if endpoint() is None or kind not in DELETES:
         return
-    match kind:
-        case "aws_emrserverless_application":
-            client("emr-serverless").delete_application(applicationId=prior["id"])
-        case "aws_kinesis_stream":
-            client("kinesis").delete_stream(StreamName=prior["name"])
-        case "aws_kinesis_stream_consumer":
-            kinesis, stream = client("kinesis"), prior["stream_arn"]
-            kinesis.deregister_stream_consumer(ConsumerARN=prior["arn"])
-            while any(
-                each["ConsumerARN"] == prior["arn"]
-                for each in kinesis.list_stream_consumers(StreamARN=stream)["Consumers"]
-            ):
-                time.sleep(0.05)
-        case "aws_kinesis_resource_policy":
-            client("kinesis").delete_resource_policy(ResourceARN=prior["resource_arn"])
-        case "aws_dynamodb_table":
-            client("dynamodb").delete_table(TableName=prior["name"])
-        case "aws_scheduler_schedule_group":
-            client("scheduler").delete_schedule_group(Name=prior["name"])
-        case "aws_ssm_parameter":
-            client("ssm").delete_parameter(Name=prior["name"])
-        case "aws_s3_object":
-            client("s3").delete_object(Bucket=prior["bucket"], Key=prior["key"])
-        case "aws_s3_bucket":
-            client("s3").delete_bucket(Bucket=prior["bucket"])
+    service, call, given = DELETES[kind]
+    getattr(client(service), call)(**{name: prior[attribute] for name, attribute in given.items()})
+    while kind == "aws_kinesis_stream_consumer" and any(
+        each["ConsumerARN"] == prior["arn"]
+        for each in client("kinesis").list_stream_consumers(StreamARN=prior["stream_arn"])["Consumers"]
+    ):
+        time.sleep(0.05)
 
 
 def put_parameter(planned: Json) -> None:
@@ -422,9 +426,6 @@ def made_up(attribute: Json, known: Json, kind: str) -> Any:
 
 class Provider(rpc.ProviderServicer):
     """The calls that Terraform makes."""
-
-    def GetMetadata(self, request, context):
-        return pb.GetMetadata.Response()
 
     def GetProviderSchema(self, request, context):
         return schemas()
@@ -505,12 +506,6 @@ class Provider(rpc.ProviderServicer):
             return made_up(attribute, asked(request.type_name), request.type_name)
 
         return pb.ReadDataSource.Response(state=encode(walk(SCHEMAS[f"data.{request.type_name}"], config, read)))
-
-    def GetFunctions(self, request, context):
-        return pb.GetFunctions.Response()
-
-    def StopProvider(self, request, context):
-        return pb.StopProvider.Response()
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ from kinesis_efo_infra import (
     Stream,
     StreamConsumer,
     StreamingApplication,
+    document,
     pin_account,
 )
 from kinesis_efo_infra.cdk import TerraformStack
+from kinesis_efo_infra.document import StreamRef
 from tests.unit.constructs.conftest import Synth, evaluated
 from tests.unit.infra.conftest import rows
 
@@ -126,17 +128,14 @@ def test_size_is_what_terraform_writes(stack: TerraformStack) -> None:
     here = "eu-central-1:111122223333"
     with pytest.raises(ArgumentError) as caught:
         application(stack, "lake", streams=many(stack, 20))
-    table, kinesis = "kinesis-efo-streaming-lake", f"arn:aws:kinesis:{here}:stream"
-    streams = {
-        key: {
-            "streamName": key,
-            "streamArn": f"{kinesis}/{key}",
-            "consumerArn": f"{kinesis}/{key}/consumer/lake:1700000000",
-        }
-        for key in (f"stream-{n}" for n in range(20))
-    }
-    names = {"schemaVersion": 1, "application": "lake", "environment": "streaming", "region": "eu-central-1"}
-    leases = {"name": table, "arn": f"arn:aws:dynamodb:{here}:table/{table}"}
-    written = {**names, "leaseTable": leases, "streams": streams}
-    size = len(json.dumps(written, separators=(",", ":")))
-    assert f"which take {size} at least" in str(caught.value)
+    table, arn = "kinesis-efo-streaming-lake", f"arn:aws:kinesis:{here}:stream/{{}}".format
+    names = {key: arn(key) for key in (f"stream-{n}" for n in range(20))}
+    written = document.manifest(
+        application="lake",
+        environment="streaming",
+        region="eu-central-1",
+        table_name=table,
+        table_arn=f"arn:aws:dynamodb:{here}:table/{table}",
+        streams={key: StreamRef(key, each, f"{each}/consumer/lake:1700000000") for key, each in names.items()},
+    )
+    assert f"which take {len(json.dumps(written, separators=(',', ':')))} at least" in str(caught.value)

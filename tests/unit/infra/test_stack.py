@@ -23,7 +23,6 @@ from tests.unit.infra.conftest import (
     KEY,
     Load,
     Synth,
-    at,
     check,
     scenarios,
     statements,
@@ -44,6 +43,9 @@ bucket of artifacts is private | emr: {log_days: 5}, protected: true
     aws_s3_bucket_public_access_block.artifacts with: {block_public_acls: true, block_public_policy: true, ignore_public_acls: true, restrict_public_buckets: true}
     aws_s3_bucket_server_side_encryption_configuration.artifacts.rule.0.apply_server_side_encryption_by_default with: {sse_algorithm: aws:kms, kms_master_key_id: <aws_kms_key.environment_key.arn>}
     artifacts_bucket.TlsOnly.effect: Deny
+    aws_s3_bucket_lifecycle_configuration.artifacts.rule has: ["[{'days': 5}], 'filter': [{'prefix': 'logs/'}]", "[{'days': 7}], 'filter': [{'prefix': 'stops/'}]", "[{'days': 730}], 'filter': [{'prefix': 'environments/'}]", "[{'days': 730}], 'filter': [{'prefix': 'programs/'}]"]
+artifacts expire as the file says | emr: {artifact_days: 90}
+    aws_s3_bucket_lifecycle_configuration.artifacts.rule has: ["[{'days': 90}], 'filter': [{'prefix': 'environments/'}]", "[{'days': 90}], 'filter': [{'prefix': 'programs/'}]"]
 EMR application is bounded and trusted alone | applications.lake.access: SERVERLESS, emr: {architecture: x86_64, serverless: {maximum_vcpu: 8, maximum_memory_gb: 32, subnets: [subnet-0123456789abcdef0], security_groups: [sg-0123456789abcdef0]}}
     aws_emrserverless_application.jobs with: {maximum_capacity: {cpu: 8 vCPU, memory: 32 GB}, architecture: X86_64, release_label: emr-spark-8.0.0}
     aws_security_group.workers.ingress.0 with: {from_port: 0, to_port: 65535, protocol: tcp, self: true, cidr_blocks: [], security_groups: []}
@@ -199,19 +201,6 @@ EMR is watched for failures and capacity | emr: {serverless: {maximum_vcpu: 40}}
 @pytest.mark.parametrize(("changes", "expected"), scenarios(STACKS))
 def test_settings_become_resources(changes: str, expected: str, synth: Synth) -> None:
     check(synth(changes), expected)
-
-
-def test_expiring_objects_go_after_their_days(synth: Synth) -> None:
-    defaults = {"logs/": 5, "stops/": 7, "environments/": 730, "programs/": 730}
-    for emr, expected in (
-        ("log_days: 5", defaults),
-        ("log_days: 5, artifact_days: 90", defaults | {"environments/": 90, "programs/": 90}),
-    ):
-        rules = at(synth(f"emr: {{{emr}}}"), "aws_s3_bucket_lifecycle_configuration.artifacts.rule")
-        expiring = {
-            rule["filter"][0]["prefix"]: rule["expiration"][0]["days"] for rule in rules if "expiration" in rule
-        }
-        assert expiring == expected
 
 
 @pytest.mark.parametrize("polling", ["true", "only"])

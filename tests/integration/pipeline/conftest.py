@@ -25,12 +25,13 @@ from tests.support.emr import FakeEmr, fake_emr
 from tests.support.missing import terraform
 from tests.support.moto_gaps import filled
 from tests.support.terraform.harness import stand_in
+from tests.unit.infra.conftest import prices
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
-PRICES = Path(__file__).parents[2] / "support" / "prices.json"
 # Terraform's S3 backend knows AWS_ENDPOINT_URL, but not that it is no AWS.
 BACKEND = ("use_path_style", "skip_credentials_validation", "skip_requesting_account_id", "skip_region_validation")
 
+__all__ = ["prices"]  # a fixture
 Document = dict[str, Any]
 
 
@@ -189,9 +190,3 @@ def emr(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEmr]:
         for name, value in served.environment.items():
             monkeypatch.setenv(name, value)
         yield served
-
-
-@pytest.fixture(autouse=True)
-def prices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prices that stay as they are when somebody refreshes those of the package."""
-    monkeypatch.setattr("kinesis_efo_infra.pipeline.prices.FILE", PRICES)

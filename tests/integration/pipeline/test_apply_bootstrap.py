@@ -63,22 +63,6 @@ def addresses(state: dict[str, Any]) -> set[str]:
     return {f"{each['type']}.{each['name']}" for each in state["resources"] if each["mode"] == "managed"}
 
 
-@pytest.mark.long
-def test_first_bootstrap_moves_its_state_into_the_bucket(
-    aws: LocalAws, boot: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository = boot("boot")
-    environment = repository.environment
-    assert command(repository, reach(repository.directory / "out", environment, monkeypatch), "--unasked") == 0
-    state = state_of(aws, environment)
-    expected = {"aws_s3_bucket.state", "aws_iam_role.plan", "aws_iam_role.apply", "aws_iam_policy.boundary"}
-    assert expected <= addresses(state)
-    assert not list(repository.directory.rglob("*.tfstate.backup")) + list(repository.directory.rglob("bootstrap*.tf*"))
-    # From another checkout, which has no state of its own.
-    assert command(repository, reach(repository.directory / "elsewhere", environment, monkeypatch), "--unasked") == 0
-    assert state_of(aws, environment)["resources"] == state["resources"]
-
-
 class Reached(Exception):
     pass
 
@@ -120,6 +104,8 @@ def test_bootstrap_without_a_pipeline_creates_the_bucket(
         assert command(repository, reach(repository.directory / "out", repository.environment, monkeypatch)) == 0
     assert "alone.yaml has no `pipeline:`: its state bucket alone is made" in caplog.text
     assert "GitHub was not asked" not in caplog.text
+    left = [*repository.directory.rglob("*.tfstate.backup"), *repository.directory.rglob("bootstrap*.tf*")]
+    assert not left, "the state has moved into the bucket"
     made = addresses(state_of(aws, repository.environment))
     assert {"aws_s3_bucket.state", "aws_kms_key.state"} <= made
     assert not [each for each in made if "iam" in each]

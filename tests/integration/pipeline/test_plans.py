@@ -118,22 +118,6 @@ def test_finding_of_checkov_stops_the_plan(aws: LocalAws, checkout: Checkout) ->
 
 
 @pytest.mark.long
-def test_change_that_aws_would_refuse_is_not_planned(aws: LocalAws, checkout: Checkout) -> None:
-    repository = checkout("shards")
-    repository.deploy("one")
-    repository.commit(streams={"orders": {"mode": "provisioned", "shards": 9}})
-    message = r"kinesis-efo-shards cannot be applied as planned:\n  aws_kinesis_stream.orders: from 2 to 9 shards: .* 4, then 8, then 9"
-    with pytest.raises(PipelineError, match=message):
-        repository.plan("two")
-    with pytest.raises(StalePlanError, match="there is no plan"):
-        repository.apply("two")
-    # Drift is found, however large; and a plan that was made otherwise is not applied either.
-    repository.plan("two", to_apply=False)
-    with pytest.raises(PipelineError, match=message):
-        repository.apply("two")
-
-
-@pytest.mark.long
 def test_change_by_hand_and_foreign_consumer_are_drift(aws: LocalAws, checkout: Checkout) -> None:
     repository = checkout("hand")
     assert repository.step("drift", "--commit", "one") == 1, "nothing is deployed"

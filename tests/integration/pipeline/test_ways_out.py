@@ -13,6 +13,7 @@ from kinesis_efo_infra.pipeline.record import Deployed
 from kinesis_efo_infra.pipeline.terraform import Terraform
 from kinesis_efo_local import LocalAws
 from tests.integration.pipeline.conftest import REGION, Checkout
+from tests.support.commands import program
 
 ORDERS: dict[str, Any] = {"orders": {"mode": "provisioned", "shards": 1}}
 LAKE: dict[str, Any] = {"streams": ["orders"]}
@@ -38,6 +39,12 @@ def test_protected_application_is_retired_then_removed(aws: LocalAws, checkout: 
     message = r"aws_dynamodb_table\.old: table kinesis-efo-kept-old is protected .* say `retired: true` for it"
     with pytest.raises(PipelineError, match=message):
         repository.plan("two")
+    with pytest.raises(StalePlanError, match="its artifact has expired; plan again"):
+        repository.apply("two")
+    # Nor is a plan applied that was made to look for drift, which is found, however large.
+    repository.plan("two", to_apply=False)
+    with pytest.raises(PipelineError, match=message):
+        repository.apply("two")
     assert consumers(aws, "kept-orders") == {"lake", "old"}
     repository.commit(applications=both)
     assert repository.is_deployed
@@ -159,9 +166,8 @@ def test_leftover_lock_names_its_removal(
     terraform.destroy()
     # A deployment waits five minutes for the lock, and then Terraform says the same.
     said = str(caught.value).partition("The state is locked")[0]
-    (program := tmp_path / "waited").write_text(f"#!/bin/sh\ncat >&2 <<EOF\n{said}\nEOF\nexit 1\n", encoding="utf-8")
-    program.chmod(0o755)
-    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(program))
+    waited = program(tmp_path / "waited", f"cat >&2 <<EOF\n{said}\nEOF\nexit 1")
+    monkeypatch.setenv("TERRAFORM_BINARY_NAME", str(waited))
     with pytest.raises(PipelineError, match="waited apply failed; part of the plan may have been applied") as applied:
         Terraform(tmp_path).apply(tmp_path / "plan")
     assert f"delete the lock (`aws s3 rm s3://terraform-state/{key}.tflock`)" in str(applied.value)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from infra.errors import PipelineError, UnhealthyError
-from infra.pipeline.__main__ import main
 from infra.pipeline.jobs import Answer, Commands, keep_running, pack
 from infra.settings.model import Environment
 from tests.support.commands import program
-from tests.unit.infra.conftest import Load, Write
+from tests.unit.infra.conftest import Load
 
 BEHIND = 4
 
@@ -106,22 +105,6 @@ def test_archive_packed_without_keys_is_submitted(environment: Environment, tmp_
         keep_running(environment, Path("project"), emr, FakeTime(), 600, tmp_path)
     with pytest.raises(PipelineError, match=r"project was not packed for test \(exit code 1;"):
         pack(environment, Path("project"), tmp_path / "other", lambda *_: Answer(1, None))
-
-
-def test_packed_archive_must_be_what_was_handed_over(
-    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(
-        "JOB, account_id: '210987654321', applications.lake.access: EC2, jobs.0: {application: lake, program: jobs/a.py, target: 'cluster:j-1'}"
-    )
-    packed = tmp_path / "cdktf.out" / "packed"
-    packed.mkdir(parents=True)
-    (packed / "environment-py3.11-arm64-c0ffee.tar.gz").touch()
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "a.py").touch()
-    where = ["--synthesized", str(packed.parent), "--project", str(tmp_path), "--handed", "0" * 64]
-    assert main(["--directory", str(tmp_path), "jobs", "test", *where]) == 1
-    assert "cdktf.out is not what was handed over: its digest is" in caplog.text
 
 
 def test_job_with_a_schedule_is_not_waited_for(load: Load, caplog: pytest.LogCaptureFixture) -> None:

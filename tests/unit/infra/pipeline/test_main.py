@@ -72,10 +72,10 @@ def test_stacks_must_be_what_was_handed_over(
     assert run("digest --synthesized $tmp/cdktf.out") == 0
     digest = capsys.readouterr().out.strip()
     stack.write_text('{"resource": {}}', encoding="utf-8")
-    for step in ("plan", "apply", "drift"):
+    for step in ("plan test --commit one", "apply test --commit one", "drift test --commit one", "jobs test"):
         caplog.clear()
-        given = f"--commit one --synthesized $tmp/cdktf.out --handed {digest}"
-        assert run(f"{step} test {given}", settings="PIPELINE, account_id: '222233334444'") == 1
+        given = f"{step} --synthesized $tmp/cdktf.out --handed {digest}"
+        assert run(given, settings="PIPELINE, account_id: '222233334444'") == 1
         assert "cdktf.out is not what was handed over: its digest is " in caplog.text
     stack.write_text("{}", encoding="utf-8")
     (stack.parent / "more.tf.json").write_text("{}", encoding="utf-8")

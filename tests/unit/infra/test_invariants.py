@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from infra.errors import Fault, SettingsError
 from infra.settings.load import load_environment
-from infra.settings.model import Application, OwnStream
+from infra.settings.model import AdoptedStream, Application, Environment, OwnStream
 from tests.unit.infra.conftest import HEAD
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -22,20 +22,8 @@ SCALARS = st.one_of(
         ["", "own", "orders", "lake", "provisioned", "eu-west-1", "arn:aws:kms:eu-west-1:111122223333:key/1"]
     ),
 )
-WORDS = [
-    "streams",
-    "applications",
-    "alarms",
-    "tags",
-    "key",
-    "orders",
-    "lake",
-    "existing_arn",
-    "consumers",
-    "access",
-    "kind",
-]
-SETTINGS = st.sampled_from([*HEAD, *WORDS, *OwnStream.model_fields, *Application.model_fields])
+FIELDS = [name for model in (Environment, OwnStream, AdoptedStream, Application) for name in model.model_fields]
+SETTINGS = st.sampled_from([*HEAD, "orders", "lake", "kind", *FIELDS])
 ANYTHING = st.recursive(
     SCALARS,
     lambda inner: (

@@ -19,14 +19,7 @@ from kinesis_efo_infra import ArgumentError, PodIdentity, regions
 from kinesis_efo_infra.locations import Location
 from kinesis_efo_infra.pipeline.known_regions import known_regions
 from tests.support.environments import EXAMPLE
-from tests.unit.infra.conftest import (
-    KEY,
-    Load,
-    Synth,
-    check,
-    scenarios,
-    statements,
-)
+from tests.unit.infra.conftest import KEY, Load, Synth, check, scenarios, statements
 
 PARTITIONS = {"eusc-de-east-1": ("aws-eusc", "amazonaws.eu"), "us-iso-east-1": ("aws-iso", "c2s.ic.gov")}
 

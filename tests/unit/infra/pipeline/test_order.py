@@ -25,12 +25,8 @@ def after(name: str = "null", branch: str = "main") -> str:
 
 
 def test_environment_comes_after_the_one_it_names(write: Write, tmp_path: Path) -> None:
-    assert order(write, tmp_path, a=after("c"), b=after(), byhand="null", c=after("d"), d=after()) == [
-        "d",
-        "c",
-        "a",
-        "b",
-    ]
+    found = order(write, tmp_path, a=after("c"), b=after(), byhand="null", c=after("d"), d=after())
+    assert found == ["d", "c", "a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from infra.settings.model import Environment
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.moto_gaps import filled
 from tests.support.raw_kinesis import RawKinesis, with_queue_count
-from tests.support.world import wait_until
 
 REGION, ACCOUNT = "eu-west-1", "111122223333"
 THEIRS = f"arn:aws:kinesis:{REGION}:{ACCOUNT}:stream/theirs"
@@ -149,33 +147,26 @@ def test_quota_of_an_adopted_stream_counts_queues(
     aws: LocalAws, declare: Callable[..., Environment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws.client("kinesis").update_stream_mode(StreamARN=THEIRS, StreamModeDetails={"StreamMode": "ON_DEMAND"})
-    raw = RawKinesis(aws)
+    aws.client("kinesis").register_stream_consumer(StreamARN=THEIRS, ConsumerName="other")
     for name in ("a", "b"):
-        raw.create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": THEIRS}])
+        RawKinesis(aws).create_queue(QueueName=name, StreamConfigurationList=[{"StreamARN": THEIRS}])
 
-    def register(number: int) -> None:
-        raw.register_stream_consumer(StreamARN=THEIRS, ConsumerName=f"other-{number}")
-        there = partial(raw.list_stream_consumers, StreamARN=THEIRS)
-        wait_until(lambda: all(each["ConsumerStatus"] == "ACTIVE" for each in there()["Consumers"]))
-
-    for number in range(17):
-        register(number)
-
-    def told() -> Finding:
+    def told(declared: int) -> Finding:
         session = boto3.Session()  # the model of the SDK changes
-        findings = examine(declare(), lambda service, region: session.client(service, region_name=region))
+        environment = declare(applications={f"a{number}": {"streams": ["theirs"]} for number in range(declared)})
+        findings = examine(environment, lambda service, region: session.client(service, region_name=region))
         (found,) = [each for each in findings if each.path == "streams.theirs"]
         return found
 
-    assert str(told()) == (
+    assert str(told(17)) == (
         "not known: streams.theirs: 18 of 20 consumers; a queue counts as one, and this version of boto3 does not show queues"
     )
     with_queue_count(tmp_path, monkeypatch)
-    assert told().verdict is Verdict.OK
-    register(17)
-    assert told().verdict is Verdict.WRONG
-    assert "has 18 consumers and 2 queues" in told().text
-    assert "with the 1 that this file adds there are 21, and AWS allows 20: deregister one" in told().text
+    assert told(17).verdict is Verdict.OK
+    wrong = told(18)
+    assert wrong.verdict is Verdict.WRONG
+    assert "has 1 consumers and 2 queues" in wrong.text
+    assert "with the 18 that this file adds there are 21, and AWS allows 20: deregister one" in wrong.text
 
 
 def test_credentials_of_another_account_are_an_error(declare: Callable[..., Environment], aws: LocalAws) -> None:

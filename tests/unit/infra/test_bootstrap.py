@@ -19,17 +19,6 @@ PIPELINE = "pipeline: {repository: acme/lake, branch: trunk}"
 IDS = "pipeline: {repository: acme@12/lake@34, branch: trunk}"
 
 
-@pytest.fixture
-def environment(load: Load) -> Environment:
-    adopted = "payments: {existing_arn: STREAM}, events: {existing_arn: FOREIGN, consumers: {lake: 'FOREIGN/consumer/lake:1'}}"
-    access = "{kind: emr-ec2, role_name: old-role, policies: ['arn:aws:iam::111122223333:policy/buckets'], permissions_boundary: 'arn:aws:iam::111122223333:policy/bound'}"
-    return load(
-        f"{PIPELINE}, streams: {{orders: {{}}, named: {{name: shop}}, {adopted}}}, applications:"
-        "{lake: {streams: [orders, named, payments, events], access: SERVERLESS},"
-        f"own: {{streams: [orders], lease_table: OldTable, access: {access}}}}}"
-    )
-
-
 def synthesized(environment: Environment, out: Path) -> dict[str, Any]:
     return read_stack(synthesize_bootstrap([environment], out) / "stacks" / "kinesis-efo-test-bootstrap")
 
@@ -71,8 +60,8 @@ def test_bootstrap_asks_the_github_of_the_issuer(
     assert f"failed: asked {host}. Log in" in caplog.text
 
 
-def test_only_the_apply_role_may_write(environment: Environment, tmp_path: Path) -> None:
-    attached = synthesized(environment, tmp_path)["resource"]["aws_iam_role_policy_attachment"]
+def test_only_the_apply_role_may_write(load: Load, tmp_path: Path) -> None:
+    attached = synthesized(load(PIPELINE), tmp_path)["resource"]["aws_iam_role_policy_attachment"]
     read, write = ("read", "read_access"), ("change_data", "change_access", "change_keys")
     expected = {f"{role}_{each}": each for role in ("plan", "apply") for each in read}
     expected |= {f"apply_{each}": each for each in write}

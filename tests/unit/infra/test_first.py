@@ -7,10 +7,6 @@ import pytest
 
 from infra.__main__ import main
 
-ROOT = Path(__file__).resolve().parents[3]
-EXAMPLES = ROOT / "examples" / "environments"
-PAGE = ROOT / "docs" / "environment-file.md"
-
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

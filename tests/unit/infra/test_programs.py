@@ -52,19 +52,15 @@ BOTH = ["--output", "$output", "--checkpoint=$checkpoint"]
 def test_arguments_that_a_program_refuses_are_faults(
     write: Write, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
-    project(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / PROGRAM).write_text(Path(archive.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "jobs" / "wrong.py").write_text("if:", encoding="utf-8")
+    (tmp_path / "jobs" / "other.py").write_text("p.add_argument('--output')\np.add_argument('--checkpoint')\n")
     path = write(**declared(BOTH) | {"jobs": [declared(BOTH)["jobs"][0] | changes]})
     with pytest.raises(SettingsError, match=says) as caught:
         load_environment(path, tmp_path)
     assert len(caught.value.faults) == 1
     load_environment(path)
-
-
-def project(directory: Path) -> None:
-    (directory / "jobs").mkdir()
-    (directory / PROGRAM).write_text(Path(archive.__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    (directory / "jobs" / "wrong.py").write_text("if:", encoding="utf-8")
-    (directory / "jobs" / "other.py").write_text("p.add_argument('--output')\np.add_argument('--checkpoint')\n")
 
 
 SOURCES = r"""

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,17 +28,6 @@ def files(directory: Path) -> Mapping[str, str]:
     listed = outcome(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=directory).stdout.split()
     named = listed or [str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()]
     return {name: (directory / name).read_text(encoding="utf-8") for name in named}
-
-
-def document(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def changed(directory: Path, **changes: Any) -> Path:
-    """The environment file of the example in a directory, with changes."""
-    path = directory / "streaming-dev.yaml"
-    path.write_text(yaml.safe_dump({**document(EXAMPLE / "environments" / path.name), **changes}), encoding="utf-8")
-    return path
 
 
 def test_example_is_what_the_command_writes(tmp_path: Path) -> None:
@@ -119,6 +107,8 @@ pipeline: {repository: acme/x, after: streaming-dev} => pipeline.after: must be 
 
 @pytest.mark.parametrize(("changes", "message"), rows(FAULTY))
 def test_fault_of_an_environment_file_is_named(changes: str, message: str, tmp_path: Path) -> None:
-    changed(tmp_path, **yaml.safe_load("{" + changes + "}"))
+    path = Path("environments", "streaming-dev.yaml")
+    written = yaml.safe_load((EXAMPLE / path).read_text(encoding="utf-8")) | yaml.safe_load("{" + changes + "}")
+    (tmp_path / path.name).write_text(yaml.safe_dump(written), encoding="utf-8")
     with pytest.raises(SettingsError, match=re.escape(message)):
         load(tmp_path)

@@ -43,13 +43,10 @@ def test_plan_without_the_binary_names_it(
     assert "there is no no-such-tofu on the PATH: install Terraform or OpenTofu, 1.10 or later" in caplog.text
 
 
-def test_other_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_program_and_failure_name_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "echo")
     with pytest.raises(PipelineError, match=r"/echo is neither Terraform nor OpenTofu: `version` prints '-chdir="):
         _ = Terraform(tmp_path).version
-
-
-def test_failure_names_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERRAFORM_BINARY_NAME", "false")
     with pytest.raises(PipelineError, match=r"^false validate failed in "):
         Terraform(tmp_path).validate()

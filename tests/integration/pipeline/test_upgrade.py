@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from infra.pipeline.apply_bootstrap import apply_bootstrap
-from infra.pipeline.deployments import deployment_of
 from infra.settings.names import Names
 from infra.stacks.app import synthesize_bootstrap
-from kinesis_efo_infra.pipeline.bundle import PLAN_JSON, Meta
+from kinesis_efo_infra.pipeline.bundle import PLAN_JSON
 from kinesis_efo_local import LocalAws
-from tests.integration.pipeline.conftest import BACKEND, Checkout, Repository
+from tests.integration.pipeline.conftest import BACKEND, Checkout
 from tests.integration.pipeline.test_apply_bootstrap import reach, state_of
 
 DEPLOYED = Path(__file__).parent / "deployed"
@@ -49,54 +48,6 @@ def reading(state: dict[str, Any]) -> set[str]:
     return {action for each in statements if each["Sid"] == "ReadStreams" for action in each["Action"]}
 
 
-class Account:
-    """An account where versions are deployed one after the other, with the environment file that is written here.
-
-    Args:
-        repository: The environment file, and what the present version makes of it.
-        aws: Local AWS.
-        monkeypatch: Sets what Terraform reads.
-        caplog: What is said.
-    """
-
-    def __init__(
-        self, repository: Repository, aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        self.repository, self.aws, self.monkeypatch, self.caplog = repository, aws, monkeypatch, caplog
-        self.environment = repository.environment
-        self.names = Names(self.environment)
-
-    def bootstrap(self, version: str, recorded: Path | None = None) -> tuple[dict[str, str], set[str]]:
-        """Apply a version's bootstrap stack; what there is afterwards, and what was said before."""
-        self.monkeypatch.setenv("TF_CLI_ARGS_init", "")
-        out = reach(self.repository.directory / version, self.environment, self.monkeypatch)
-        if recorded is None:
-            synthesize_bootstrap([self.environment], out)
-        else:
-            stack = out / "stacks" / self.names.bootstrap_stack_name / "cdk.tf.json"
-            stack.write_bytes(recorded.read_bytes())
-        self.caplog.clear()
-        with self.caplog.at_level("INFO"):
-            apply_bootstrap(self.environment, out, self.aws.client("s3"), self.aws.client("iam"), approve=True)
-        prefix = f"{self.names.bootstrap_stack_name}: "
-        messages = {each.getMessage() for each in self.caplog.records}
-        said = {each.removeprefix(prefix) for each in messages if each.startswith(prefix)}
-        return ids(state_of(self.aws, self.environment)), said
-
-    def deploy(self, version: str, synthesized: Path) -> tuple[Meta, dict[str, Any], dict[str, list[str]]]:
-        """Apply a version's stack; what was said of the plan, the state afterwards, and what was done, by address."""
-        self.monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
-        s3, plans = self.aws.client("s3"), self.repository.plans
-        planner = replace(self.repository.planner(), synthesized=synthesized)
-        meta = planner.plan(deployment_of(self.environment), version, plans)
-        plan = json.loads((plans / self.names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
-        actions = {each["address"]: each["change"]["actions"] for each in plan["resource_changes"]}
-        done = {address: each for address, each in actions.items() if each not in (["no-op"], ["read"])}
-        planner.apply(deployment_of(self.environment), [version], plans)
-        state = s3.get_object(Bucket=self.environment.state_bucket, Key=self.names.state_key)["Body"].read()
-        return meta, json.loads(state), done
-
-
 @pytest.mark.long
 def test_stack_of_an_earlier_version_changes_in_place(
     checkout: Checkout,
@@ -105,28 +56,55 @@ def test_stack_of_an_earlier_version_changes_in_place(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    repository = checkout("before", **FILE)
-    account = Account(repository, aws, monkeypatch, caplog)
-    recorded = tmp_path / "recorded" / "stacks" / account.names.stack_name
+    repository, s3 = checkout("before", **FILE), aws.client("s3")
+    environment, names = repository.environment, Names(repository.environment)
+
+    def bootstrap(version: str, recorded: Path | None = None) -> tuple[dict[str, str], set[str]]:
+        """Apply a version's bootstrap stack; what there is afterwards, and what was said before."""
+        monkeypatch.setenv("TF_CLI_ARGS_init", "")
+        out = reach(repository.directory / version, environment, monkeypatch)
+        if recorded is None:
+            synthesize_bootstrap([environment], out)
+        else:
+            (out / "stacks" / names.bootstrap_stack_name / "cdk.tf.json").write_bytes(recorded.read_bytes())
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            apply_bootstrap(environment, out, s3, aws.client("iam"), approve=True)
+        prefix = f"{names.bootstrap_stack_name}: "
+        said = {each.removeprefix(prefix) for each in caplog.messages if each.startswith(prefix)}
+        return ids(state_of(aws, environment)), said
+
+    def deploy(version: str, synthesized: Path) -> tuple[dict[str, Any], dict[str, list[str]]]:
+        """Apply a version's stack; the state afterwards, and what was done, by address."""
+        monkeypatch.setenv("TF_CLI_ARGS_init", " ".join(f"-backend-config={each}=true" for each in BACKEND))
+        planner = replace(repository.planner(), synthesized=synthesized)
+        planner.plan(repository.deployment, version, repository.plans)
+        plan = json.loads((repository.plans / names.stack_name / PLAN_JSON).read_text(encoding="utf-8"))
+        actions = {each["address"]: each["change"]["actions"] for each in plan["resource_changes"]}
+        done = {address: each for address, each in actions.items() if each not in (["no-op"], ["read"])}
+        planner.apply(repository.deployment, [version], repository.plans)
+        return json.loads(planner.records.state(repository.deployment) or b""), done
+
+    recorded = tmp_path / "recorded" / "stacks" / names.stack_name
     recorded.mkdir(parents=True)
     (recorded / "cdk.tf.json").write_bytes((DEPLOYED / "environment.json").read_bytes())
 
-    before, _ = account.bootstrap("before", DEPLOYED / "bootstrap.json")
+    before, _ = bootstrap("before", DEPLOYED / "bootstrap.json")
     assert {"aws_iam_role.apply", "aws_iam_policy.change_access", "aws_s3_bucket.state"} <= before.keys()
-    _, old, _ = account.deploy("before", tmp_path / "recorded")
+    old, _ = deploy("before", tmp_path / "recorded")
     deployed = ids(old)
     assert {"aws_kinesis_stream.orders", "aws_kinesis_stream_consumer.orders_lake"} <= deployed.keys()
 
     new = {"aws_iam_policy.change_keys", "aws_iam_role_policy_attachment.apply_change_keys"}
-    now, said = account.bootstrap("now")
+    now, said = bootstrap("now")
     assert now.keys() - before.keys() == new
     assert {address: now[address] for address in before} == before
     assert "aws_iam_role.apply: update of assume_role_policy" in said
     assert {f"{each}: create" for each in new} <= said
     assert not [each for each in said if "delete" in each], "something was replaced"
-    again, said = account.bootstrap("again")
+    again, said = bootstrap("again")
     assert (again, said) == (now, {"nothing changes"})
-    _, state, done = account.deploy("now", repository.synthesized)
+    state, done = deploy("now", repository.synthesized)
     present = ids(state)
     # Without a topic, an alarm tells nobody.
     alarms = {address for address in deployed if address.startswith("aws_cloudwatch_metric_alarm.")}
@@ -135,11 +113,11 @@ def test_stack_of_an_earlier_version_changes_in_place(
     assert not [address for address, actions in done.items() if "create" in actions], "something was replaced"
     assert reading(state) - reading(old) == {"kinesis:GetRecords", "kinesis:GetShardIterator"}
 
-    _, state, done = account.deploy("back", tmp_path / "recorded")
+    state, done = deploy("back", tmp_path / "recorded")
     assert ids(state) == deployed
     assert {address for address, actions in done.items() if "create" in actions} == alarms
     assert reading(state) == reading(old)
-    back, said = account.bootstrap("back", DEPLOYED / "bootstrap.json")
+    back, said = bootstrap("back", DEPLOYED / "bootstrap.json")
     assert back == before
     assert {each for each in said if "delete" in each} == {f"{each}: delete" for each in new}
     assert {each.levelname for each in caplog.records if each.getMessage().endswith(": delete")} == {"WARNING"}

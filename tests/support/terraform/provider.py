@@ -57,7 +57,7 @@ ARNS = {
     "aws_kinesis_stream": "kinesis:{at}:stream/{name}",
     "aws_dynamodb_table": "dynamodb:{at}:table/{name}",
     "aws_ssm_parameter": "ssm:{at}:parameter{name}",
-    "aws_kms_key": "kms:{at}:key/{short}",
+    "aws_kms_key": "kms:{at}:key/{uuid}",
     "aws_s3_bucket": "s3:::{bucket}",
     "aws_s3_object": "s3:::{bucket}/{key}",
     "aws_eks_pod_identity_association": "eks:{at}:podidentityassociation/{cluster_name}/a-{short}",
@@ -178,22 +178,18 @@ def policy(config: Json) -> str:
 
 def identity(kind: str, planned: Json) -> Json:
     """The computed attributes of a resource, in the form that AWS gives them."""
-    short = uuid.uuid4().hex[:17]
-    named = {key: value for key, value in planned.items() if isinstance(value, str)}
-    named = {
-        "name": "none",
-        "path": "/",
-        **named,
-        "account": account(),
-        "at": f"{region()}:{account()}",
-        "short": short,
-    }
+    # As long as those of AWS, since what is written of them must fit policies and parameters.
+    unique = str(uuid.uuid4())
+    short = unique.replace("-", "")[:14]
+    given = {"account": account(), "at": f"{region()}:{account()}", "uuid": unique, "short": short}
+    texts = {name: value for name, value in planned.items() if isinstance(value, str)}
+    named = {"name": "none", "path": "/", **texts, **given}
     # The second of a consumer's registration is in its ARN.
     if kind == "aws_kinesis_stream_consumer":
         arn = f"{planned['stream_arn']}/consumer/{planned['name']}:{time.time_ns() // 1_000_000_000}"
     else:
         arn = "arn:aws:" + ARNS.get(kind, f"iam::{{account}}:{kind.removeprefix('aws_iam_')}/{{name}}").format(**named)
-    known = {"arn": arn.replace("https://", ""), "key_id": short, "association_id": f"a-{short}"}
+    known = {"arn": arn.replace("https://", ""), "key_id": unique, "association_id": f"a-{short}"}
     if kind in NOT_BY_ARN:
         known["id"] = NOT_BY_ARN[kind].format(**named)
     known |= create(kind, planned)

@@ -58,8 +58,9 @@ same grant again changes nothing | (o := Stream(s, 'orders', name='orders'), [gr
     documents lacks: [WriteStreams2, ReadStreams2]
 grant is for one stream | (p := policy_for(s), o := orders(s), o.grant_read(p, StreamConsumer.from_arn(s, 'c', CONSUMER, stream=o), polling=False), Stream.from_arn(s, 'clicks', ORDERS.replace('orders', 'clicks')).grant_poll(p), ReaderAccess(s, 'a', application='a', policy=p))
     documents.?.ReadStreams.actions: LISTING
-output may be in a declared bucket | lake(s, output=f"s3://{S3Bucket(s, 'lake-bucket', bucket='lake').bucket}/raw")
+output may be in a declared bucket | lake(s, output=f"s3://{S3Bucket(s, 'lake-bucket', bucket='lake').bucket}/raw", output_key=KEY)
     documents.?.UseObjects.resources has: ':s3:::${aws_s3_bucket.lake-bucket.bucket}/raw/*'
+    documents.?.EncryptObjects.resources: [KEY]
 stream uses the key of AWS | Stream(s, 'orders', name='orders', encryption_key='aws-managed')
     aws_kinesis_stream.?.kms_key_id: alias/aws/kinesis
     aws_kms_key: null

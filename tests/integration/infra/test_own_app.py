@@ -22,23 +22,16 @@ print(sorted({"infra", "kinesis_efo", "boto3", "pydantic", "yaml"} & set(sys.mod
 """
 
 
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the stack of the page's app, synthesized in a folder of its own."""
-    folder = tmp_path_factory.mktemp("own")
+@pytest.mark.long
+def test_library_reads_the_manifest_that_terraform_applied(tmp_path: Path, provider: Mapping[str, str]) -> None:
     (app,) = re.findall(r"```python\n(.*?app\.synth\(\)\n)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    (folder / "main.py").write_text(app, encoding="utf-8")
+    (tmp_path / "main.py").write_text(app, encoding="utf-8")
     kept = ("HOME", "JSII_NODE", "PATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ} | {"PYTHONPATH": str(CONSTRUCTS)}
-    ran = outcome([sys.executable, "-c", AS_A_USER], cwd=folder, env=environment)
+    ran = outcome([sys.executable, "-c", AS_A_USER], cwd=tmp_path, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "[]", "it uses nothing else of this repository, and nothing that is not asked for"
-    return folder / "cdktf.out" / "stacks" / "streaming-dev"
-
-
-@pytest.mark.long
-def test_library_reads_the_manifest_that_terraform_applied(stack: Path, provider: Mapping[str, str]) -> None:
-    terraform = Terraform(stack, provider)
+    terraform = Terraform(tmp_path / "cdktf.out" / "stacks" / "streaming-dev", provider)
     terraform.run("validate")
     terraform.apply()
     assert terraform.changes() == {}, "a second plan changes nothing"

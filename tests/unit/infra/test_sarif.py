@@ -30,37 +30,30 @@ def locations(tmp_path: Path, *failures: Failure) -> list[Any]:
     return [result["locations"][0]["physicalLocation"] for result in run["results"]]
 
 
-@pytest.mark.parametrize(
-    ("resource", "line"),
-    [
-        ("aws_kinesis_stream.orders", 3),
-        ("resource.clicks", 4),
-        ("aws_kinesis_stream_consumer.orders_lake", 3),
-        ("data.lake_reader", 7),
-        ("aws_kms_key.environment_key", 1),
-    ],
-)
-def test_finding_is_at_the_line_of_its_entry(resource: str, line: int, tmp_path: Path) -> None:
-    (where,) = locations(tmp_path, Failure("CKV_AWS_43", "Ensure", resource, "kinesis-efo-dev"))
-    assert where["artifactLocation"]["uri"] == str(tmp_path / "dev.yaml")
-    assert where["region"] == {"startLine": line}
+def test_findings_are_at_the_lines_of_their_entries(tmp_path: Path) -> None:
+    lines = {
+        "aws_kinesis_stream.orders": 3,
+        "resource.clicks": 4,
+        "aws_kinesis_stream_consumer.orders_lake": 3,
+        "data.lake_reader": 7,
+        "aws_kms_key.environment_key": 1,
+    }
+    found = locations(tmp_path, *(Failure("CKV_AWS_43", "Ensure", each, "kinesis-efo-dev") for each in lines))
+    assert {each["artifactLocation"]["uri"] for each in found} == {str(tmp_path / "dev.yaml")}
+    assert [each["region"]["startLine"] for each in found] == list(lines.values())
 
 
-def test_directories_have_categories_and_paths_from_the_root() -> None:
-    """GitHub takes one document of a tool, commit and category: the later one would take the earlier one's findings away."""
+def test_paths_of_a_directory_begin_at_the_root() -> None:
     failure = Failure("CKV_AWS_43", "Ensure", "aws_kinesis_stream.flights", "kinesis-efo-dev", "https://docs/43")
-    at_root, below = (
-        json.loads(as_sarif([failure], DIRECTORY, environment_of, place))["runs"][0] for place in ("", "apps/lake")
-    )
-    assert "automationDetails" not in at_root
+    (below,) = json.loads(as_sarif([failure], DIRECTORY, environment_of, "apps/lake"))["runs"]
     rule = {"id": "CKV_AWS_43", "shortDescription": {"text": "Ensure"}, "helpUri": "https://docs/43"}
-    assert at_root["tool"]["driver"]["rules"] == [rule]
-    assert below["automationDetails"] == {"id": "apps/lake/"}
+    assert below["tool"]["driver"]["rules"] == [rule]
     uri = below["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "apps/lake/tests/support/environments/dev.yaml"
 
 
 def test_category_is_the_directory_within_the_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GitHub takes one document of a tool, commit and category: the later one would take the earlier one's findings away."""
     (tmp_path / "apps" / ".lake").mkdir(parents=True)
 
     def category(at: Path) -> Any:

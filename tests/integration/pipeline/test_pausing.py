@@ -75,14 +75,6 @@ def pause(emr: FakeEmr, commands: FakeCommands, patience: float = 60) -> Pause:
     return Pause(lambda _: emr.client("emr-serverless"), commands, FakeTime(), patience)
 
 
-def test_jobs_stop_before_the_application(emr: FakeEmr, environment: Environment) -> None:
-    running(emr, "kinesis-efo-lake")
-    commands = FakeCommands(emr)
-    pause(emr, commands)(environment, PLAN)
-    assert commands.ran == ["status", "stop"]
-    assert emr.site["state"] == "STOPPED"
-
-
 @pytest.mark.parametrize(("schedule", "ran"), [(True, ["status", "stop"]), (False, ["status"])])
 def test_schedule_without_a_run_is_stopped(
     schedule: bool, ran: list[str], emr: FakeEmr, environment: Environment

@@ -64,17 +64,13 @@ def reading(aws: LocalAws, emr: FakeEmr, table: str, shards: int) -> AbstractCon
     def keep() -> None:
         live = [run.id for run in emr.runs.values() if run.state == "RUNNING"]
         counter = next(counters)
-        for number in range(shards) if aws_has(dynamodb, table) else ():
+        for number in range(shards) if table in dynamodb.list_tables()["TableNames"] else ():
             key = {"leaseKey": {"S": f"shardId-{number:012}"}}
             item = {**key, "leaseCounter": {"N": str(counter)}, "checkpoint": {"S": "TRIM_HORIZON"}}
             owner = {"leaseOwner": {"S": f"worker:{live[0]}"}} if live else {}
             dynamodb.put_item(TableName=table, Item={**item, **owner})
 
     return repeating(keep, 0.2)
-
-
-def aws_has(dynamodb: object, table: str) -> bool:
-    return table in dynamodb.list_tables()["TableNames"]  # type: ignore[attr-defined]
 
 
 def test_pull_request_becomes_a_running_job(

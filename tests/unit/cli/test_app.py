@@ -11,6 +11,7 @@ import pytest
 from kinesis_efo import __version__
 from kinesis_efo_tools.cli import app as cli
 from kinesis_efo_tools.cli.arguments import aws_settings, whole_seconds
+from tests.unit.test_manifest import polled
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -120,10 +121,7 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
 @pytest.mark.slow
 def test_shell_completes_commands_and_streams(tmp_path: Path) -> None:
     manifest = tmp_path / "lake.json"
-    arn = "arn:aws:kinesis:eu-west-1:111122223333:stream"
-    streams = {each: {"streamName": each, "streamArn": f"{arn}/{each}"} for each in ("orders", "clicks")}
-    about = {"schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1"}
-    manifest.write_text(json.dumps({**about, "leaseTable": {"name": "leases"}, "streams": streams}))
+    manifest.write_text(json.dumps(polled()))
     assert "shards" in _complete("kinesis-efo sha")
     assert str(manifest) in _complete(f"kinesis-efo shards --manifest {tmp_path}/")
     assert _complete(f"kinesis-efo shards --manifest {manifest} --stream o") == ["orders"]

@@ -17,6 +17,7 @@ from kinesis_efo_tools.cli.local_process import Ready
 from kinesis_efo_tools.cli.measuring_options import Measuring, measuring
 from kinesis_efo_tools.cli.times import at_or_ago, check_unit
 from tests.support.messages import raises
+from tests.unit.test_manifest import CONSUMER, STREAM, document
 
 
 def test_wrong_value_is_refused_with_a_remedy(tmp_path: Path) -> None:
@@ -49,10 +50,8 @@ def test_missing_package_names_its_extra() -> None:
 
 
 def test_stream_that_the_manifest_lacks_is_named(tmp_path: Path) -> None:
-    file, arn = tmp_path / "lake.json", "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
-    about = {"schemaVersion": 1, "application": "lake", "environment": "dev", "region": "eu-west-1"}
-    streams = {"orders": {"streamName": "orders", "streamArn": arn}}
-    file.write_text(json.dumps({**about, "leaseTable": {"name": "leases"}, "streams": streams}))
+    file = tmp_path / "lake.json"
+    file.write_text(json.dumps(document()))
     with raises(UsageError, "--stream names 'order', but the manifest .../lake.json has 'orders'"):
         load(str(file), AwsSettings(), ["order"])
 
@@ -89,10 +88,7 @@ def test_other_text_is_refused(text: str) -> None:
         at_or_ago("2024-01-01 09:00", 0.0)
 
 
-STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
-
-
-@pytest.mark.parametrize("arn", [STREAM, f"{STREAM}/consumer/lake:1700000000"])
+@pytest.mark.parametrize("arn", [STREAM, CONSUMER])
 def test_run_of_another_host_is_not_found(arn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with raises(

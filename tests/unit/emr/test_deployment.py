@@ -1,8 +1,6 @@
 """What the infrastructure wrote about a job, and what is said when it is not there or not understood."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import botocore.session
 import pytest
@@ -20,33 +18,31 @@ DOCUMENT = {
 }  # fmt: skip
 
 
-class Ssm:
-    def __init__(self) -> None:
-        session = botocore.session.Session()
-        self.client: Any = session.create_client("ssm", "eu-west-1", aws_access_key_id="x", aws_secret_access_key="x")
-        self.stubber = Stubber(self.client)
-        self.stubber.activate()
-
-    def holds(self, value: str) -> None:
-        asked = {"Name": "/kinesis-efo/dev/lake/job", "WithDecryption": True}
-        self.stubber.add_response("get_parameter", {"Parameter": {"Value": value}}, asked)
+def stubbed(service: str) -> Stubber:
+    """A client whose answers a test gives."""
+    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    stubber = Stubber(botocore.session.Session().create_client(service, "eu-west-1", **keys))
+    stubber.activate()
+    return stubber
 
 
 @pytest.fixture
-def ssm() -> Iterator[Ssm]:
-    held = Ssm()
-    yield held
-    held.stubber.assert_no_pending_responses()
-    held.client.close()
+def ssm() -> Stubber:
+    return stubbed("ssm")
 
 
-def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Ssm) -> None:
-    ssm.holds(json.dumps({**DOCUMENT, "later": {"a": 1}}))
+def holds(ssm: Stubber, value: str) -> None:
+    asked = {"Name": "/kinesis-efo/dev/lake/job", "WithDecryption": True}
+    ssm.add_response("get_parameter", {"Parameter": {"Value": value}}, asked)
+
+
+def test_missing_keys_have_defaults_and_unknown_are_ignored(ssm: Stubber) -> None:
+    holds(ssm, json.dumps({**DOCUMENT, "later": {"a": 1}}))
     found = load_deployment("dev", "lake", ssm.client)
     assert (found.target, found.role_arn, found.program, found.arguments, found.spark) == (None, None, None, (), {})
 
 
-def test_wrong_document_is_refused(ssm: Ssm) -> None:
+def test_wrong_document_is_refused(ssm: Stubber) -> None:
     for value, said in (
         ("{", "parameter ... is not a description of a job: Input data was truncated; deploy the infrastructure again"),
         (
@@ -58,10 +54,10 @@ def test_wrong_document_is_refused(ssm: Ssm) -> None:
             "parameter ...: Expected `str`, got `null` - at `$.artifacts`; ...",
         ),
     ):
-        ssm.holds(value)
+        holds(ssm, value)
         with raises(ConfigurationError, said):
             load_deployment("dev", "lake", ssm.client)
-    ssm.holds(json.dumps({**DOCUMENT, "schemaVersion": 2}))
+    holds(ssm, json.dumps({**DOCUMENT, "schemaVersion": 2}))
     with raises(
         ConfigurationError,
         "parameter /kinesis-efo/dev/lake/job has schemaVersion 2; this version of kinesis-efo reads 1. Deploy the infrastructure "
@@ -70,15 +66,15 @@ def test_wrong_document_is_refused(ssm: Ssm) -> None:
         load_deployment("dev", "lake", ssm.client)
 
 
-def test_unreadable_document_is_named(ssm: Ssm) -> None:
-    ssm.stubber.add_client_error("get_parameter", "ParameterNotFound")
+def test_unreadable_document_is_named(ssm: Stubber) -> None:
+    ssm.add_client_error("get_parameter", "ParameterNotFound")
     with raises(
         ConfigurationError,
         "there is no parameter /kinesis-efo/dev/lake/job in eu-west-1: does the environment file of 'dev' have 'emr' and an "
         "application 'lake', and was it deployed, to this account and region? Or give --target, --manifest and --artifacts",
     ):
         load_deployment("dev", "lake", ssm.client)
-    ssm.stubber.add_client_error("get_parameter", "AccessDeniedException")
+    ssm.add_client_error("get_parameter", "AccessDeniedException")
     with raises(
         ConfigurationError,
         "parameter /kinesis-efo/dev/lake/job cannot be read: An error occurred (AccessDeniedException) when calling the "
@@ -102,12 +98,6 @@ ROLE = "arn:aws-cn:iam::111122223333:role/schedules"
 SCHEDULE = Schedule("test", "lake", "rate(1 hour)", "UTC", ROLE)
 
 
-@pytest.fixture
-def client() -> object:
-    keys = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    return botocore.session.Session().create_client("scheduler", "eu-west-1", **keys)
-
-
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
@@ -116,21 +106,20 @@ def client() -> object:
         ("ConflictException", "ConflictException"),
     ],
 )
-def test_schedule_that_cannot_be_set_has_a_hint(client: object, code: str, hint: str) -> None:
-    with Stubber(client) as stub:
-        stub.add_client_error("get_schedule", "ResourceNotFoundException", "no schedule")
-        stub.add_client_error("create_schedule", code, "no")
-        with pytest.raises(PlatformError, match=rf"^cannot set schedule lake in group test: .*{hint}"):
-            Schedules(client).put(SCHEDULE, {})
+def test_schedule_that_cannot_be_set_has_a_hint(code: str, hint: str) -> None:
+    stub = stubbed("scheduler")
+    stub.add_client_error("get_schedule", "ResourceNotFoundException", "no schedule")
+    stub.add_client_error("create_schedule", code, "no")
+    with pytest.raises(PlatformError, match=rf"^cannot set schedule lake in group test: .*{hint}"):
+        Schedules(stub.client).put(SCHEDULE, {})
 
 
-def test_schedule_that_cannot_be_read_stays(client: object) -> None:
-    with Stubber(client) as stub:
-        stub.add_client_error("get_schedule", "AccessDeniedException", "no")
-        with raises(
-            PlatformError,
-            "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when calling the "
-            "GetSchedule operation: no; the caller needs the permission that AWS names, and iam:PassRole for the role of "
-            "schedules",
-        ):
-            Schedules(client).remove("test", "lake")
+def test_schedule_that_cannot_be_read_stays() -> None:
+    stub = stubbed("scheduler")
+    stub.add_client_error("get_schedule", "AccessDeniedException", "no")
+    with raises(
+        PlatformError,
+        "cannot delete schedule lake in group test: An error occurred (AccessDeniedException) when calling the GetSchedule "
+        "operation: no; the caller needs the permission that AWS names, and iam:PassRole for the role of schedules",
+    ):
+        Schedules(stub.client).remove("test", "lake")

@@ -10,18 +10,9 @@ from kinesis_efo.metrics import MetricsRegistry, MetricsSettings, Sample, report
 from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
 from kinesis_efo.metrics.labels import OTHER, Labels
 from kinesis_efo.metrics.registry import FRESH_SECONDS, Values
+from tests.support.answers import FixedClock
 
 ORDERS = (("stream", "orders"),)
-
-
-class Time:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_by(self) -> None:
-        self.now += FRESH_SECONDS
 
 
 class Counting:
@@ -37,8 +28,8 @@ class Counting:
 
 
 def test_the_counters_of_a_removed_source_stay() -> None:
-    time = Time()
-    registry = MetricsRegistry(time)
+    clock = FixedClock(0.0)
+    registry = MetricsRegistry(clock.monotonic)
     first, second = Counting(3, 40, 100), Counting(4, 10, 200)
     registry.add(first)
     registry.values()
@@ -48,13 +39,13 @@ def test_the_counters_of_a_removed_source_stay() -> None:
     registry.add(second)
     assert registry.values() == {(RECORDS, ORDERS): 9, (LAG, ORDERS): 10, (BUFFERED, ()): 200}
     registry.remove(second)
-    time.pass_by()
+    clock.pass_by(FRESH_SECONDS)
     assert registry.values() == {(RECORDS, ORDERS): 9}
 
 
 def test_one_reading_serves_a_whole_collection() -> None:
-    time = Time()
-    registry = MetricsRegistry(time)
+    clock = FixedClock(0.0)
+    registry = MetricsRegistry(clock.monotonic)
     source = Counting(1, 1, 1)
     registry.add(source)
     before = registry.values()
@@ -62,7 +53,7 @@ def test_one_reading_serves_a_whole_collection() -> None:
     assert registry.values() is before
     assert registry.values(fresh=0)[RECORDS, ORDERS] == 2
     source.records = 3
-    time.pass_by()
+    clock.pass_by(FRESH_SECONDS)
     assert registry.values()[RECORDS, ORDERS] == 3
 
 

@@ -109,14 +109,11 @@ def test_each_phase_is_seen_and_every_record_is_counted(fault: str, tmp_path: Pa
 
 def test_a_report_has_no_id_of_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:4566")
-    text = report([Line.of("consumer", True, "arn:aws:kinesis:us-east-1:123456789012:stream/orders\nACTIVE")])
+    shard = Line.of("in use", True, "123456789012:orders:shardId-000000000001:lake")
+    text = report([Line.of("consumer", True, "arn:aws:kinesis:us-east-1:123456789012:stream/orders\nACTIVE"), shard])
+    assert "(account):orders:shardId-000000000001:lake" in text
     assert "**not AWS, but http://127.0.0.1:4566**" in text
     assert "| passed | consumer | arn:aws:kinesis:us-east-1:(account):stream/orders ACTIVE |" in text
-
-
-def test_a_report_names_shards() -> None:
-    text = report([Line.of("in use", True, "123456789012:orders:shardId-000000000001:lake")])
-    assert "(account):orders:shardId-000000000001:lake" in text
 
 
 def test_trial_without_terraform_can_be_repeated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

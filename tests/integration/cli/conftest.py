@@ -87,6 +87,12 @@ class Here(World):
         for lease in leases:
             self.dynamodb.put_item(TableName=table or self.lease_table, Item=lease.to_item())
 
+    def change(self, change: Callable[[Any], object]) -> None:
+        """Change the streams of the manifest."""
+        document = json.loads(self.manifest.read_text())
+        change(document["streams"])
+        self.manifest.write_text(json.dumps(document))
+
     def consumer(self, name: str, stream: str = "orders") -> str:
         """Register another consumer of a stream."""
         made = self.kinesis.register_stream_consumer(StreamARN=self.arn(stream), ConsumerName=name)

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo_local.sequence import Numbering
 from kinesis_efo_tools.operate.lease_edits import moved
-from tests.integration.cli.conftest import Cli, Here, Result
+from tests.integration.cli.conftest import Cli, Here
 from tests.support.world import World
 
-Run = Callable[..., Result]
 FIRST, SECOND = (f"shardId-00000000000{number}" for number in range(2))
 
 
@@ -61,12 +59,6 @@ def said(world: Here, checkpoint: object, *more: str) -> dict[str, tuple[str, st
     lines = {line["subject"]: (line["status"], line["detail"], line["fix"]) for line in found.data["findings"]}
     assert found.code == any(status == "failed" for status, _, _ in lines.values())
     return {name: line for name, line in lines.items() if name.startswith(("checkpoint", "streams of", "restart of"))}
-
-
-def changed(world: World, change: Callable[[dict[str, Any]], None]) -> None:
-    manifest = json.loads(world.manifest.read_text())
-    change(manifest["streams"])
-    world.manifest.write_text(json.dumps(manifest))
 
 
 def test_query_with_a_new_stream_continues(cli: Cli, tmp_path: Path) -> None:
@@ -117,7 +109,7 @@ def test_missing_renamed_and_replaced_streams_are_all_named(cli: Cli, tmp_path: 
         for part in ("streamArn", "consumerArn"):
             streams["visits"][part] = streams["visits"][part].replace(":123456789012:", ":210987654321:")
 
-    changed(w, change)
+    w.change(change)
     found = w.run("doctor", "--checkpoint", here, "--json").data["findings"]
     faults = {line["detail"]: line["fix"] for line in found if line["subject"] == "streams of the checkpoint"}
     assert len(faults) == 3

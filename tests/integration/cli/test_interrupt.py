@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_manifest import document
+
 # A mutex that is locked twice waits in C, outside the reach of Python's signal handlers, like a name server that does not answer.
 STUCK = """
 import ctypes, os, socket
@@ -24,15 +26,6 @@ socket.getaddrinfo = getaddrinfo
 from kinesis_efo_tools.cli import main
 main()
 """
-STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
-MANIFEST = {
-    "schemaVersion": 1,
-    "application": "lake",
-    "environment": "dev",
-    "region": "eu-west-1",
-    "leaseTable": {"name": "kinesis-efo-dev-lake"},
-    "streams": {"orders": {"streamName": "orders", "streamArn": STREAM, "consumerArn": f"{STREAM}/consumer/lake:17"}},
-}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +43,7 @@ def test_interrupted_command_ends_while_a_name_is_resolved(
     command: str, code: int, remote: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "manifest.json"
-    path.write_text(json.dumps(MANIFEST))
+    path.write_text(json.dumps(document()))
     arguments = [*command.split(), "--manifest", "ssm:///lake" if remote else str(path)]
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("AWS_") and "PROXY" not in name.upper()

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kinesis_efo_local import LocalAws
 from tests.integration.cli.conftest import Result
 from tests.support.commands import outcome
-from tests.support.world import wait_until
 
 PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 
@@ -25,14 +25,8 @@ class Shell:
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         self._environment["XDG_STATE_HOME"] = str(directory / "state")
 
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        return outcome([PROGRAM, *map(str, arguments)], seconds=60, cwd=self.directory, env=self._environment)
-
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [PROGRAM, *map(str, arguments)], cwd=self.directory, env=self._environment, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+    def run(self, line: str) -> subprocess.CompletedProcess[str]:
+        return outcome([PROGRAM, *line.split()], seconds=60, cwd=self.directory, env=self._environment)
 
     @property
     def in_background(self) -> list[Path]:
@@ -58,21 +52,8 @@ def test_a_first_hour_in_the_background(
     shell: Shell, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = shell.directory / "ready.json"
-    started = shell.run(
-        "local",
-        "--detach",
-        "--env",
-        "--port",
-        0,
-        "--stream",
-        "flights:4",
-        "--application",
-        "lake",
-        "--ready-file",
-        ready,
-        "--data-dir",
-        "data",
-    )
+    streams = f"--stream flights:4 --application lake --ready-file {ready}"
+    started = shell.run(f"local --detach --env --port 0 --data-dir data {streams}")
     assert (started.returncode, started.stderr) == (0, "")
     variables = exports(started.stdout)
     assert len(variables) == len(started.stdout.splitlines())
@@ -81,7 +62,7 @@ def test_a_first_hour_in_the_background(
     process = psutil.Process(json.loads(ready.read_text())["pid"])
     # A second shell that starts it once more learns how to use the one that runs.
     port = variables["AWS_ENDPOINT_URL"].rpartition(":")[2]
-    refused = shell.run("local", "--detach", "--env", "--port", port)
+    refused = shell.run(f"local --detach --env --port {port}")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"`kinesis-efo local stop --port {port}`" in refused.stderr
     assert refused.stderr.endswith(
@@ -94,12 +75,12 @@ def test_a_first_hour_in_the_background(
     checked = run("manifest", "check")
     assert checked.code == 0, checked.out
     first = manifest.read_text()
-    stopped = shell.run("local", "stop")
+    stopped = shell.run("local stop")
     assert (stopped.returncode, stopped.stdout) == (0, f"the local AWS at {variables['AWS_ENDPOINT_URL']} has ended\n")
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     assert (shell.in_background, ready.exists()) == ([], False)
     # Again, with what was kept and the ARNs that the manifest has; here a person reads what it says.
-    again = shell.run("local", "--detach", "--port", 0, "--manifest", manifest, "--data-dir", "data")
+    again = shell.run(f"local --detach --port 0 --manifest {manifest} --data-dir data")
     assert again.returncode == 0, again.stderr
     assert "next, in another shell:" in again.stderr
     assert 'echo \'{"hello": "world"}\' | kinesis-efo put -s flights\n  kinesis-efo doctor\n' in again.stderr
@@ -108,7 +89,7 @@ def test_a_first_hour_in_the_background(
     assert run("manifest", "check").code == 0
     kept = run("tail", "-s", "flights", "--from", "TRIM_HORIZON", "--limit", 1)
     assert kept.out == '{"hello": "world"}\n'
-    assert shell.run("local", "stop", "--all").returncode == 0
+    assert shell.run("local stop --all").returncode == 0
 
 
 def test_stop_without_a_server_is_an_error(shell: Shell) -> None:
@@ -117,7 +98,7 @@ def test_stop_without_a_server_is_an_error(shell: Shell) -> None:
     left.parent.mkdir(parents=True)
     document = {"pid": os.getpid(), "started": 1.0, "endpointUrl": "http://127.0.0.1:1", "environment": {}}
     left.write_text(json.dumps({**document, "manifest": None, "streams": []}))
-    done = shell.run("local", "stop")
+    done = shell.run("local stop")
     assert done.returncode == 1
     assert done.stderr.startswith(
         f"kinesis-efo: no local AWS runs in the background (looked into {left.parent}, which XDG_STATE_HOME and HOME decide on); "
@@ -127,15 +108,8 @@ def test_stop_without_a_server_is_an_error(shell: Shell) -> None:
 
 @pytest.mark.long
 def test_failed_start_in_the_background_has_its_reason(shell: Shell) -> None:
-    with shell.start("local", "--port", 0, "--ready-file", "ready.json") as server:
-        try:
-            ready = shell.directory / "ready.json"
-            wait_until(ready.exists)
-            port = json.loads(ready.read_text())["endpointUrl"].rpartition(":")[2]
-            failed = shell.run("local", "--detach", "--port", port)
-            assert failed.returncode == 1
-            assert failed.stdout == ""
-            assert failed.stderr.startswith(f"kinesis-efo: local cannot listen on 127.0.0.1:{port}: ")
-            assert shell.in_background == []
-        finally:
-            server.kill()
+    with LocalAws() as other:
+        failed = shell.run(f"local --detach --port {other.port}")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith(f"kinesis-efo: local cannot listen on 127.0.0.1:{other.port}: ")
+    assert shell.in_background == []

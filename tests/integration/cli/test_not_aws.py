@@ -1,17 +1,13 @@
 """Every command where something else than AWS answers: a captive portal, or a proxy with an error of its own."""
 
 import http.client
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from kinesis_efo_local import NoFaults
-from kinesis_efo_local.fault_injection import Step
-from tests.integration.cli.conftest import Cli, Here, Result
+from tests.integration.cli.conftest import Cli, Here
 from tests.support.http_server import Handler, served
 
-Run = Callable[..., Result]
 PAGE = b"<!DOCTYPE html><html><head><title>Welcome</title></head><body>Please sign in.</body></html>"
 
 
@@ -131,25 +127,6 @@ def test_endpoint_with_a_name_of_kinesis_is_named(
         )
         assert lines["credentials"]["fix"].startswith("set AWS_ENDPOINT_URL_KINESIS instead of")
         assert more or lines["lease table"]["fix"] == lines["credentials"]["fix"]
-
-
-class WithoutInitialResponse(NoFaults):
-    """Carries out dry runs, and leaves out the first frame of subscriptions."""
-
-    async def before(self, request: Any) -> None:
-        if request.operation == "SubscribeToShard":
-            request.params.pop("DryRun", None)
-
-    def frame(self, subscription: Any, frame: bytes) -> Iterable[Step]:
-        return () if b"initial-response" in frame else super().frame(subscription, frame)
-
-
-def test_subscription_without_its_first_frame_is_unknown(cli: Cli, here: Here) -> None:
-    cli.switch.faults = WithoutInitialResponse()
-    found = here.run("doctor", "--json")
-    [line] = [each for each in found.data["findings"] if each["subject"] == "subscribing to orders"]
-    assert (line["status"], "initial-response" in line["detail"]) == ("unknown", True)
-    assert "look for a proxy" in line["fix"]
 
 
 def test_manifest_on_s3_may_be_called_html(cli: Cli, here: Here) -> None:

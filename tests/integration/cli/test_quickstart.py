@@ -25,13 +25,6 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def scratch(tmp_path: Path) -> Path:
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    return directory
-
-
 def written(directory: Path, text: str) -> Path:
     path = directory / "first.py"
     path.write_text(text)
@@ -42,9 +35,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_leaving_ends_every_process_that_the_program_started(
-    tmp_path: Path, scratch: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_leaving_ends_every_process_that_the_program_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed = ""
 
     def pid() -> str:
@@ -52,7 +43,7 @@ def test_leaving_ends_every_process_that_the_program_started(
         printed += capfd.readouterr().out
         return printed.strip()
 
-    with program(written(tmp_path, STARTS_ANOTHER), scratch) as running:
+    with program(written(tmp_path, STARTS_ANOTHER), tmp_path) as running:
         running.start()
         other = int(wait_until(pid))
         assert not gone(other)
@@ -73,10 +64,10 @@ def test_a_process_that_has_just_ended_is_not_missed() -> None:
     assert all(gone(process.pid) for process in processes)
 
 
-def test_failure_of_a_program_is_reported(tmp_path: Path, scratch: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_a_program_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "neighbour.py").write_text("NAME = 'Ada'\n")
     failing = "import neighbour, sys\nprint(neighbour.NAME, sys.argv[1:])\nraise ValueError('no such field')\n"
-    with program(written(tmp_path, failing), scratch) as running:
+    with program(written(tmp_path, failing), tmp_path) as running:
         running.start()
         assert running.wait(60) == 1
     assert capfd.readouterr().out == "Ada []\n"

@@ -163,19 +163,11 @@ def test_wheels_of_a_project_install_without_an_index(locked: Path, tmp_path: Pa
     assert read_archive(one.path) == one
     with ZipFile(one.path) as wheels:
         wheels.extractall(tmp_path)
-    install = [
-        "pip",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        "--find-links",
-        "wheels",
-        "--python-version",
-        "3.13",
-    ]
-    install += ["--target", "installed", "--python-platform", "x86_64-manylinux_2_34", "-r", "wheels/requirements.txt"]
-    subprocess.run([find_uv(), *install], check=True, cwd=tmp_path)
+    install = (
+        "pip install --quiet --no-index --no-deps --find-links wheels -r wheels/requirements.txt --target installed"
+    )
+    host = "--python-version 3.13 --python-platform x86_64-manylinux_2_34"
+    subprocess.run([find_uv(), *install.split(), *host.split()], check=True, cwd=tmp_path)
     assert installed(tmp_path / "installed") == dict(one.packages)
     assert next((tmp_path / "installed/msgspec").glob("*.so")).name == "_core.cpython-313-x86_64-linux-gnu.so"
     assert (tmp_path / "installed/kinesis_efo").exists()

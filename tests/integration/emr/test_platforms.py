@@ -21,11 +21,19 @@ from tests.support.emr import APPLICATION, CLUSTER, VIRTUAL_CLUSTER, FakeEmr
 
 TOKEN = "0a" * 16
 MARKER = f"s3://b/stops/{TOKEN}"
+SPACED = {"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}
+SPARK_DEFAULTS = [{"classification": "spark-defaults", "properties": SPACED}]
 JOB = Job(
     name="kinesis-efo-dev-lake",
     program="s3://b/programs/0b/archive.py",
     arguments=["--manifest", "ssm:///m", "--trigger", "1 minute"],
-    spark={"spark.b": "2", "spark.a": "1", "spark.kinesisEfo.fingerprint": "f1", "spark.kinesisEfo.stopMarker": MARKER},
+    spark={
+        "spark.b": "2",
+        "spark.a": "1",
+        "spark.kinesisEfo.fingerprint": "f1",
+        "spark.kinesisEfo.stopMarker": MARKER,
+        **SPACED,
+    },
     role_arn="arn:aws:iam::123456789012:role/lake",
     release_label="emr-spark-8.0.0-latest",
     logs="s3://b/logs/lake",
@@ -61,6 +69,11 @@ def platform(emr: FakeEmr, kind: str) -> Iterator[Platform]:
         yield opened
 
 
+SUBMITTED = {
+    "entryPoint": JOB.program,
+    "entryPointArguments": list(JOB.arguments),
+    "sparkSubmitParameters": " ".join(CONF),
+}
 EXPECTED: dict[str, dict[str, Any]] = {
     "cluster": {
         "JobFlowId": CLUSTER,
@@ -71,7 +84,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
                 "ActionOnFailure": "CONTINUE",
                 "HadoopJarStep": {
                     "Jar": "command-runner.jar",
-                    "Args": ["spark-submit", "--deploy-mode", "cluster", "--name", JOB.name, *CONF,
+                    "Args": ["spark-submit", "--deploy-mode", "cluster", "--name", JOB.name, *CONF[:4],
+                             "--conf", "spark.driver.extraJavaOptions=-Da=1 -Db=2", *CONF[4:],
                              "--conf", f"spark.yarn.tags=kinesis-efo-{TOKEN}", JOB.program, *JOB.arguments],
                 },
             }
@@ -83,16 +97,11 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "executionRoleArn": JOB.role_arn,
         "name": JOB.name,
         "mode": "STREAMING",
-        "tags": {"environment": "dev", "managed-by": "kinesis-efo"},
+        "tags": JOB.tags,
         "retryPolicy": {"maxFailedAttemptsPerHour": 5},
-        "jobDriver": {
-            "sparkSubmit": {
-                "entryPoint": JOB.program,
-                "entryPointArguments": list(JOB.arguments),
-                "sparkSubmitParameters": " ".join(CONF),
-            }
-        },
+        "jobDriver": {"sparkSubmit": SUBMITTED},
         "configurationOverrides": {
+            "applicationConfiguration": SPARK_DEFAULTS,
             "monitoringConfiguration": {
                 "s3MonitoringConfiguration": {"logUri": JOB.logs, "encryptionKeyArn": JOB.logs_key_arn}
             }
@@ -105,14 +114,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "name": JOB.name,
         "releaseLabel": "emr-spark-8.0.0-latest",
         "retryPolicyConfiguration": {"maxAttempts": 100},
-        "jobDriver": {
-            "sparkSubmitJobDriver": {
-                "entryPoint": JOB.program,
-                "entryPointArguments": list(JOB.arguments),
-                "sparkSubmitParameters": " ".join(CONF),
-            }
-        },
+        "jobDriver": {"sparkSubmitJobDriver": SUBMITTED},
         "configurationOverrides": {
+            "applicationConfiguration": SPARK_DEFAULTS,
             "monitoringConfiguration": {
                 "persistentAppUI": "ENABLED",
                 "containerLogRotationConfiguration": {"rotationSize": "100MB", "maxFilesToKeep": 10},
@@ -128,22 +132,6 @@ def test_the_request_is_the_one_that_is_shown(emr: FakeEmr, platform: Platform, 
     identifier = platform.submit(JOB)
     asked = EXPECTED[kind]["Steps"][0] if kind == "cluster" else EXPECTED[kind]
     assert asked.items() <= emr.runs[identifier].request.items()
-
-
-def test_a_value_with_spaces_is_passed_on(emr: FakeEmr, platform: Platform, kind: str) -> None:
-    options = {"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}
-    job = replace(JOB, spark={**JOB.spark, **options}, logs=None)
-    request = emr.runs[platform.submit(job)].request
-    if kind == "cluster":
-        assert "spark.driver.extraJavaOptions=-Da=1 -Db=2" in request["HadoopJarStep"]["Args"]
-    else:
-        configuration = [{"classification": "spark-defaults", "properties": options}]
-        assert request["configurationOverrides"]["applicationConfiguration"] == configuration
-    if isinstance(platform, Serverless):
-        scheduled = platform.scheduled(job)["ConfigurationOverrides"]
-        assert scheduled == {"ApplicationConfiguration": [{"Classification": "spark-defaults", "Properties": options}]}
-    (run,) = platform.live(JOB.name)
-    assert run.fingerprint == "f1"
 
 
 def test_token_makes_two_submissions_one_run(emr: FakeEmr, platform: Platform, kind: str) -> None:
@@ -190,21 +178,6 @@ def test_grace_on_serverless_has_bounds(emr: FakeEmr, grace: int, asked: str) ->
     assert emr.only().cancelled[0]["shutdownGracePeriodInSeconds"] == asked
 
 
-def test_cancelling_a_running_step_has_yarn_end_the_driver(emr: FakeEmr) -> None:
-    with _opened(emr, "cluster") as platform:
-        identifier = platform.submit(JOB)
-        platform.run(identifier)
-        platform.cancel(platform.run(identifier), 0)
-        step, end = emr.runs.values()
-        assert [each["StepCancellationOption"] for each in step.cancelled] == ["SEND_INTERRUPT"]
-        command = end.request["HadoopJarStep"]["Args"]
-        assert command[:2] == ["bash", "-c"]
-        assert f"-appTags kinesis-efo-{TOKEN} " in command[2]
-        assert "{print $1}" in command[2]
-        assert command[2].endswith("yarn application -kill")
-        assert [run.id for run in platform.runs(JOB.name)] == [identifier], "the other step is no run of the job"
-
-
 def test_a_step_that_waits_has_no_driver_to_end(emr: FakeEmr) -> None:
     with _opened(emr, "cluster") as platform:
         identifier = platform.submit(JOB)
@@ -227,20 +200,23 @@ def test_tag_of_a_foreign_step_is_not_run(emr: FakeEmr, tag: str) -> None:
         assert emr.only().cancelled, "the step itself is cancelled, and none is added"
 
 
-def test_yarn_ends_only_applications_with_the_runs_name(emr: FakeEmr, tmp_path: Path) -> None:
+def test_cancelling_a_running_step_ends_only_its_application(emr: FakeEmr, tmp_path: Path) -> None:
     listed = f"application_1\t  {JOB.name}\tSPARK\napplication_2\t{JOB.name}-2\tSPARK\napplication_3\tpayroll\tSPARK"
-    killed = tmp_path / "killed"
-    yarn = tmp_path / "yarn"
-    yarn.write_text(f"""#!/bin/sh\n[ "$2" = -list ] && echo '{listed}' || echo "$3" >> {killed}\n""")
+    asked, yarn = tmp_path / "asked", tmp_path / "yarn"
+    yarn.write_text(f"""#!/bin/sh\necho "$@" >> {asked}\n[ "$2" = -list ] && echo '{listed}'\nexit 0\n""")
     yarn.chmod(0o755)
     with _opened(emr, "cluster") as platform:
         identifier = platform.submit(JOB)
         emr.only().state = "RUNNING"
         platform.cancel(platform.run(identifier), 0)
-    _, end = emr.runs.values()
+        assert [run.id for run in platform.runs(JOB.name)] == [identifier], "the other step is no run of the job"
+    step, end = emr.runs.values()
+    assert [each["StepCancellationOption"] for each in step.cancelled] == ["SEND_INTERRUPT"]
     path = f"{tmp_path}:{os.environ['PATH']}"
     subprocess.run(end.request["HadoopJarStep"]["Args"], env={"PATH": path}, check=True, timeout=60)
-    assert killed.read_text() == "application_1\n", "a foreign step could name another application's tag"
+    tagged, killed = asked.read_text().splitlines()
+    assert f" -appTags kinesis-efo-{TOKEN} " in f"{tagged} "
+    assert killed == "application -kill application_1", "a foreign step could name another application's tag"
 
 
 def _with_another_token(job: Job) -> Job:
@@ -308,7 +284,7 @@ def test_target_has_its_release(emr: FakeEmr, platform: Platform, kind: str) -> 
     }[kind]
 
 
-@pytest.mark.parametrize("code", ["AccessDeniedException", "InvalidRequestException", "ValidationException"])
+@pytest.mark.parametrize("code", ["AccessDeniedException", "ValidationException"])
 def test_refusal_of_emr_is_shown(emr: FakeEmr, platform: Platform, code: str) -> None:
     emr.refusal = code
     calls: list[Callable[[], object]] = [

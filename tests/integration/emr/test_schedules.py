@@ -111,6 +111,7 @@ def test_scheduled_job_is_handed_to_scheduler(scheduled: Scheduled) -> None:
 
 
 def test_scheduled_run_is_that_of_submit(scheduled: Scheduled) -> None:
+    scheduled.deploy(spark={"spark.driver.extraJavaOptions": "-Da=1 -Db=2"})
     answer = scheduled.submit()
     first, second = scheduled.ring("a1"), scheduled.ring("b2")
     assert first.id != second.id

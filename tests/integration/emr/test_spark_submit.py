@@ -114,7 +114,7 @@ def test_job_runs_from_the_archive_until_its_marker(
         try:
             wait_until(lambda: process.poll() is not None or len(_archived(output)) >= len(sent), 200, "archived")
             assert process.poll() is None, log.read_text()
-            pythons, commands = _pythons(process.pid), _commands(process.pid)
+            pythons = _pythons(process.pid)
             marker.parent.mkdir()
             marker.touch()
             assert process.wait(90) == 0, log.read_text()
@@ -123,12 +123,12 @@ def test_job_runs_from_the_archive_until_its_marker(
         assert sorted(_archived(output)) == sorted(data for _, data in sent)
         wait_until(lambda: not any("leaseOwner" in row for row in world.leases().values()), 60, "leases released")
     # The driver and the process that Spark keeps for the reader beside it; the executor's workers where it unpacked its own.
-    found = {path for line in pythons for path in re.findall(r"[^:]*/environment/lib", line)}
+    found = {path for line in pythons.values() for path in re.findall(r"[^:]*/environment/lib", line)}
     assert str(container / "environment" / "lib") in found
     assert any(path.startswith(f"{environment['SPARK_HOME']}/work/") for path in found), pythons
     assert len(found) == 2
-    assert all("/environment/lib" in line for line in pythons)
-    assert any(f"-m {module} " in command for command in commands), commands
+    assert all("/environment/lib" in line for line in pythons.values())
+    assert any(f"-m {module} " in command for command in pythons), pythons
 
 
 def as_archived() -> Iterator[str]:
@@ -144,25 +144,14 @@ def _archived(output: Path) -> list[bytes]:
     return [data for file in committed(output) for data in pq.ParquetFile(file).read()["data"].to_pylist()]
 
 
-def _pythons(root: int) -> list[str]:
-    """PYTHONPATH of every Python that a process has started."""
-    paths = []
-    for child in psutil.Process(root).children(recursive=True):
-        try:
-            if "python" in child.name():
-                paths.append(child.environ().get("PYTHONPATH", ""))
-        except psutil.Error:
-            continue
-    return paths
-
-
-def _commands(root: int) -> list[str]:
-    """The command line of every process that a process has started."""
-    lines = []
+def _pythons(root: int) -> dict[str, str]:
+    """PYTHONPATH of every Python that a process has started, by its command line."""
+    found = {}
     for child in psutil.Process(root).children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            lines.append(" ".join(child.cmdline()))
-    return lines
+            if "python" in child.name():
+                found[f"{child.pid} {' '.join(child.cmdline())}"] = child.environ().get("PYTHONPATH", "")
+    return found
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

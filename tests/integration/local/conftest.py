@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.h2_client import H2Client
@@ -25,6 +26,20 @@ QUICK: dict[str, Any] = {
 }
 
 
+def refusal(call: Callable[..., Any], **parameters: Any) -> tuple[str, str]:
+    """The code and the message of the error that a call gets."""
+    with pytest.raises(ClientError) as refused:
+        call(**parameters)
+    error = refused.value.response["Error"]
+    return error["Code"], error["Message"]
+
+
+def summary(kinesis: Any, name: str = "orders") -> dict[str, Any]:
+    """What Kinesis tells of a stream."""
+    found: dict[str, Any] = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+    return found
+
+
 class Bench:
     """A running local AWS, and shortcuts for frequent calls."""
 
@@ -35,8 +50,7 @@ class Bench:
 
     def stream(self, shards: int = 1, name: str = "orders", **more: Any) -> str:
         self.client.create_stream(StreamName=name, ShardCount=shards, **more)
-        summary = self.client.describe_stream_summary(StreamName=name)
-        return str(summary["StreamDescriptionSummary"]["StreamARN"])
+        return str(summary(self.client, name)["StreamARN"])
 
     def consumer(self, stream_arn: str, name: str = "lake") -> str:
         registered = self.client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)

@@ -9,6 +9,9 @@ from kinesis_efo_local import DataError, LocalAws, Settings
 from kinesis_efo_local.data_directory import DataDirectory
 from tests.support.world import wait_until
 
+from .conftest import summary
+from .test_protecting import KEY, policy
+
 QUICK = Settings(consumer_creating_seconds=0, resubscribe_seconds=0, subscribe_interval_seconds=0)
 
 
@@ -28,13 +31,17 @@ def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
     with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
         kinesis, dynamodb = aws.client("kinesis"), aws.client("dynamodb")
         kinesis.create_stream(StreamName="orders", ShardCount=1, Tags={"team": "lake"})
-        arn = kinesis.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+        arn = summary(kinesis)["StreamARN"]
         consumer = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]["ConsumerARN"]
         before = put(kinesis, b"one", b"two")
         parent = kinesis.list_shards(StreamName="orders")["Shards"][0]["ShardId"]
         kinesis.split_shard(StreamName="orders", ShardToSplit=parent, NewStartingHashKey=str(2**127))
-        after = put(kinesis, b"three")
+        third = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"three")
         shards = kinesis.list_shards(StreamName="orders")["Shards"]
+        kinesis.start_stream_encryption(StreamName="orders", EncryptionType="KMS", KeyId=KEY)
+        kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["IncomingBytes"])
+        for each in (arn, consumer):
+            kinesis.put_resource_policy(ResourceARN=each, Policy=policy(each))
         dynamodb.create_table(
             TableName="leases",
             KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
@@ -49,11 +56,6 @@ def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
             BillingMode="PAY_PER_REQUEST",
         )
         dynamodb.put_item(TableName="leases", Item=item)
-        child = next(
-            shard["ShardId"]
-            for shard in shards
-            if read(kinesis, shard["ShardId"], ShardIteratorType="TRIM_HORIZON") and shard["ShardId"] != parent
-        )
     with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
         kinesis = aws.client("kinesis")
         assert kinesis.list_shards(StreamName="orders")["Shards"] == shards
@@ -61,9 +63,9 @@ def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
             zip(before, (b"one", b"two"), strict=True)
         )
         newer = put(kinesis, b"four")
-        assert int(newer[0]) > int(after[0]) > int(before[-1])
-        position = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": after[0]}
-        assert read(kinesis, child, **position) == [(newer[0], b"four")]
+        assert int(newer[0]) > int(third["SequenceNumber"]) > int(before[-1])
+        position = {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "StartingSequenceNumber": third["SequenceNumber"]}
+        assert read(kinesis, third["ShardId"], **position) == [(newer[0], b"four")]
         # The parent still names its children, so that a reader finds its way.
         answer = kinesis.subscribe_to_shard(
             ConsumerARN=consumer, ShardId=parent, StartingPosition={"Type": "TRIM_HORIZON"}
@@ -71,6 +73,10 @@ def test_streams_consumers_and_tables_are_there_again(tmp_path: Path) -> None:
         events = [event["SubscribeToShardEvent"] for event in answer["EventStream"] if "SubscribeToShardEvent" in event]
         assert len(events[-1]["ChildShards"]) == 2
         assert kinesis.list_tags_for_stream(StreamName="orders")["Tags"] == [{"Key": "team", "Value": "lake"}]
+        found = summary(kinesis)
+        assert (found["KeyId"], found["EnhancedMonitoring"]) == (KEY, [{"ShardLevelMetrics": ["IncomingBytes"]}])
+        for each in (arn, consumer):
+            assert kinesis.get_resource_policy(ResourceARN=each)["Policy"] == policy(each)
     # Where nobody asked moto for anything, its tables are kept all the same.
     with LocalAws(settings=QUICK, data_dir=tmp_path) as aws:
         dynamodb = aws.client("dynamodb")
@@ -89,8 +95,8 @@ def test_pending_changes_are_stored_as_done(tmp_path: Path) -> None:
     with LocalAws(settings=slow, data_dir=tmp_path) as aws:
         aws.client("kinesis").create_stream(StreamName="orders", ShardCount=2)
     with LocalAws(settings=slow, data_dir=tmp_path) as aws:
-        summary = aws.client("kinesis").describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
-        assert (summary["StreamStatus"], summary["OpenShardCount"]) == ("ACTIVE", 2)
+        found = summary(aws.client("kinesis"))
+        assert (found["StreamStatus"], found["OpenShardCount"]) == ("ACTIVE", 2)
 
 
 def test_a_directory_belongs_to_one_at_a_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import boto3
 import pytest
+from h2.settings import SettingCodes
 from multidict import CIMultiDict
 
 from kinesis_efo_local.errors import AwsError
@@ -32,8 +34,9 @@ PROGRAM = str(Path(sysconfig.get_path("scripts")) / "kinesis-efo")
 def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: signal.Signals) -> None:
     ready_file = tmp_path / "ready.json"
     server = subprocess.Popen(
-        [PROGRAM, "local", "--port", "0", "--stream", "flights:2", "--ready-file", str(ready_file), "--env"],
-        cwd=tmp_path, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        [PROGRAM, "local", "--port", "0", "--tls-port", "0", "--max-concurrent-streams", "7", "--stream", "flights:2",
+         "--ready-file", str(ready_file), "--env"],
+        cwd=tmp_path, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with server, ExitStack() as stack:
         stack.callback(server.kill)
@@ -47,9 +50,12 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
         stack.callback(kinesis.close)
         first = kinesis.subscribe_to_shard(ShardId="shardId-000000000000", **asked)["EventStream"]
         stack.callback(first.close)
-        second = stack.enter_context(H2Client(port))
+        variables = ready["environment"]
+        tls_port = int(variables["KINESIS_EFO_LOCAL_TLS_URL"].rpartition(":")[2])
+        second = stack.enter_context(H2Client(tls_port, ca_path=variables["AWS_CA_BUNDLE"]))
         stream = second.call("SubscribeToShard", {"ShardId": "shardId-000000000001", **asked})
         second.until(lambda: stream in second.headers)
+        assert second.settings[SettingCodes.MAX_CONCURRENT_STREAMS] == 7
         # Connections that are kept, one that says nothing, and a request that does not come to its end.
         dynamodb = _client("dynamodb", ready)
         stack.callback(dynamodb.close)
@@ -57,12 +63,19 @@ def test_the_command_ends_at_once_whoever_is_connected(tmp_path: Path, number: s
         stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         half = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         half.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        # The second one comes while the first is handled, or soon after.
         server.send_signal(number)
+        server.send_signal(signal.SIGINT)
         began = time.monotonic()
-        _, errors = server.communicate(timeout=30)
+        printed, errors = server.communicate(timeout=30)
         assert (server.returncode, errors) == (0, "")
         assert time.monotonic() - began < 25
         assert not ready_file.exists()
+        assert not Path(variables["AWS_CA_BUNDLE"]).exists()
+    # A shell understands all of it.
+    exports = [shlex.split(line) for line in printed.splitlines()]
+    assert {line[0] for line in exports} == {"export"}
+    assert dict(line[1].split("=", 1) for line in exports) == {**variables, "KINESIS_EFO_MANIFEST": ready["manifest"]}
 
 
 def test_the_command_ends_at_once_while_it_declares(tmp_path: Path) -> None:

@@ -2,25 +2,17 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
-from kinesis_efo_local import LocalAws, Settings
 from tests.support.world import wait_until
 
-from .conftest import Bench
+from .conftest import Bench, refusal, summary
 
 Run = Callable[..., Bench]
 
 KEY = "arn:aws:kms:us-east-1:123456789012:key/5f3c9f0e-0000-4000-8000-000000000000"
-
-
-def summary(kinesis: Any) -> dict[str, Any]:
-    found: dict[str, Any] = kinesis.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
-    return found
 
 
 def policy(resource: str, **changes: Any) -> str:
@@ -33,13 +25,6 @@ def policy(resource: str, **changes: Any) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": [{**statement, **changes}]})
 
 
-def code(call: Any) -> tuple[str, str]:
-    with pytest.raises(ClientError) as refused:
-        call()
-    error = refused.value.response["Error"]
-    return error["Code"], error["Message"]
-
-
 def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     bench = run(reshard_seconds=0.2)
     bench.stream()
@@ -49,7 +34,7 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     encryption = {"StreamName": "orders", "EncryptionType": "KMS"}
     kinesis.start_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
     assert summary(kinesis)["StreamStatus"] == "UPDATING"
-    assert code(lambda: kinesis.start_stream_encryption(**encryption, KeyId=KEY))[0] == "ResourceInUseException"
+    assert refusal(kinesis.start_stream_encryption, **encryption, KeyId=KEY)[0] == "ResourceInUseException"
     wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert (summary(kinesis)["EncryptionType"], summary(kinesis)["KeyId"]) == ("KMS", "alias/aws/kinesis")
     put = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"x")
@@ -66,11 +51,11 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
 def test_no_other_encryption_than_kms_can_be_started(bench: Bench) -> None:
     bench.stream()
     start = bench.client.start_stream_encryption
-    assert code(lambda: start(StreamName="orders", EncryptionType="NONE", KeyId=KEY)) == (
+    assert refusal(start, StreamName="orders", EncryptionType="NONE", KeyId=KEY) == (
         "InvalidArgumentException",
         "EncryptionType must be KMS, the only one there is to start or stop; got NONE",
     )
-    assert code(lambda: start(StreamName="nope", EncryptionType="KMS", KeyId=KEY))[0] == "ResourceNotFoundException"
+    assert refusal(start, StreamName="nope", EncryptionType="KMS", KeyId=KEY)[0] == "ResourceNotFoundException"
 
 
 def test_metrics_of_shards_are_added_and_removed(bench: Bench) -> None:
@@ -81,14 +66,8 @@ def test_metrics_of_shards_are_added_and_removed(bench: Bench) -> None:
     assert answer["CurrentShardLevelMetrics"] == ["IncomingBytes", "OutgoingBytes"]
     assert answer["DesiredShardLevelMetrics"] == ["IncomingBytes"]
     assert summary(kinesis)["EnhancedMonitoring"] == [{"ShardLevelMetrics": ["IncomingBytes"]}]
-    assert (
-        len(
-            kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["ALL"])[
-                "DesiredShardLevelMetrics"
-            ]
-        )
-        == 7
-    )
+    every = kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["ALL"])
+    assert len(every["DesiredShardLevelMetrics"]) == 7
 
 
 def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
@@ -99,7 +78,7 @@ def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
         kinesis.put_resource_policy(ResourceARN=arn, Policy=policy(arn))
         assert json.loads(kinesis.get_resource_policy(ResourceARN=arn)["Policy"]) == json.loads(policy(arn))
         kinesis.delete_resource_policy(ResourceARN=arn)
-        found, message = code(lambda arn=arn: kinesis.delete_resource_policy(ResourceARN=arn))
+        found, message = refusal(kinesis.delete_resource_policy, ResourceARN=arn)
         assert (found, arn in message) == ("ResourceNotFoundException", True)
 
 
@@ -115,25 +94,6 @@ def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
 )
 def test_a_policy_that_cannot_be_is_refused(bench: Bench, text: str, says: str) -> None:
     arn = bench.stream()
-    found, message = code(lambda: bench.client.put_resource_policy(ResourceARN=arn, Policy=text))
+    found, message = refusal(bench.client.put_resource_policy, ResourceARN=arn, Policy=text)
     assert found == "InvalidArgumentException"
     assert says in message
-
-
-def test_data_directory_has_encryption_metrics_and_policies(tmp_path: Path) -> None:
-    quick = Settings(consumer_creating_seconds=0)
-    with LocalAws(settings=quick, data_dir=tmp_path) as aws:
-        kinesis = aws.client("kinesis")
-        kinesis.create_stream(StreamName="orders", ShardCount=1)
-        stream = summary(kinesis)["StreamARN"]
-        consumer = kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="lake")["Consumer"]["ConsumerARN"]
-        kinesis.start_stream_encryption(StreamName="orders", EncryptionType="KMS", KeyId=KEY)
-        kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["IncomingBytes"])
-        for arn in (stream, consumer):
-            kinesis.put_resource_policy(ResourceARN=arn, Policy=policy(arn))
-    with LocalAws(settings=quick, data_dir=tmp_path) as aws:
-        kinesis = aws.client("kinesis")
-        assert summary(kinesis)["KeyId"] == KEY
-        assert summary(kinesis)["EnhancedMonitoring"] == [{"ShardLevelMetrics": ["IncomingBytes"]}]
-        for arn in (stream, consumer):
-            assert kinesis.get_resource_policy(ResourceARN=arn)["Policy"] == policy(arn)

@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.support.raw_kinesis import RawKinesis
 from tests.support.world import wait_until
+
+from .conftest import refusal, summary
 
 ON_DEMAND = {"StreamMode": "ON_DEMAND"}
 
@@ -18,11 +19,6 @@ def kinesis(run: Any) -> Any:
 
 def arn_of(kinesis: Any, name: str = "orders") -> str:
     return str(summary(kinesis, name)["StreamARN"])
-
-
-def summary(kinesis: Any, name: str = "orders") -> dict[str, Any]:
-    found: dict[str, Any] = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
-    return found
 
 
 def auto(kinesis: Any, name: str = "orders") -> None:
@@ -37,12 +33,6 @@ def records(kinesis: Any, name: str = "orders") -> list[dict[str, Any]]:
         )["ShardIterator"]
         found += kinesis.get_records(ShardIterator=iterator)["Records"]
     return found
-
-
-def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    with pytest.raises(ClientError) as refused:
-        call(**parameters)
-    return refused.value.response["Error"]["Code"], refused.value.response["Error"]["Message"]
 
 
 def test_changed_strategy_applies_to_later_records(kinesis: Any) -> None:
@@ -103,19 +93,13 @@ def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
     first, _ = queue("a"), queue("b")
     assert first["QueueARN"].endswith(":queue/a")
     assert refusal(queue, name="a")[0] == "ResourceInUseException"
-    # The account settings show On-demand Advantage: 50 for an on-demand stream, else 20.
-    for stream, room in (("orders", 48), ("keyed", 20)):
-        names = [f"{stream}-{number}" for number in range(room)]
-        for name in names:
-            kinesis.register_stream_consumer(StreamARN=arn_of(kinesis, stream), ConsumerName=name)
-            wait_until(lambda name=name, stream=stream: consumer_status(kinesis, stream, name) == "ACTIVE")
-        code, message = refusal(
-            kinesis.register_stream_consumer, StreamARN=arn_of(kinesis, stream), ConsumerName="more"
-        )
-        assert (code, f"already has {50 if stream == 'orders' else 20} registered" in message) == (
-            "LimitExceededException",
-            True,
-        )
+    # The account settings show On-demand Advantage: 50 for an on-demand stream.
+    stream = arn_of(kinesis)
+    for number in range(48):
+        made = kinesis.register_stream_consumer(StreamARN=stream, ConsumerName=f"c{number}")["Consumer"]["ConsumerARN"]
+        wait_until(lambda made=made: consumer_status(kinesis, made) == "ACTIVE")
+    code, message = refusal(kinesis.register_stream_consumer, StreamARN=stream, ConsumerName="more")
+    assert (code, "already has 50 registered" in message) == ("LimitExceededException", True)
     assert refusal(queue, name="c")[0] == "LimitExceededException"
     assert (summary(kinesis)["ConsumerCount"], summary(kinesis)["QueueCount"]) == (48, 2)
     kinesis.delete_queue(QueueARN=first["QueueARN"])
@@ -123,9 +107,8 @@ def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
     queue("c")
 
 
-def consumer_status(kinesis: Any, stream: str, name: str) -> str:
-    found = kinesis.describe_stream_consumer(StreamARN=arn_of(kinesis, stream), ConsumerName=name)
-    return str(found["ConsumerDescription"]["ConsumerStatus"])
+def consumer_status(kinesis: Any, arn: str) -> str:
+    return str(kinesis.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]["ConsumerStatus"])
 
 
 def test_warm_throughput_is_reached_after_an_update(run: Any) -> None:

@@ -1,22 +1,15 @@
 """The endpoint: clients, other services, malformed requests, and the command."""
 
-import shlex
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
-from h2.settings import SettingCodes
 
 from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
-from tests.support.h2_client import H2Client
 
 from .conftest import Bench
 
@@ -24,19 +17,15 @@ Run = Callable[..., Bench]
 
 
 @pytest.mark.slow
-def test_any_key_of_s3_goes_to_moto(run: Run) -> None:
-    s3 = run().aws.client("s3")
+def test_s3_takes_any_key_and_no_larger_request(run: Run) -> None:
+    most, there = 3_000_000, {"Bucket": "bucket", "Key": "a b/ü?.json"}
+    s3 = run(max_request_bytes=most).aws.client("s3")
     s3.create_bucket(Bucket="bucket")
-    s3.put_object(Bucket="bucket", Key="a b/ü?.json", Body=b"x" * 3_000_000)
-    assert s3.head_object(Bucket="bucket", Key="a b/ü?.json")["ContentLength"] == 3_000_000
-    assert len(s3.get_object(Bucket="bucket", Key="a b/ü?.json")["Body"].read()) == 3_000_000
-
-
-def test_large_request_is_refused(run: Run) -> None:
-    s3 = run(max_request_bytes=1_000_000).aws.client("s3")
-    s3.create_bucket(Bucket="archives")
+    s3.put_object(**there, Body=bytes(most))
+    assert s3.head_object(**there)["ContentLength"] == most
+    assert len(s3.get_object(**there)["Body"].read()) == most
     with pytest.raises(ClientError) as refused:
-        s3.put_object(Bucket="archives", Key="job.tar.gz", Body=bytes(1_000_001))
+        s3.put_object(**there, Body=bytes(most + 1))
     assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 413
 
 
@@ -101,7 +90,6 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
         ("CreateStream", b'{"StreamName":"a b","ShardCount":0}', "ValidationException", "2 validation errors detected"),
         ("CreateStream", b'{"StreamName":"a"}', "InvalidArgumentException", "ShardCount"),
         ("PutRecord", b'{"StreamName":"nope","Data":"","PartitionKey":"k"}', "ResourceNotFoundException", "nope"),
-        ("ListShards", b'{"StreamName":"a","ShardFilter":{"Type":"ALL"}}', "ValidationException", "AT_TRIM_HORIZON"),
         ("Frobnicate", b"{}", "UnknownOperationException", "'Frobnicate'; it knows AddTagsToStream, "),
     ],
 )
@@ -134,8 +122,15 @@ def test_the_trace_lists_the_calls_in_order(run: Run) -> None:
 
 def test_port_in_use_is_an_error_until_stopped() -> None:
     with LocalAws() as aws:
-        with pytest.raises(OSError, match="in use"):
-            LocalAws(port=aws.port).start()
+        before = set(threading.enumerate())
+        for options in ({"port": aws.port}, {"tls_port": aws.port}):
+            with pytest.raises(OSError, match="in use"):
+                LocalAws(**options).start()
+        assert not set(threading.enumerate()) - before
+        for name in ("tls_endpoint_url", "ca_path"):
+            with pytest.raises(RuntimeError, match="offers no TLS: pass tls_port=0"):
+                getattr(aws, name)
+        assert "AWS_CA_BUNDLE" not in aws.environment
         with pytest.raises(RuntimeError, match="already running"):
             aws.start()
     with LocalAws(port=aws.port, settings=Settings(region="eu-central-1")) as again:
@@ -184,38 +179,3 @@ def test_server_listens_on_loopback_only(bench: Bench) -> None:
     for address in [*others, "127.0.0.2"]:
         with pytest.raises(OSError, match=r"refused|timed out"):
             socket.create_connection((str(address), bench.aws.port), timeout=1).close()
-
-
-def cli(*args: str) -> subprocess.Popen[str]:
-    code = "import sys; from kinesis_efo_tools.cli import main; main(['local', *sys.argv[1:]])"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={"COLUMNS": "200"},
-    )
-
-
-def test_command_offers_tls_and_prints_variables() -> None:
-    process = cli("--port", "0", "--tls-port", "0", "--max-concurrent-streams", "7")
-    try:
-        assert process.stdout is not None
-        # A shell understands all of it.
-        lines = [shlex.split(process.stdout.readline()) for _ in range(8)]
-        assert {line[0] for line in lines} == {"export"}
-        shown = dict(line[1].split("=", 1) for line in lines)
-        assert shown["AWS_ENDPOINT_URL"].startswith("http://127.0.0.1:")
-        port = int(shown["KINESIS_EFO_LOCAL_TLS_URL"].removeprefix("https://127.0.0.1:"))
-        with H2Client(port, ca_path=shown["AWS_CA_BUNDLE"]) as client:
-            assert client.answer(client.call("ListStreams", {}))[0] == 200
-            assert client.settings[SettingCodes.MAX_CONCURRENT_STREAMS] == 7
-        # The second one comes while the first is handled, or soon after.
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (0, "")
-        assert not Path(shown["AWS_CA_BUNDLE"]).exists()
-    finally:
-        process.kill()
-        process.communicate()

@@ -10,15 +10,11 @@ import typer
 from kinesis_efo.errors import ConfigurationError
 from kinesis_efo_tools.cli.local_options import merged, parse_settings, parse_streams, wanted, write_manifest
 from tests.support.messages import raises
-
-ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
+from tests.unit.test_manifest import STREAM, document
 
 
 def manifest(path: Path, **changes: Any) -> Path:
-    entry = {"streamName": "prod-orders", "streamArn": ARN, "consumerArn": f"{ARN}/consumer/lake:1700000000"}
-    about = {"schemaVersion": 1, "application": "lake", "environment": "prod", "region": "eu-west-1"}
-    document: dict[str, Any] = {**about, "leaseTable": {"name": "leases"}, "streams": {"orders": entry}}
-    path.write_text(json.dumps(document | changes))
+    path.write_text(json.dumps(document(**changes)))
     return path
 
 
@@ -82,14 +78,14 @@ def test_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:
-    other = ARN.replace("111122223333", "444455556666")
+    other = STREAM.replace("123456789012", "444455556666")
     streams = {
-        name: {"streamName": "prod-orders", "streamArn": arn, "consumerArn": f"{arn}/consumer/lake:1"}
-        for name, arn in (("a", ARN), ("b", other))
+        name: {"streamName": "dev-orders", "streamArn": arn, "consumerArn": f"{arn}/consumer/lake:1"}
+        for name, arn in (("a", STREAM), ("b", other))
     }
     with raises(
         ConfigurationError,
-        f"manifest {tmp_path / 'prod.json'}: streams 'a' and 'b' are both called prod-orders, in different accounts; the "
+        f"manifest {tmp_path / 'prod.json'}: streams 'a' and 'b' are both called dev-orders, in different accounts; the "
         "local AWS is one account: leave one of them out",
     ):
         wanted([], None, manifest(tmp_path / "prod.json", streams=streams), None)

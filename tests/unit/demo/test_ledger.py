@@ -52,8 +52,9 @@ def test_missing_or_unknown_stream_is_seen() -> None:
     assert [verdict.surplus for verdict in unknown] == [0, 50]
 
 
-def test_nothing_put_proves_nothing() -> None:
+def test_nothing_put_or_archived_proves_nothing() -> None:
     assert sentence(compare({"a": Tally()}, {"a": Tally()}), kills=1).startswith("NOT PROVEN")
+    assert sentence_of_read(compare({}, {}), 1.0).startswith("BROKEN")
 
 
 def test_each_stream_has_a_line() -> None:
@@ -83,7 +84,3 @@ def test_exact_means_the_same_multiset(put: Rows, archived: Rows) -> None:
 )
 def test_batch_read_is_compared_with_the_archive(read: Rows, said: str) -> None:
     assert sentence_of_read(compare({"a": _tally(ROWS)}, {"a": _tally(read)}), 2.6) == said
-
-
-def test_nothing_read_of_nothing_archived_proves_nothing() -> None:
-    assert sentence_of_read(compare({}, {}), 1.0).startswith("BROKEN")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import PackagingError, UsageError
-from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo_tools.emr.artifacts import Artifact, Store, program_artifact
 from kinesis_efo_tools.emr.checks import release_faults
 from kinesis_efo_tools.emr.job import FINGERPRINT_SETTING, MARKER_SETTING, Job
@@ -16,12 +15,9 @@ from kinesis_efo_tools.emr.packing import PythonPlatform
 from kinesis_efo_tools.emr.submission import JobRequest, plan
 from kinesis_efo_tools.emr.target import JobRun, JobRunState, Site, Target, TargetKind
 from tests.support.messages import raises
+from tests.support.shared_runs import manifest
 
-STREAM = "arn:aws:kinesis:eu-west-1:111122223333:stream/dev-orders"
-MANIFEST = Manifest(
-    application="lake", environment="dev", region="eu-west-1", lease_table="leases", source="ssm:///m",
-    streams={"orders": StreamRef("orders", "dev-orders", STREAM, f"{STREAM}/consumer/lake:1")}, stream_names={"orders": "dev-orders"},
-)  # fmt: skip
+MANIFEST = manifest("orders")
 REQUEST = JobRequest(
     manifest=MANIFEST,
     location="ssm:///m",
@@ -39,7 +35,7 @@ def job(request: JobRequest = REQUEST, kind: TargetKind = TargetKind.EKS, *previ
     return plan(request, kind, STORE, previous)
 
 
-OTHER_CONSUMER = {"orders": replace(MANIFEST.streams["orders"], consumer_arn=f"{STREAM}/consumer/lake:2")}
+OTHER_CONSUMER = {"orders": replace(MANIFEST.streams["orders"], consumer_arn="another")}
 CHANGES: list[dict[str, Any]] = [
     {"archive": replace(REQUEST.archive, key="environments/0c/environment.tar.gz", digest="0c")},
     {"arguments": ["--output", "s3://lake2"]},

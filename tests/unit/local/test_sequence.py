@@ -20,11 +20,13 @@ def test_ticks_grow_however_the_clock_jumps(times: list[float]) -> None:
 
 
 @given(ticks, indexes, st.integers(0, 2**35))
-def test_numbers_have_56_digits_and_are_ordered(tick: int, index: int, created: int) -> None:
+def test_numbers_are_ordered_and_contain_tick_and_shard(tick: int, index: int, created: int) -> None:
     shard = Numbering(index, created)
     record, continuation, later = shard.record(tick), shard.continuation(tick), shard.record(tick + 1)
     assert [len(number) for number in (record, continuation, later)] == [56, 56, 56]
     assert int(record) < int(continuation) < int(later)
+    assert parse(record) == Parsed(tick, index, created, continuation=False)
+    assert parse(continuation) == Parsed(tick, index, created, continuation=True)
 
 
 @given(ticks, indexes, st.integers(1, 10**9))
@@ -36,13 +38,6 @@ def test_numbers_grow_from_parents_to_children(tick: int, index: int, age: int) 
 def test_numbers_of_other_shards_are_in_no_order() -> None:
     first, second, later = Numbering(0, 7), Numbering(1, 7), Numbering(16, 7)
     assert int(first.record(8 * SECOND)) < int(second.record(7 * SECOND)) > int(later.record(9 * SECOND))
-
-
-@given(ticks, indexes, st.integers(0, 2**35))
-def test_number_contains_its_tick_and_shard(tick: int, index: int, created: int) -> None:
-    shard = Numbering(index, created)
-    assert parse(shard.record(tick)) == Parsed(tick, index, created, continuation=False)
-    assert parse(shard.continuation(tick)) == Parsed(tick, index, created, continuation=True)
 
 
 def test_a_number_of_aws_is_understood() -> None:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -11,29 +10,15 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from kinesis_efo.metrics import METRICS, Kind, MetricsRegistry, Sample
-from kinesis_efo.metrics.catalog import BUFFERED, LAG, RECORDS
+from kinesis_efo.metrics.catalog import RECORDS
 from kinesis_efo.metrics.otel import METER, Telemetry, publish
 from tests.support.http_server import Handler, served
 
 ORDERS = (("application", "lake"), ("environment", ""), ("stream", "orders"))
 
 
-class Counting:
-    records = 3
-
-    def __call__(self) -> list[Sample]:
-        return [Sample(RECORDS, self.records, ORDERS), Sample(LAG, 40, ORDERS), Sample(BUFFERED, 100, ())]
-
-
-@pytest.fixture
-def reader() -> Iterator[InMemoryMetricReader]:
-    reader = InMemoryMetricReader()
-    yield reader
-    reader.shutdown()
-
-
-def test_every_metric_has_its_unit_and_kind(reader: InMemoryMetricReader) -> None:
-    registry = MetricsRegistry()
+def test_every_metric_has_its_unit_and_kind() -> None:
+    reader, registry = InMemoryMetricReader(), MetricsRegistry()
     publish(registry, MeterProvider([reader]).get_meter(METER))
     registry.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
     data = reader.get_metrics_data()
@@ -44,6 +29,7 @@ def test_every_metric_has_its_unit_and_kind(reader: InMemoryMetricReader) -> Non
         assert (found[metric.name].unit, found[metric.name].description) == (metric.unit, metric.meaning)
         monotonic = getattr(found[metric.name].data, "is_monotonic", None)
         assert monotonic == {Kind.COUNTER: True, Kind.AMOUNT: False, Kind.WORST: None}[metric.kind]
+    reader.shutdown()
 
 
 PROGRAM = """
@@ -84,25 +70,16 @@ class Collector(Handler):
         self.answer(200)
 
 
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[tuple[str, ExportMetricsServiceRequest]]]]:
+def test_the_environment_alone_sends_metrics_to_a_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     received: list[tuple[str, ExportMetricsServiceRequest]] = []
-    with served(Collector, received=received) as url:
-        yield url, received
-
-
-def test_the_environment_alone_sends_metrics_to_a_collector(
-    collector: tuple[str, list[tuple[str, ExportMetricsServiceRequest]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint, received = collector
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SERVICE_NAME": "archive"}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    telemetry = Telemetry(environment)
-    telemetry.registry.add(Counting())
-    telemetry.flush()
-    assert telemetry.own is not None
-    telemetry.own.shutdown()
+    with served(Collector, received=received) as endpoint:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_SERVICE_NAME": "archive"}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        telemetry = Telemetry(environment)
+        telemetry.registry.add(lambda: [Sample(RECORDS, 3, ORDERS)])
+        telemetry.flush()
+        telemetry.own.shutdown()  # type: ignore[union-attr]
     (path, request), *_ = received
     assert path == "/v1/metrics"
     (resource,) = request.resource_metrics

@@ -8,12 +8,10 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from kinesis_efo.manifest import StreamRef
 from kinesis_efo_tools.operate import dry_runs
 from kinesis_efo_tools.operate.findings import Status
+from tests.unit.operate.test_measurement import ORDERS
 
-ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/orders"
-REF = StreamRef("orders", "orders", ARN, f"{ARN}/consumer/lake:1700000000")
 MODEL = botocore.session.get_session().get_service_model("kinesis")
 EVENTS = SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None)
 
@@ -50,7 +48,7 @@ class Kinesis:
 )
 def test_dry_run_during_a_query_goes_only_to_aws(endpoint: str, tries: list[bool]) -> None:
     kinesis = Kinesis(endpoint)
-    found = asyncio.run(dry_runs.subscribing(kinesis, REF, ["host:1:a"], anyway=False))
+    found = asyncio.run(dry_runs.subscribing(kinesis, ORDERS, ["host:1:a"], anyway=False))
     assert found.status is (Status.PASSED if tries else Status.UNKNOWN)
     assert [each["DryRun"] for each in kinesis.subscribed] == tries
 
@@ -60,7 +58,6 @@ def test_key_of_an_unreachable_stream_is_unknown() -> None:
         async def describe_stream_summary(self, **_: Any) -> Any:
             raise EndpointConnectionError(endpoint_url=self.meta.endpoint_url)
 
-    found = asyncio.run(dry_runs.key(Unreachable("https://kinesis.eu-west-1.amazonaws.com"), REF))
-    assert found is not None
+    found = asyncio.run(dry_runs.key(Unreachable("https://kinesis.eu-west-1.amazonaws.com"), ORDERS))
     assert (found.subject, found.status, found.fix) == ("key of orders", Status.UNKNOWN, "see stream orders")
     assert "Could not connect to the endpoint" in found.detail

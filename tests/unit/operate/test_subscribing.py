@@ -28,9 +28,8 @@ from tests.support.transports import (
     refused,
 )  # fmt: skip
 from tests.support.virtual_time import LoopClock, run
+from tests.unit.operate.test_measurement import ARN, ORDERS
 
-ARN = "arn:aws:kinesis:eu-west-1:111122223333:stream/prod-orders"
-ORDERS = StreamRef("orders", "prod-orders", ARN, f"{ARN}/consumer/lake:1700000000")
 IDLE: Script = [Wait(4.0), payload(7), Wait(5.0), payload(8), Wait(5.0), payload(9), Wait(5.0)]
 SECONDS = 10.0
 

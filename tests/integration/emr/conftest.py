@@ -12,6 +12,7 @@ from kinesis_efo_local import LocalAws, Settings
 from kinesis_efo_tools.emr.packing import PythonPlatform, _write_launcher, pack
 from tests.support.emr import FakeEmr, fake_emr
 from tests.support.world import World, make_world
+from tests.unit.emr.test_deployment import DOCUMENT
 
 BUCKET = "artifacts"
 MANIFEST = "/kinesis-efo/test/lake"
@@ -50,19 +51,8 @@ class Place:
 
     def deploy(self, **changes: object) -> None:
         """Write down how the application is run, as the infrastructure does."""
-        document = {
-            "schemaVersion": 1,
-            "application": "lake",
-            "environment": "test",
-            "region": "us-east-1",
-            "manifest": f"ssm://{MANIFEST}",
-            "artifacts": f"s3://{BUCKET}",
-            "releaseLabel": "emr-spark-8.0.0",
-            "architecture": "arm64",
-            "python": "3.11",
-            **changes,
-        }
-        name, value = f"{MANIFEST}/job", json.dumps(document)
+        here = {"environment": "test", "region": "us-east-1", "manifest": f"ssm://{MANIFEST}"}
+        name, value = f"{MANIFEST}/job", json.dumps({**DOCUMENT, **here, **changes})
         self.clients["ssm"].put_parameter(Name=name, Type="String", Value=value, Overwrite=True)
 
 

@@ -35,9 +35,12 @@ FAST = ["--", "--output", "s3://lake/raw", "--option", "leaseTimeout=1s"]
 class Cli:
     """Runs the command line; keeps what it said."""
 
+    target = SERVERLESS
+    more: tuple[str, ...] = ("--execution-role", ROLE)
+
     def __init__(self, place: Place, capsys: pytest.CaptureFixture[str], group: str = "emr") -> None:
         self.place, self._capsys, self._group = place, capsys, group
-        self.err = ""
+        self.archive, self.err = place.archive, ""
 
     def __call__(self, *arguments: str, code: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
@@ -50,11 +53,11 @@ class Cli:
         split = arguments.index("--") if "--" in arguments else len(arguments)
         return json.loads(self(*arguments[:split], "--json", *arguments[split:], code=code))
 
-    def submit(self, target: str = SERVERLESS, *arguments: str, code: int = 0) -> Any:
+    def submit(self, target: str = "", *arguments: str, code: int = 0) -> Any:
         command = [
-            "submit", "--target", target, "--manifest", f"ssm://{MANIFEST}", "--artifacts", f"s3://{BUCKET}/jobs",
-            "--job", "archive", "--project", str(self.place.project), "--archive", str(self.place.archive),
-            "--execution-role", ROLE, *arguments,
+            "submit", "--target", target or self.target, "--manifest", f"ssm://{MANIFEST}", "--job", "archive",
+            "--artifacts", f"s3://{BUCKET}/jobs", "--project", str(self.place.project), "--archive", str(self.archive),
+            *self.more, *arguments,
         ]  # fmt: skip
         command += [] if "--" in arguments else FAST
         return self.json(*command) if code == 0 else self(*command, code=code)
@@ -97,13 +100,6 @@ def test_job_is_uploaded_submitted_and_followed(cli: Cli, target: str) -> None:
     assert ("spark.kinesisEfo.stopMarker=s3://artifacts/jobs/stops/kinesis-efo-test-lake/" in submitted) is (
         target != SERVERLESS
     )
-
-
-def test_dry_run_shows_the_exact_request(cli: Cli) -> None:
-    shown = cli.submit(SERVERLESS, "--dry-run")
-    assert (cli.place.emr.runs, cli.place.s3) == ({}, [])
-    cli.submit(SERVERLESS, "--no-follow")
-    assert cli.place.emr.only().request == shown["request"]
 
 
 def airflow(page_request: dict[str, Any], run_id: str, attempt: int) -> dict[str, Any]:
@@ -296,9 +292,8 @@ def test_all_obstacles_are_named_before_uploading(cli: Cli) -> None:
 def test_log_of_a_run_ends_with_the_reason(cli: Cli, target: str, folder: str) -> None:
     if target == STEP:
         cli.place.emr.site["LogUri"] = f"s3n://{BUCKET}/logs/"
-    run = cli.submit(target, "--logs", f"s3://{BUCKET}/logs", "--no-follow", "--release-label", "emr-spark-8.0.0")[
-        "run"
-    ]
+    logs = ("--logs", f"s3://{BUCKET}/logs", "--release-label", "emr-spark-8.0.0")
+    run = cli.submit(target, "--no-follow", *logs)["run"]
 
     def put(key: str, *lines: str) -> None:
         body = gzip.compress("\n".join(lines).encode())
@@ -309,25 +304,17 @@ def test_log_of_a_run_ends_with_the_reason(cli: Cli, target: str, folder: str) -
     where = folder.format(id=run["id"])
     put(f"{CLUSTER}/steps/{run['id']}/stderr.gz", "INFO Client: Submitted application application_1700000000000_0007")
     put(f"{where}/stdout.gz", "hello")
-    put(
-        f"{where}/stderr.gz",
-        "Traceback (most recent call last):",
-        "kinesis_efo.errors.DataLossError: gone",
-        "ERROR over: stopped",
-    )
-    for earlier in (
-        where.replace("attempts/2", "attempts/1"),
-        where.replace("_02_", "_01_"),
-        where.replace("0007", "0006"),
-    ):
-        if earlier != where:
+    reason = "kinesis_efo.errors.DataLossError: gone"
+    put(f"{where}/stderr.gz", "Traceback (most recent call last):", reason, "ERROR over: stopped")
+    for this, former in (("attempts/2", "attempts/1"), ("_02_", "_01_"), ("0007", "0006")):
+        if (earlier := where.replace(this, former)) != where:
             put(f"{earlier}/stderr.gz", "kinesis_efo.errors.LeaseLostError: of another attempt, or another job")
     answer = cli.json("logs", *_named(target))
-    assert answer["reason"] == "kinesis_efo.errors.DataLossError: gone"
+    assert answer["reason"] == reason
     assert answer["lines"][-1] == "ERROR over: stopped"
     shown = cli("logs", *_named(target), "--run", run["id"], "--lines", "2")
-    assert shown == "kinesis_efo.errors.DataLossError: gone\nERROR over: stopped\n"
-    assert cli.err.splitlines()[-1] == "the driver: kinesis_efo.errors.DataLossError: gone"
+    assert shown == f"{reason}\nERROR over: stopped\n"
+    assert cli.err.splitlines()[-1] == f"the driver: {reason}"
 
 
 def test_a_deployed_application_is_submitted_by_its_name_alone(cli: Cli) -> None:

@@ -19,7 +19,7 @@ from kinesis_efo_tools.emr.packing import PythonPlatform, find_uv, installed, pa
 from kinesis_efo_tools.emr.platform import STATES
 from kinesis_efo_tools.emr.target import JobRunState, Target
 from kinesis_efo_tools.emr.wheels import pack_wheels
-from tests.integration.emr.conftest import BUCKET, MANIFEST, ROLE, Place
+from tests.integration.emr.conftest import MANIFEST, ROLE, Place
 from tests.integration.emr.test_commands import Cli, cli
 from tests.integration.emr.test_packing import locked
 from tests.integration.emr.test_platforms import JOB
@@ -34,16 +34,9 @@ KEYS = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
 class Glue(Cli):
     """Runs `kinesis-efo glue submit` with a packed project."""
 
-    archive: Path
+    target = f"glue:{JOB_NAME}"
+    more = ("--no-follow",)
     client: Any
-
-    def submit(self, target: str = f"glue:{JOB_NAME}", *arguments: str, code: int = 0) -> Any:
-        command = [
-            "submit", "--target", target, "--manifest", f"ssm://{MANIFEST}", "--artifacts", f"s3://{BUCKET}/jobs",
-            "--job", "archive", "--project", str(self.place.project), "--archive", str(self.archive), "--no-follow", *arguments,
-        ]  # fmt: skip
-        command += ["--", "--output", "s3://lake/raw", "--option", "leaseTimeout=1s"]
-        return self.json(*command) if code == 0 else self(*command, code=code)
 
 
 @pytest.fixture

@@ -39,14 +39,17 @@ def _project(directory: Path, text: str = PROJECT) -> Path:
     for name in ("kinesis_efo", "kinesis_efo_local", "kinesis_efo_tools"):
         (directory / name).mkdir()
         (directory / name / "__init__.py").touch()
-    return directory
+    return lock(directory)
+
+
+def lock(project: Path) -> Path:
+    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    return project
 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = _project(tmp_path_factory.mktemp("locked") / "project")
-    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
-    return project
+    return _project(tmp_path_factory.mktemp("locked") / "project")
 
 
 def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
@@ -78,7 +81,6 @@ def test_archive_has_only_locked_packages(locked: Path, tmp_path: Path) -> None:
 
 def test_extra_cli_keeps_the_command_line(tmp_path: Path) -> None:
     project = _project(tmp_path / "project", PROJECT.replace("py4j==0.10.9.9", "typer"))
-    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
     archive = package(project, tmp_path, PythonPlatform("3.13", "x86_64"))
     unpack(archive.path, tmp_path / "unpacked")
     kept = {path.name for path in (tmp_path / "unpacked" / "lib").glob("kinesis_efo*") if "-" not in path.name}
@@ -94,11 +96,7 @@ def test_refusal_of_uv_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_project_without_this_library_is_refused(tmp_path: Path) -> None:
-    project = _project(
-        tmp_path / "project",
-        PROJECT.replace("kinesis-efo", "other").replace('"msgspec==0.22.0", "typing-extensions", "py4j==0.10.9.9"', ""),
-    )
-    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    project = lock(_member(tmp_path / "project", "other"))
     with raises(
         PackagingError, "the project ... does not depend on kinesis-efo, which its jobs need: add the dependency"
     ):
@@ -137,7 +135,7 @@ none = {{ path = "../../none" }}
     )
     (tmp_path / "work" / "pyproject.toml").write_text('[tool.uv.workspace]\nmembers = ["*"]\n')
     none = _member(tmp_path / "none", "none")
-    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(jobs)], check=True)
+    lock(jobs)
     (none / "none.py").unlink()  # so that it cannot be built, which it need not be for this platform
     archive = package(jobs, tmp_path / "out", PythonPlatform())
     assert sorted(archive.packages) == ["absolute", "jobs", "kinesis-efo", "other", "shared"]
@@ -150,8 +148,7 @@ def test_git_dependencies_are_refused_with_a_remedy(tmp_path: Path) -> None:
     for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"]):
         subprocess.run(["git", "-C", str(repository), *command], check=True)
     source = f'dependencies = ["shared"]\n[tool.uv.sources]\nshared = {{ git = "{repository.as_uri()}" }}\n'
-    project = _member(tmp_path / "jobs", "jobs", source)
-    subprocess.run([find_uv(), "lock", "--quiet", "--project", str(project)], check=True)
+    project = lock(_member(tmp_path / "jobs", "jobs", source))
     with raises(
         PackagingError,
         "the project depends on shared from git (git+file://...@...), of which no hash is known: take it from an index, or "

@@ -178,24 +178,18 @@ def test_grace_on_serverless_has_bounds(emr: FakeEmr, grace: int, asked: str) ->
     assert emr.only().cancelled[0]["shutdownGracePeriodInSeconds"] == asked
 
 
-def test_a_step_that_waits_has_no_driver_to_end(emr: FakeEmr) -> None:
-    with _opened(emr, "cluster") as platform:
-        identifier = platform.submit(JOB)
-        waiting = platform.run(identifier)
-        assert waiting.state is JobRunState.WAITING
-        platform.cancel(waiting, 0)
-    assert len(emr.runs) == 1
+FOREIGN = ("x; touch /tmp/x", "$(id)", f"kinesis-efo-{TOKEN}x", f"kinesis-efo-{TOKEN}\n", "kinesis-efo-", "")
 
 
 @pytest.mark.parametrize(
-    "tag", ["x; touch /tmp/x", "$(id)", f"kinesis-efo-{TOKEN}x", f"kinesis-efo-{TOKEN}\n", "kinesis-efo-", ""]
+    ("state", "tag"), [("PENDING", f"kinesis-efo-{TOKEN}"), *(("RUNNING", tag) for tag in FOREIGN)]
 )
-def test_tag_of_a_foreign_step_is_not_run(emr: FakeEmr, tag: str) -> None:
+def test_no_driver_of_a_waiting_or_foreign_step_ends(emr: FakeEmr, state: str, tag: str) -> None:
     with _opened(emr, "cluster") as platform:
         identifier = platform.submit(JOB)
         arguments = emr.only().request["HadoopJarStep"]["Args"]
         arguments[arguments.index(f"spark.yarn.tags=kinesis-efo-{TOKEN}")] = f"spark.yarn.tags={tag}"
-        emr.only().state = "RUNNING"
+        emr.only().state = state
         platform.cancel(platform.run(identifier), 0)
         assert emr.only().cancelled, "the step itself is cancelled, and none is added"
 

@@ -146,6 +146,15 @@ def _client(aws: LocalAws, service: str) -> Any:
     return made[key]
 
 
+def stored(kinesis: Any, stream: str) -> list[dict[str, Any]]:
+    """All records of a stream, shard by shard."""
+    found: list[dict[str, Any]] = []
+    for shard in kinesis.list_shards(StreamName=stream)["Shards"]:
+        asked = {"StreamName": stream, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        found += kinesis.get_records(ShardIterator=kinesis.get_shard_iterator(**asked)["ShardIterator"])["Records"]
+    return found
+
+
 def create_lease_table(dynamodb: Any, name: str) -> None:
     """Create a lease table as infra declares it."""
     dynamodb.create_table(

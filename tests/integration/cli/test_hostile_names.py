@@ -77,19 +77,11 @@ def hostile(world: Callable[..., World]) -> World:
     here = world({"orders": 1})
     shard = here.shards()[0]["ShardId"]
     for key in ("#run:orders", f"orders:{shard}"):
-        row = {
-            "leaseKey": {"S": key},
-            "leaseOwner": {"S": HOSTILE},
-            "leaseCounter": {"N": "1"},
-            "checkpoint": {"S": "TRIM_HORIZON"},
-            "endpoint": {"S": HOSTILE},
-            "fetcher": {"S": HOSTILE},
-            "status": {"S": HOSTILE},
-        }
+        row = {"leaseKey": {"S": key}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+        row |= {name: {"S": HOSTILE} for name in ("leaseOwner", "endpoint", "fetcher", "status")}
         here.dynamodb.put_item(TableName=here.lease_table, Item=row)
-    here.dynamodb.put_item(
-        TableName=here.lease_table, Item={"leaseKey": {"S": f"orders:{HOSTILE[:900]}"}, "x": {"S": "x"}}
-    )
+    unreadable = {"leaseKey": {"S": f"orders:{HOSTILE[:900]}"}, "x": {"S": "x"}}
+    here.dynamodb.put_item(TableName=here.lease_table, Item=unreadable)
     return here
 
 

@@ -9,19 +9,12 @@ import pytest
 
 from tests.integration.cli.conftest import Cli, Here, process
 from tests.support.ports import free_ports
-from tests.support.world import World, wait_until
+from tests.support.world import World, stored, wait_until
 
 
 def _records(here: World) -> list[tuple[str, bytes]]:
     """Partition key and data of all records, shard by shard."""
-    found: list[tuple[str, bytes]] = []
-    for shard in here.shards():
-        iterator = here.kinesis.get_shard_iterator(
-            StreamName=here.streams["orders"], ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        page = here.kinesis.get_records(ShardIterator=iterator, Limit=10_000)
-        found += [(record["PartitionKey"], record["Data"]) for record in page["Records"]]
-    return found
+    return [(each["PartitionKey"], each["Data"]) for each in stored(here.kinesis, here.streams["orders"])]
 
 
 def test_lines_of_standard_input_are_written(cli: Cli) -> None:
@@ -52,12 +45,7 @@ def test_files_are_written_with_keys(cli: Cli, here: Here, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "said"),
     [
-        (
-            ("--key-field", "user"),
-            '{"user": 1}\nnope\n',
-            1,
-            "standard input, line 2: not JSON, which --key-field needs",
-        ),
+        (("--key-field", "user"), '{"user": 1}\nnope\n', 1, "line 2: not JSON, which --key-field needs"),
         (("--key-field", "user"), '{"name": 1}\n', 1, "standard input, line 1: no field 'user'"),
         (("--key", ""), "x\n", 1, "standard input, line 1: "),
         (("--key", "a", "--key-field", "b"), "", 2, "exclude each other"),
@@ -70,8 +58,7 @@ def test_wrong_input_is_named(
     cli: Cli, here: Here, arguments: tuple[str, ...], stdin: str, code: int, said: str
 ) -> None:
     found = cli.run("put", "--stream", here.streams["orders"], *arguments, stdin=stdin)
-    assert (found.code, found.out) == (code, "")
-    assert said in found.err
+    found.ends(code, said, out="")
     if "line 2" in said:
         assert "1 record acknowledged before the error" in found.err
         assert len(_records(here)) == 1

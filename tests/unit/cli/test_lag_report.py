@@ -19,10 +19,9 @@ OWNER = "ip-10-0-0-7:6f2c:4026531836:4711:88123:00c0ffee00c0ffee"
 
 
 def shown(what: RenderableType, width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
-    console.print(what)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+    file = io.StringIO()
+    Console(file=file, width=width, markup=False, emoji=False, highlight=False).print(what)
+    return file.getvalue().splitlines()
 
 
 def report(shards: int, *, asked: bool = True) -> LagReport:

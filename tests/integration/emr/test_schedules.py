@@ -50,18 +50,16 @@ class Scheduled:
         command = ["submit", *NAMED, *build, *arguments]
         return self.cli.json(*command) if code == 0 else self.cli(*command, code=code)
 
-    def found(self) -> dict[str, Any] | None:
+    def found(self) -> Any:
         """The schedule, as Scheduler has it."""
         try:
-            answer: dict[str, Any] = self.scheduler.get_schedule(GroupName=GROUP, Name="lake")
+            return self.scheduler.get_schedule(GroupName=GROUP, Name="lake")
         except self.scheduler.exceptions.ResourceNotFoundException:
             return None
-        return answer
 
     def ring(self, execution: str) -> FakeRun:
         """Start the job as Scheduler does at its time: with the input of the target, whose names it reads as AWS's SDK for Java."""
         found = self.found()
-        assert found is not None
         assert found["Target"]["Arn"] == "arn:aws:scheduler:::aws-sdk:emrserverless:startJobRun"
         text = found["Target"]["Input"].replace("<aws.scheduler.execution-id>", execution)
         emr = self.cli.place.emr.client("emr-serverless")
@@ -104,7 +102,6 @@ def test_scheduled_job_is_handed_to_scheduler(scheduled: Scheduled) -> None:
     assert scheduled.cli.place.emr.runs == {}
     assert len(scheduled.cli.place.s3) == 2, "the archive and the program are there for the runs to come"
     found = scheduled.found()
-    assert found is not None
     assert found["Target"]["RoleArn"] == SCHEDULER_ROLE
     assert found["FlexibleTimeWindow"] == {"Mode": "OFF"}
     assert found["Target"]["RetryPolicy"] == {"MaximumRetryAttempts": 5, "MaximumEventAgeInSeconds": 300}
@@ -133,7 +130,6 @@ def test_change_of_the_schedule_leaves_its_run(scheduled: Scheduled) -> None:
     scheduled.deploy(schedule="cron(0 6 ? * MON-FRI *)", timeZone="Europe/Berlin", spark={"spark.executor.cores": "2"})
     assert scheduled.submit("--if-changed")["schedule"]["change"] == "updated"
     found = scheduled.found()
-    assert found is not None
     assert (found["ScheduleExpression"], found["ScheduleExpressionTimezone"]) == (
         "cron(0 6 ? * MON-FRI *)",
         "Europe/Berlin",

@@ -3,6 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from email.message import Message
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -26,12 +29,19 @@ QUICK: dict[str, Any] = {
 }
 
 
-def refusal(call: Callable[..., Any], **parameters: Any) -> tuple[str, str]:
-    """The code and the message of the error that a call gets."""
-    with pytest.raises(ClientError) as refused:
-        call(**parameters)
-    error = refused.value.response["Error"]
-    return error["Code"], error["Message"]
+def ask(
+    aws: LocalAws, headers: dict[str, str], body: str | bytes = "{}", method: str = "POST", path: str = "/"
+) -> tuple[int, Message, bytes]:
+    """The status, the headers and the body of an answer."""
+    with closing(HTTPConnection("127.0.0.1", aws.port, timeout=30)) as connection:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read()
+
+
+def refused(code: str, message: str = "") -> Any:
+    """Expect an error of AWS."""
+    return pytest.raises(ClientError, match=rf"[(]{code}[)] when calling the \w+ operation: .*{message}")
 
 
 def summary(kinesis: Any, name: str = "orders") -> dict[str, Any]:

@@ -3,33 +3,26 @@
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import cbor2
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
-from tests.integration.local.conftest import Bench
+from tests.integration.local.conftest import Bench, ask
 
 CBOR = "application/x-amz-cbor-1.1"
 BYTES = bytes(range(256))
 Run = Callable[..., Bench]
 
 
-def post(bench: Bench, operation: str, body: bytes) -> tuple[int, Any]:
-    """The status, and the headers and the body of the answer."""
-    headers = {"Content-Type": CBOR, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
-    try:
-        with urlopen(Request(bench.aws.endpoint_url, body, headers), timeout=30) as answer:
-            return answer.status, (answer.headers, answer.read())
-    except HTTPError as error:
-        return error.code, (error.headers, error.read())
+def post(bench: Bench, operation: str, body: bytes) -> tuple[int, Any, bytes]:
+    return ask(bench.aws, {"Content-Type": CBOR, "X-Amz-Target": f"Kinesis_20131202.{operation}"}, body)
 
 
 def call(bench: Bench, operation: str, **params: Any) -> Any:
     # Jackson, which the Java SDK uses, writes maps and lists without their lengths.
-    status, (headers, body) = post(bench, operation, cbor2.dumps(params, indefinite_containers=True))
+    status, headers, body = post(bench, operation, cbor2.dumps(params, indefinite_containers=True))
     assert (status, headers["Content-Type"]) == (200, CBOR)
     return decode(body) if body else None
 
@@ -58,7 +51,7 @@ def test_every_kind_of_value_goes_both_ways(bench: Bench) -> None:
     assert all(each["ApproximateArrivalTimestamp"] >= ("millis", created) for each in found["Records"])
     assert found["MillisBehindLatest"] == 0
     later = cbor2.CBORTag(1, began + 3_600_000)
-    status, (headers, body) = post(
+    status, headers, body = post(
         bench, "GetShardIterator", cbor2.dumps({**where, "ShardIteratorType": "AT_TIMESTAMP", "Timestamp": later})
     )
     assert (status, headers["x-amzn-ErrorType"], headers["Content-Type"]) == (400, "InvalidArgumentException", CBOR)
@@ -69,7 +62,7 @@ def test_every_kind_of_value_goes_both_ways(bench: Bench) -> None:
 
 @pytest.mark.parametrize("body", [b"{}", b"\xff", b"\x81"], ids=["JSON", "a lone break", "cut off"])
 def test_what_is_no_cbor_is_refused_in_cbor(run: Run, body: bytes) -> None:
-    status, (headers, answer) = post(run(), "ListStreams", body)
+    status, headers, answer = post(run(), "ListStreams", body)
     assert (status, headers["Content-Type"]) == (400, CBOR)
     assert cbor2.loads(answer)["__type"] == "SerializationException"
 

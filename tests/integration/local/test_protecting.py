@@ -1,14 +1,15 @@
 """What Terraform's provider sets on a stream, beyond its shards: encryption, resource policies and metrics of shards."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.support.world import wait_until
+from tests.support.world import stored, wait_until
 
-from .conftest import Bench, refusal, summary
+from .conftest import Bench, refused, summary
 
 Run = Callable[..., Bench]
 
@@ -34,14 +35,12 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     encryption = {"StreamName": "orders", "EncryptionType": "KMS"}
     kinesis.start_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
     assert summary(kinesis)["StreamStatus"] == "UPDATING"
-    assert refusal(kinesis.start_stream_encryption, **encryption, KeyId=KEY)[0] == "ResourceInUseException"
+    with refused("ResourceInUseException"):
+        kinesis.start_stream_encryption(**encryption, KeyId=KEY)
     wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert (summary(kinesis)["EncryptionType"], summary(kinesis)["KeyId"]) == ("KMS", "alias/aws/kinesis")
     put = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"x")
-    iterator = kinesis.get_shard_iterator(
-        StreamName="orders", ShardId=put["ShardId"], ShardIteratorType="TRIM_HORIZON"
-    )["ShardIterator"]
-    (record,) = kinesis.get_records(ShardIterator=iterator)["Records"]
+    (record,) = stored(kinesis, "orders")
     assert (put["EncryptionType"], record["EncryptionType"]) == ("KMS", "KMS")
     kinesis.stop_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
     wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
@@ -50,12 +49,12 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
 
 def test_no_other_encryption_than_kms_can_be_started(bench: Bench) -> None:
     bench.stream()
-    start = bench.client.start_stream_encryption
-    assert refusal(start, StreamName="orders", EncryptionType="NONE", KeyId=KEY) == (
-        "InvalidArgumentException",
-        "EncryptionType must be KMS, the only one there is to start or stop; got NONE",
-    )
-    assert refusal(start, StreamName="nope", EncryptionType="KMS", KeyId=KEY)[0] == "ResourceNotFoundException"
+    with refused(
+        "InvalidArgumentException", "EncryptionType must be KMS, the only one there is to start or stop; got NONE"
+    ):
+        bench.client.start_stream_encryption(StreamName="orders", EncryptionType="NONE", KeyId=KEY)
+    with refused("ResourceNotFoundException"):
+        bench.client.start_stream_encryption(StreamName="nope", EncryptionType="KMS", KeyId=KEY)
 
 
 def test_metrics_of_shards_are_added_and_removed(bench: Bench) -> None:
@@ -78,8 +77,8 @@ def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
         kinesis.put_resource_policy(ResourceARN=arn, Policy=policy(arn))
         assert json.loads(kinesis.get_resource_policy(ResourceARN=arn)["Policy"]) == json.loads(policy(arn))
         kinesis.delete_resource_policy(ResourceARN=arn)
-        found, message = refusal(kinesis.delete_resource_policy, ResourceARN=arn)
-        assert (found, arn in message) == ("ResourceNotFoundException", True)
+        with refused("ResourceNotFoundException", arn):
+            kinesis.delete_resource_policy(ResourceARN=arn)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +93,5 @@ def test_policy_is_put_shown_and_deleted(bench: Bench) -> None:
 )
 def test_a_policy_that_cannot_be_is_refused(bench: Bench, text: str, says: str) -> None:
     arn = bench.stream()
-    found, message = refusal(bench.client.put_resource_policy, ResourceARN=arn, Policy=text)
-    assert found == "InvalidArgumentException"
-    assert says in message
+    with refused("InvalidArgumentException", re.escape(says)):
+        bench.client.put_resource_policy(ResourceARN=arn, Policy=text)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.support.raw_kinesis import RawKinesis
-from tests.support.world import wait_until
+from tests.support.world import stored, wait_until
 
-from .conftest import refusal, summary
+from .conftest import refused, summary
 
 ON_DEMAND = {"StreamMode": "ON_DEMAND"}
 
@@ -23,16 +23,6 @@ def arn_of(kinesis: Any, name: str = "orders") -> str:
 
 def auto(kinesis: Any, name: str = "orders") -> None:
     kinesis.create_stream(StreamName=name, StreamModeDetails=ON_DEMAND, RecordDistributionStrategy="AUTO")
-
-
-def records(kinesis: Any, name: str = "orders") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for shard in kinesis.list_shards(StreamName=name)["Shards"]:
-        iterator = kinesis.get_shard_iterator(
-            StreamName=name, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        found += kinesis.get_records(ShardIterator=iterator)["Records"]
-    return found
 
 
 def test_changed_strategy_applies_to_later_records(kinesis: Any) -> None:
@@ -52,30 +42,26 @@ def test_changed_strategy_applies_to_later_records(kinesis: Any) -> None:
 
 
 def test_only_streams_on_demand_have_a_strategy(kinesis: Any) -> None:
-    code, message = refusal(kinesis.create_stream, StreamName="orders", ShardCount=1, RecordDistributionStrategy="AUTO")
-    assert (code, "ON_DEMAND" in message) == ("InvalidArgumentException", True)
+    with refused("InvalidArgumentException", "ON_DEMAND"):
+        kinesis.create_stream(StreamName="orders", ShardCount=1, RecordDistributionStrategy="AUTO")
     kinesis.create_stream(StreamName="orders", ShardCount=1)
     assert "RecordDistributionStrategy" not in summary(kinesis)
-    code, message = refusal(
-        kinesis.update_stream_record_distribution_strategy, StreamARN=arn_of(kinesis), RecordDistributionStrategy="AUTO"
-    )
-    assert (code, "PROVISIONED" in message) == ("InvalidArgumentException", True)
+    with refused("InvalidArgumentException", "PROVISIONED"):
+        kinesis.update_stream_record_distribution_strategy(StreamARN=arn_of(kinesis), RecordDistributionStrategy="AUTO")
 
 
 def test_options_of_the_other_strategy_are_refused(kinesis: Any) -> None:
     auto(kinesis)
-    code, message = refusal(
-        kinesis.put_record, StreamName="orders", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1"
-    )
-    assert (code, "SequenceNumberForOrdering" in message) == ("InvalidArgumentException", True)
+    with refused("InvalidArgumentException", "SequenceNumberForOrdering"):
+        kinesis.put_record(StreamName="orders", Data=b"x", PartitionKey="k", SequenceNumberForOrdering="1")
     kinesis.create_stream(StreamName="keyed", ShardCount=1)
     number = kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k")["SequenceNumber"]
     kinesis.put_record(StreamName="keyed", Data=b"x", PartitionKey="k", SequenceNumberForOrdering=number)
-    code, message = refusal(kinesis.put_record, StreamName="keyed", Data=b"x")
-    assert (code, "partitionKey" in message) == ("ValidationException", True)
-    entries = [{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}]
-    assert refusal(kinesis.put_records, StreamName="keyed", Records=entries)[0] == "ValidationException"
-    assert len(records(kinesis, "keyed")) == 2
+    with refused("ValidationException", "partitionKey"):
+        kinesis.put_record(StreamName="keyed", Data=b"x")
+    with refused("ValidationException"):
+        kinesis.put_records(StreamName="keyed", Records=[{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}])
+    assert len(stored(kinesis, "keyed")) == 2
 
 
 def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
@@ -88,22 +74,25 @@ def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:
         )["QueueDescription"]
         return made
 
-    code, message = refusal(queue, name="a", stream="keyed")
-    assert (code, "keyed is PROVISIONED" in message) == ("InvalidArgumentException", True)
+    with refused("InvalidArgumentException", "keyed is PROVISIONED"):
+        queue("a", "keyed")
     first, _ = queue("a"), queue("b")
     assert first["QueueARN"].endswith(":queue/a")
-    assert refusal(queue, name="a")[0] == "ResourceInUseException"
+    with refused("ResourceInUseException"):
+        queue("a")
     # The account settings show On-demand Advantage: 50 for an on-demand stream.
     stream = arn_of(kinesis)
     for number in range(48):
         made = kinesis.register_stream_consumer(StreamARN=stream, ConsumerName=f"c{number}")["Consumer"]["ConsumerARN"]
         wait_until(lambda made=made: consumer_status(kinesis, made) == "ACTIVE")
-    code, message = refusal(kinesis.register_stream_consumer, StreamARN=stream, ConsumerName="more")
-    assert (code, "already has 50 registered" in message) == ("LimitExceededException", True)
-    assert refusal(queue, name="c")[0] == "LimitExceededException"
+    with refused("LimitExceededException", "already has 50 registered"):
+        kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="more")
+    with refused("LimitExceededException"):
+        queue("c")
     assert (summary(kinesis)["ConsumerCount"], summary(kinesis)["QueueCount"]) == (48, 2)
     kinesis.delete_queue(QueueARN=first["QueueARN"])
-    assert refusal(kinesis.delete_queue, QueueARN=first["QueueARN"])[0] == "ResourceNotFoundException"
+    with refused("ResourceNotFoundException"):
+        kinesis.delete_queue(QueueARN=first["QueueARN"])
     queue("c")
 
 
@@ -126,9 +115,9 @@ def test_warm_throughput_is_reached_after_an_update(run: Any) -> None:
     assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 300, "CurrentMiBps": 300}
     kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails={"StreamMode": "PROVISIONED"})
     assert "WarmThroughput" not in summary(kinesis)
-    provisioned = refusal(kinesis.update_stream_warm_throughput, StreamARN=arn, WarmThroughputMiBps=1)
-    assert provisioned[0] == "InvalidArgumentException"
-    wanted = {"StreamName": "other", "ShardCount": 1, "WarmThroughputMiBps": 1}
-    assert refusal(kinesis.create_stream, **wanted)[0] == "InvalidArgumentException"
+    with refused("InvalidArgumentException"):
+        kinesis.update_stream_warm_throughput(StreamARN=arn, WarmThroughputMiBps=1)
+    with refused("InvalidArgumentException"):
+        kinesis.create_stream(StreamName="other", ShardCount=1, WarmThroughputMiBps=1)
     kinesis.update_stream_mode(StreamARN=arn, StreamModeDetails=ON_DEMAND, WarmThroughputMiBps=50)
     assert summary(kinesis)["WarmThroughput"] == {"TargetMiBps": 50, "CurrentMiBps": 50}

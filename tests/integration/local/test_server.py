@@ -2,8 +2,6 @@
 
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +9,7 @@ from botocore.exceptions import ClientError
 
 from kinesis_efo_local import LocalAws, NoFaults, Request, Settings
 
-from .conftest import Bench
+from .conftest import Bench, ask
 
 Run = Callable[..., Bench]
 
@@ -70,18 +68,6 @@ def test_tags_retention_record_size_and_mode_stay(bench: Bench) -> None:
     assert (limits["OpenShardCount"], limits["OnDemandStreamCount"]) == (1, 1)
 
 
-def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
-    request = urllib.request.Request(
-        url, data=body, headers={key.replace("_", "-"): value for key, value in headers.items()}
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 @pytest.mark.parametrize(
     ("operation", "body", "code", "says"),
     [
@@ -94,15 +80,10 @@ def post(url: str, body: bytes, **headers: str) -> tuple[int, str]:
     ],
 )
 def test_bad_requests_get_a_modelled_error(bench: Bench, operation: str, body: bytes, code: str, says: str) -> None:
-    status, text = post(
-        bench.aws.endpoint_url,
-        body,
-        X_Amz_Target=f"Kinesis_20131202.{operation}",
-        Content_Type="application/x-amz-json-1.1",
-    )
-    assert status == 400
-    assert f'"__type":"{code}"' in text
-    assert says in text
+    headers = {"X-Amz-Target": f"Kinesis_20131202.{operation}", "Content-Type": "application/x-amz-json-1.1"}
+    status, _, answer = ask(bench.aws, headers, body)
+    assert (status, f'"__type":"{code}"' in answer.decode()) == (400, True)
+    assert says in answer.decode()
     assert bench.aws.kinesis.calls(operation, code) == 1
 
 

@@ -24,16 +24,8 @@ def refused(call: Callable[[], Any]) -> ClientError:
 @pytest.mark.parametrize(
     ("offset", "words", "told"),
     [
-        (
-            400.0,
-            r"Signature expired: \d{8}T\d{6}Z is now earlier than \d{8}T\d{6}Z \(\d{8}T\d{6}Z - 5 min\.\)",
-            "behind",
-        ),
-        (
-            -400.0,
-            r"Signature not yet current: \d{8}T\d{6}Z is still later than \d{8}T\d{6}Z \(\d{8}T\d{6}Z \+ 5 min\.\)",
-            "ahead of",
-        ),
+        (400.0, "Signature expired: {0} is now earlier than {0} ({0} - 5 min.)", "behind"),
+        (-400.0, "Signature not yet current: {0} is still later than {0} ({0} + 5 min.)", "ahead of"),
     ],
 )
 def test_five_minutes_off_is_refused(run: Run, offset: float, words: str, told: str) -> None:
@@ -44,10 +36,9 @@ def test_five_minutes_off_is_refused(run: Run, offset: float, words: str, told: 
         error = refused(call)
         assert error.response["Error"]["Code"] == "InvalidSignatureException"
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 400
-        assert re.fullmatch(words, error.response["Error"]["Message"])
+        assert re.sub(r"\d{8}T\d{6}Z", "{0}", error.response["Error"]["Message"]) == words
         assert cause_of(error) is Cause.PASSING
         skew = skew_of(error)
-        assert skew is not None
         assert abs(skew + offset) < 5
         assert f"this machine's clock is {abs(skew):.0f} s {told} AWS'" in describe(error)
     clock.offset = offset * 0.7

@@ -1,11 +1,12 @@
 """The local AWS obeys programs of this machine, and no web page that is open in its browser."""
 
-import http.client
 from collections.abc import Iterator
 
 import pytest
 
 from kinesis_efo_local import LocalAws
+
+from .conftest import ask
 
 LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "text/plain"}
 
@@ -14,19 +15,6 @@ LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "text/pl
 def aws() -> Iterator[LocalAws]:
     with LocalAws() as local:
         yield local
-
-
-def ask(
-    aws: LocalAws, headers: dict[str, str], method: str = "POST", path: str = "/", body: str = "{}"
-) -> tuple[int, str, dict[str, str]]:
-    port = int(aws.endpoint_url.rpartition(":")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(), dict(answer.getheaders())
-    finally:
-        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -45,8 +33,8 @@ def ask(
 def test_a_web_page_is_refused(aws: LocalAws, headers: dict[str, str]) -> None:
     for target in (LIST, {"X-Amz-Target": "DynamoDB_20120810.ListTables"}, {}):
         for method in ("POST", "OPTIONS", "GET"):
-            status, text, got = ask(aws, {**target, **headers}, method)
-            assert (status, "AccessDenied" in text) == (403, True)
+            status, got, text = ask(aws, {**target, **headers}, method=method)
+            assert (status, b"AccessDenied" in text) == (403, True)
             assert not any(name.lower().startswith("access-control-") for name in got)
 
 
@@ -55,7 +43,7 @@ def test_a_program_of_this_machine_is_answered(aws: LocalAws, host: str) -> None
     assert ask(aws, {**LIST, "Host": host})[0] == 200
     scope = "AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0"
     headers = {"X-Amz-Target": "DynamoDB_20120810.ListTables", "Host": "localhost", "Authorization": scope}
-    status, _, got = ask(aws, headers)
+    status, got, _ = ask(aws, headers)
     assert status == 200
     assert not any(name.lower().startswith("access-control-") for name in got)
 

@@ -58,15 +58,15 @@ class Switch(NoFaults):
         return self.faults.frame(subscription, frame)  # type: ignore[no-any-return]
 
 
-class Refusing(NoFaults):
-    """Has no permission for some operations."""
+class Failing(NoFaults):
+    """Answers some operations with an error, whose code is given by operation."""
 
-    def __init__(self, *operations: str) -> None:
-        self.operations = operations
+    def __init__(self, **codes: str) -> None:
+        self.codes = codes
 
     async def before(self, request: Request) -> None:
-        if request.operation in self.operations:
-            raise AwsError("AccessDeniedException", f"User is not authorized to perform: {request.operation}")
+        if (code := self.codes.get(request.operation)) is not None:
+            raise AwsError(code, f"User is not authorized to perform: {request.operation}")
 
 
 @dataclass
@@ -127,7 +127,7 @@ class Cli:
 
     def refuse(self, *operations: str) -> None:
         """Take the permission for some operations, instead of those before."""
-        self.switch.faults = Refusing(*operations)
+        self.switch.faults = Failing(**dict.fromkeys(operations, "AccessDeniedException"))
 
 
 @contextmanager

@@ -16,9 +16,9 @@ import pytest
 
 from kinesis_efo.leases.keys import run_key
 from kinesis_efo.leases.row import Lease
-from kinesis_efo_local import AwsError, NoFaults
+from kinesis_efo_local import NoFaults
 from kinesis_efo_local.fault_injection import Step
-from tests.integration.cli.conftest import Cli, Here, Result
+from tests.integration.cli.conftest import Cli, Failing, Here, Result
 from tests.integration.cli.test_leases import QUICKLY
 from tests.support.authority import Authority
 from tests.support.ports import free_ports
@@ -275,17 +275,6 @@ def test_subscription_in_place_of_a_dry_run_is_named(cli: Cli, here: Here, begin
 OWNED = Lease(run_key("orders"), checkpoint=None).taken("host:1:a", "", 1)
 
 
-class Failing(NoFaults):
-    """Answers calls to a service with errors, by operation."""
-
-    def __init__(self, service: str, **codes: str) -> None:
-        self.service, self.codes = service, codes
-
-    async def before(self, request: Any) -> None:
-        if request.service == self.service and (code := self.codes.get(request.operation)) is not None:
-            raise AwsError(code, f"said of {request.operation}")
-
-
 def _encrypted(here: Here, key: str = "alias/ours") -> Here:
     here.kinesis.start_stream_encryption(StreamName=here.streams["orders"], EncryptionType="KMS", KeyId=key)
     here.wait_active()
@@ -332,7 +321,7 @@ def test_stream_without_shards_fails_one_check(cli: Cli, here: Here, polling: bo
 @pytest.mark.parametrize("polling", [False, True])
 def test_throttled_dry_run_is_unknown(cli: Cli, here: Here, polling: bool) -> None:
     operation, line = ("GetRecords", "polling orders") if polling else ("SubscribeToShard", "subscribing to orders")
-    cli.switch.faults = Failing("kinesis", **{operation: "ThrottlingException"})
+    cli.switch.faults = Failing(**{operation: "ThrottlingException"})
     found = here.run("doctor", "--json", *(["--polling"] if polling else []))
     assert _lines(found)[line]["status"] == "unknown"
     assert "one dry run a second for each stream" in _lines(found)[line]["fix"]
@@ -353,7 +342,7 @@ def test_throttled_dry_run_is_unknown(cli: Cli, here: Here, polling: bool) -> No
 )
 def test_key_of_a_stream_is_checked(cli: Cli, code: str, status: str, said: str) -> None:
     here = _encrypted(cli.world())
-    cli.switch.faults = Failing("kms", Decrypt=code)
+    cli.switch.faults = Failing(Decrypt=code)
     found = here.run("doctor", "--json")
     line = _lines(found)["key of orders"]
     assert (line["status"], said in line["detail"]) == (status, True), line

@@ -173,7 +173,6 @@ def test_subscribing_has_the_documented_pace() -> None:
     [
         ({"subscription_seconds": -1}, "subscription_seconds must be more than 0; got -1"),
         ({"resubscribe_seconds": -0.5}, "resubscribe_seconds must be 0 or more; got -0.5"),
-        ({"max_event_records": 0}, "max_event_records must be more than 0; got 0"),
         ({"region": "moon-west-1"}, "setting region must be one of AWS, such as us-east-1; got 'moon-west-1'"),
     ],
 )

@@ -303,9 +303,9 @@ class Query:
     def silent(self, offset: Offset) -> dict[ShardKey, int]:
         """Return the lag in milliseconds of shards from which no event has arrived for so long that the silence counts as lag."""
         now = self._run.clock.monotonic()
-        rows = {key: self._rows.row(key, at) for key, at in offset.items() if not at.is_end}
-        lags = {key: (row.behind_now(now), row.behind) for key, row in rows.items() if row is not None}
-        return {key: lag for key, (lag, last) in lags.items() if lag is not None and lag != last}
+        rows = ((key, self._rows.row(key, at)) for key, at in offset.items() if not at.is_end)
+        lags = ((key, row.behind_now(now), row.behind) for key, row in rows if row is not None)
+        return {key: lag for key, lag, last in lags if lag is not None and lag != last}
 
     def stop_reading(self, shards: frozenset[ShardKey]) -> None:
         """Stop reading `shards`, which the query has finished. Otherwise, their new events would fill the buffers and never be dropped."""

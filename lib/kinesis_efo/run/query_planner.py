@@ -28,6 +28,7 @@ _ENDING_SECONDS: Final = 0.2
 reached them: events without records can advance a shard to its end position, but do not wake the poll."""
 _PROVEN_PART: Final = 1 / 48
 """Fraction of the minimum retention by which an idle shard's low watermark must advance before it is stored in the offset again."""
+_SILENT_SECONDS: Final = 2.0
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
@@ -145,7 +146,7 @@ class QueryPlanner:
         self._behind: dict[ShardKey, int | None] = {}
         self._knows_all = self._may_read = self._is_proven = False
         self._rows_are_good = self._alone = False
-        self._planned_at = -inf
+        self._planned_at = self._silent_due = -inf
         self._prove_interval = run.limits.shortest_retention * _PROVEN_PART
         self._proven_at = now() - self._prove_interval + START_SECONDS / 2
 
@@ -271,10 +272,11 @@ class QueryPlanner:
             idle = [each for each in reply.shards if not (each.records or each.through.is_end)]
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
-        if end is not None:  # a report of lags goes with each micro-batch
+        now, after = self._run.clock.monotonic(), end or position
+        if end is not None and now >= self._silent_due:  # not in each micro-batch: there may be thousands of shards
+            self._silent_due = now + _SILENT_SECONDS
             behind += (silent := self.query.silent(end)).items()
             self._behind.update(silent)
-        now, after = self._run.clock.monotonic(), end or position
         # Store low watermarks regularly, but only once after the query has reached its end: each time may plan an empty micro-batch.
         is_last = ending.reached(after)
         if not self._is_proven if is_last else now - self._proven_at >= self._prove_interval:

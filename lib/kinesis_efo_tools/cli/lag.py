@@ -33,10 +33,8 @@ from kinesis_efo_tools.operate.watch import watch
 
 
 def show_lag(given: Lag) -> None:
-    timeout, pause = (
-        arguments.seconds("--lease-timeout", given.lease_timeout),
-        arguments.seconds("--interval", given.interval),
-    )
+    timeout = arguments.seconds("--lease-timeout", given.lease_timeout)
+    pause = arguments.seconds("--interval", given.interval)
     threshold = None if given.above is None else arguments.seconds("--fail-above", given.above)
 
     looks = [_ApplicationLag(given.aws, location, given.stream, timeout, given.count) for location in given.manifest]

@@ -56,14 +56,9 @@ def serve(given: Serve) -> None:
         except DataError as error:
             raise ConfigurationError(f"local cannot start: {error}") from None
         except OSError as error:
-            reason = str(error.strerror or error)
-            if given.tls_port is None:
-                ports, reason = str(given.port), reason.partition(" (while attempting")[0]  # the rest repeats the port
-            else:
-                ports = f"{given.port} and {given.tls_port}"
-            failed = (
-                f"local cannot listen on {given.host}:{ports}: {reason}; choose another --port, --tls-port or --host"
-            )
+            ports = str(given.port) if given.tls_port is None else f"{given.port} and {given.tls_port}"
+            why = str(error.strerror or error).partition(" (while attempting")[0]  # the rest repeats the address
+            failed = f"local cannot listen on {given.host}:{ports}: {why}; choose another --port, --tls-port or --host"
             if error.errno == EADDRINUSE:
                 # If a local AWS already uses the port, the user may want to use that one: show its environment variables.
                 for each in local_process.running(local_process.state_directory()).values():
@@ -92,9 +87,7 @@ def stop(given: Stop) -> None:
     chosen = {path: ready for path, ready in found.items() if given.port in (None, ready.port)}
     if not chosen:
         where = "" if given.port is None else f" on port {given.port}"
-        remedy = (
-            f"choose from {_listed(found.values())}" if found else "if one runs in another shell, press Ctrl-C there"
-        )
+        remedy = f"choose from {_listed(found.values())}" if found else "press Ctrl-C in the shell where one runs"
         raise ConfigurationError(
             f"no local AWS runs in the background{where} (looked into {directory}, which XDG_STATE_HOME and HOME decide on); {remedy}"
         )
@@ -108,11 +101,7 @@ def stop(given: Stop) -> None:
 
 
 def _listed(running: Iterable[Ready]) -> str:
-    """List the ports of local AWS processes, each with its declared streams.
-
-    >>> _listed([Ready(1, 0.0, "http://127.0.0.1:4566", {}, None, ["a", "b"]), Ready(2, 0.0, "http://127.0.0.1:4567", {}, None, [])])
-    '4566 (a, b), 4567'
-    """
+    """List the ports of local AWS processes, each with its declared streams, such as "4566 (orders, flights), 4567"."""
     return ", ".join(str(each.port) + (f" ({', '.join(each.streams)})" if each.streams else "") for each in running)
 
 

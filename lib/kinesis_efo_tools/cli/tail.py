@@ -217,8 +217,7 @@ async def _refuse_used_consumer(aws: AwsSettings, chosen: Choice) -> None:
     for reason in reasons:
         output.remark(f"it is unknown whether the consumer is in use: {reason}")
     if found:
-        minutes = _IN_USE.total_seconds() / 60
-        raise _refused(f"{chosen.ref.consumer_arn} was in use in the last {minutes:.0f} minutes")
+        raise _refused(f"{chosen.ref.consumer_arn} was in use in the last {_IN_USE.total_seconds() / 60:.0f} minutes")
 
 
 def _refused(why: str) -> CommandExit:

@@ -7,16 +7,11 @@ from importlib.metadata import metadata
 
 
 def address(page: str, section: str = "", urls: Sequence[str] | None = None) -> str:
-    """Return the address of a page: on the site that the installed package names as its documentation, otherwise its file.
-
-    `urls` are the package's project URLs, by default those of the installed package.
+    """Return a page's address on the site that the package's project URLs name as its documentation; without a site, the page's file.
 
     >>> address("runbook", "rows-come-late", ["Documentation, https://docs.example.com/1.2/"])
     'https://docs.example.com/1.2/runbook.html#rows-come-late'
-    >>> address("runbook", urls=[])
-    'docs/runbook.md'
     """
     known = metadata("kinesis-efo").get_all("Project-URL") or [] if urls is None else urls
-    sites = dict(each.split(", ", 1) for each in known)
-    where = f"{sites['Documentation'].rstrip('/')}/{page}.html" if "Documentation" in sites else f"docs/{page}.md"
-    return where + (section and f"#{section}")
+    site = dict(each.split(", ", 1) for each in known).get("Documentation")
+    return (f"{site.rstrip('/')}/{page}.html" if site else f"docs/{page}.md") + (section and f"#{section}")

@@ -102,7 +102,8 @@ async def planned(folder: Folder) -> PlannedBatch | None:
     )  # fmt: skip
     lines = await _lines(folder, name, again)
     # Accept gaps if no numbers are consecutive: with asyncProgressTrackingEnabled, Spark skips batch numbers and starts without them.
-    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or _follow(batches) or _follow(commits)):
+    some_are = any(number + 1 in numbers for numbers in (batches, commits) for number in numbers)
+    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or some_are):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
     earlier = await _lines(folder, previous)
@@ -150,10 +151,6 @@ async def _check_metadata(folder: Folder) -> None:
         )
     if not isinstance(_plain(await folder.read("metadata")), dict):
         raise _refused(folder, "the file metadata is not JSON")
-
-
-def _follow(numbers: set[int]) -> bool:
-    return any(number + 1 in numbers for number in numbers)
 
 
 def _numbers(names: Collection[str]) -> set[int]:

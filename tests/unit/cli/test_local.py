@@ -52,7 +52,7 @@ def test_stop_lists_what_runs(directory: Path) -> None:
     with raises(
         ConfigurationError,
         f"no local AWS runs in the background (looked into {directory}, which XDG_STATE_HOME and HOME decide on); "
-        "if one runs in another shell, press Ctrl-C there",
+        "press Ctrl-C in the shell where one runs",
     ):
         stop(Stop())
     in_background(directory, 4566, "orders", "flights")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from kinesis_efo.records.events import data_in
@@ -14,6 +15,7 @@ from kinesis_efo_tools.operate.documentation import address
 from kinesis_efo_tools.operate.following import Observation
 from kinesis_efo_tools.operate.pulse import LagCause, QueryPulse, ShardPulse, Sum, View
 
+_runbook: Final = partial(address, "runbook")
 _STALE_SECONDS: Final = 5.0
 _STEADY: Final = 0.02
 
@@ -208,7 +210,7 @@ def remedies(view: View) -> list[Remedy]:
         shards = sum(each.cause is cause for each in view.shards)
         if shards:
             text = f"{cause.short}: {cause.what} ({output.count(shards, 'shard')}). What to do: {cause.remedy}"
-            lines.append(Remedy(text, address("runbook", cause.section)))
+            lines.append(Remedy(text, _runbook(cause.section)))
     return lines
 
 
@@ -231,12 +233,7 @@ def data(application: str, look: Observation) -> dict[str, Any]:
         "queries": [] if view is None else [_query(each) for each in view.queries],
         "shards": [] if view is None else [_shard(each) for each in view.shards],
         "causes": [
-            {
-                "name": cause.short,
-                "what": cause.what,
-                "remedy": cause.remedy,
-                "runbook": address("runbook", cause.section),
-            }
+            {"name": cause.short, "what": cause.what, "remedy": cause.remedy, "runbook": _runbook(cause.section)}
             for cause in LagCause
         ],
         "events": [{"at": written_out(at), "text": text} for at, text in look.events],

@@ -68,23 +68,3 @@ def test_page_names_its_reader_and_is_short(page: Path) -> None:
     text = page.read_text()
     assert re.match(r"# .+\n\nFor ", text), "begin with who it is for, and what they have at the end"
     assert page.name in ("options.md", "command-line.md") or len(text.split()) <= 1_500
-
-
-@pytest.mark.parametrize(
-    ("page", "named"),
-    [
-        ("README.md", ['format("kinesis")', "docs/quickstart.svg", "channel", "queue", "WSL"]),
-        ("docs/costs.md", ["channel", "queue", "kinesis-efo doctor"]),
-        (
-            "docs/how-to/glue.md",
-            ["readMode=polling", '["doctor"', "iam.md", "network.md", "bookmarks", "coming-from.md"],
-        ),
-        ("docs/how-to/orchestrators.md", ["EmrServerlessStartJobOperator", "GlueJobOperator", "## Step Functions"]),
-        ("docs/how-to/declarative-pipelines.md", ["STREAM(orders)"]),
-        ("docs/how-to/engines.md", ["**To move**", "**To move back**"]),
-        ("CONTRIBUTING.md", ["make release-check", "attestations"]),
-    ],
-)
-def test_page_answers_where_people_run_it(page: str, named: list[str]) -> None:
-    text = (ROOT / page).read_text()
-    assert [each for each in named if each not in text] == []

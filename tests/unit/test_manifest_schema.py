@@ -97,15 +97,6 @@ def test_every_key_but_the_consumer_is_required(place: tuple[str, ...]) -> None:
         assert SCHEMA_SAYS.is_valid(data) is may_be_missing
 
 
-def test_every_key_is_described() -> None:
-    def described(schema: Any) -> bool:
-        return all("description" in each for each in schema["properties"].values())
-
-    assert described(SCHEMA)
-    assert described(SCHEMA["properties"]["streams"]["additionalProperties"])
-    assert described(SCHEMA["properties"]["leaseTable"]["anyOf"][0])
-
-
 def test_the_example_of_its_page_is_one() -> None:
     page = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
     example = json.loads(page.partition("```json\n")[2].partition("```")[0])

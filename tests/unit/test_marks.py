@@ -2,7 +2,6 @@
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,18 +42,3 @@ def test_a_malformed_mark_is_refused(text: str) -> None:
     document = {"version": 1, "streams": {"o": {"s": "AFTER:12"}}, "mark": text}
     with pytest.raises(ValueError, match="not a kinesis-efo offset: its mark is"):
         Offset.from_json(json.dumps(document))
-
-
-class Earlier(msgspec.Struct):
-    """What the version before this one reads of an offset."""
-
-    version: int
-    streams: dict[str, dict[str, str]]
-    sources: dict[str, str] = {}
-    lasts: dict[str, dict[str, str]] = {}
-
-
-def test_an_earlier_version_reads_an_offset_with_a_mark() -> None:
-    offset = Offset({SHARD: Position.after(5)}, {SHARD: 4}, Mark("7c1f", 3))
-    document = msgspec.convert(json.loads(offset.to_json()), Earlier)
-    assert (document.version, document.streams) == (1, {"orders": {"shardId-000000000000": "AFTER:5"}})

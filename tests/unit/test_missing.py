@@ -12,22 +12,12 @@ def skipped(test: str, reason: str) -> pytest.TestReport:
     return pytest.TestReport(test, (test, 1, test), {}, outcome="skipped", longrepr=where, when="setup")
 
 
-def test_a_program_that_is_there_is_found(tmp_path: Path) -> None:
-    program = tmp_path / "program"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    assert needed(str(program), "make program") == str(program)
-
-
-def test_a_test_without_its_program_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(EVERYTHING, raising=False)
-    with pytest.raises(pytest.skip.Exception, match="program is missing; make program"):
-        needed(str(tmp_path / "program"), "make program")
-
-
-def test_where_every_test_must_be_run_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(EVERYTHING, "1")
-    with pytest.raises(pytest.fail.Exception, match="program is missing; make program"):
+@pytest.mark.parametrize(("everything", "ends"), [("", pytest.skip.Exception), ("1", pytest.fail.Exception)])
+def test_missing_program_skips_or_fails(
+    everything: str, ends: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVERYTHING, everything)
+    with pytest.raises(ends, match="program is missing; make program"):
         needed(str(tmp_path / "program"), "make program")
 
 

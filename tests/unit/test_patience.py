@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 
 from kinesis_efo.decisions.losses import Facts
-from kinesis_efo.errors import KinesisEfoError, LeaseTableError, ManifestError, StreamNotFoundError
+from kinesis_efo.errors import KinesisEfoError, ManifestError, StreamNotFoundError
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.topology import Topology
 from kinesis_efo.leases.keys import LeaseKeys
@@ -201,14 +201,7 @@ async def test_permanent_faults_fail_at_once(call: str, code: str) -> None:
     assert aws.clock.monotonic() - began < 1
 
 
-async def test_a_missing_table_or_stream_fails_at_once() -> None:
-    aws = Aws("DescribeTable", lambda: answered("ResourceNotFoundException", 400), 10_000)
-    with raises(
-        LeaseTableError,
-        "lease table leases in eu-west-1 does not exist; it is declared by manifest.json, and a query never creates "
-        "it: deploy that first",
-    ):
-        await take_lease(aws)
+async def test_missing_stream_is_named_with_its_manifest() -> None:
     aws = Aws("ListShards", lambda: answered("ResourceNotFoundException", 400), 10_000)
     with raises(
         StreamNotFoundError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.access import AnyCall, Begin
 from kinesis_efo.run.messages import OffsetsOfLink
 
@@ -226,7 +226,7 @@ def test_offsets_of_earlier_versions_keep_their_text() -> None:
     assert json.dumps(offset.to_dict(data["sources"]), separators=(",", ":")) == OLD
 
 
-def test_an_earlier_version_reads_offsets_with_last_records() -> None:
+def test_an_earlier_version_reads_offsets_with_more_keys() -> None:
     """It looked at `version`, `streams` and `sources`, and refused any version but 1."""
 
     class Document(msgspec.Struct):
@@ -234,7 +234,7 @@ def test_an_earlier_version_reads_offsets_with_last_records() -> None:
         streams: dict[str, dict[str, str]]
         sources: dict[str, str] = {}
 
-    offset = Offset({ORDERS: Position.after(50)}, {ORDERS: 42})
+    offset = Offset({ORDERS: Position.after(50)}, {ORDERS: 42}, Mark("7c1f", 3))
     read = msgspec.json.decode(offset.to_json(), type=Document)
     assert (read.version, read.streams) == (1, {"orders": {"shardId-000000000000": "AFTER:50"}})
 

@@ -19,10 +19,7 @@ from kinesis_efo.calls.wire import (
     Kind,
     LostError,
     Wire,
-    pack_error,
-    unpack_error,
 )
-from kinesis_efo.errors import DataLossError, FetcherError, KinesisEfoError, OptionsError
 
 LARGE = bytes(range(256)) * 8000
 
@@ -184,15 +181,6 @@ def test_message_within_a_call_is_received(pair: tuple[Wire, socket.socket]) -> 
     assert wire.speaks
     assert wire.receive(10).kind is Kind.END
     assert not wire.speaks
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"), [(DataLossError("a shard is gone"), DataLossError), (OptionsError(["one", "two"]), FetcherError)]
-)
-def test_an_error_arrives_with_its_message(error: KinesisEfoError, kind: type[KinesisEfoError]) -> None:
-    arrived = unpack_error(pack_error(error))
-    assert type(arrived) is kind
-    assert str(arrived) == str(error).replace("\n", "; ")
 
 
 @pytest.mark.slow

@@ -149,9 +149,6 @@ async def test_lost_connection_ends_all_its_streams(how: str) -> None:
         assert len(server.peers) == 2
 
 
-# -- signs of life
-
-
 # -- closing
 
 

@@ -19,7 +19,6 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import Position
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import Event, read_head
-from tests.support.virtual_time import VirtualTimeLoop
 
 
 def payload(continuation: int | None, records: int = 0, children: Sequence[str] = (), behind: int = 0) -> bytes:
@@ -73,18 +72,11 @@ class Large:
     payload: bytes
 
 
-@dataclass(frozen=True)
-class Frozen:
-    """Lets time pass while the whole process stands still; what was sent meanwhile is read when it goes on."""
-
-    seconds: float
-
-
 class Silence:
     """Sends nothing any more, and does not end."""
 
 
-Step = bytes | Large | Wait | Trickle | Frozen | Silence | Exception
+Step = bytes | Large | Wait | Trickle | Silence | Exception
 Script = Sequence[Step]
 
 
@@ -190,11 +182,6 @@ class ScriptedStream:
                     for _ in range(seconds):
                         await self._sleep(1)
                         self.received += 1
-                case Frozen(seconds):
-                    loop = asyncio.get_running_loop()
-                    assert isinstance(loop, VirtualTimeLoop)
-                    loop.now += seconds
-                    self.received += 1
                 case Silence():
                     await self._closing.wait()
                 case Exception():

@@ -24,7 +24,6 @@ from tests.support.http2_peer import Http2Peer, Request
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/dev-orders"
 STREAM = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
-SHARD = "shardId-000000000000"
 HEADERS = {":message-type": "event", ":event-type": "SubscribeToShardEvent"}
 
 

@@ -121,9 +121,6 @@ async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
     assert len(f.store.writes) == written
 
 
-# -- of which stream
-
-
 # -- writing
 
 
@@ -299,9 +296,6 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
         raise each.failure.error
     assert calls == ["s:p"]
     del f.store.create
-
-
-# -- rows that a KCL has left
 
 
 # -- how far a shard is done

@@ -350,9 +350,6 @@ async def test_lease_released_by_hand_is_acquired_again(f: Fixture) -> None:
     await until(lambda: lease.is_held("p"), 2)
 
 
-LATE = "lease #run:p of a lost: not renewed in time: "
-
-
 # Shows lease rows changed.
 async def test_row_deleted_by_hand_is_written_again(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     lease = await f.held()

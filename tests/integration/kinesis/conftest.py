@@ -72,6 +72,12 @@ class Bench:
             yield client
 
 
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+
+
 @pytest.fixture(params=["http2", "http1"])
 def carried_by(request: pytest.FixtureRequest) -> str:
     """How subscriptions are carried: each scenario runs over both. Modules without subscriptions override this."""

@@ -22,12 +22,6 @@ from .conftest import Bench
 Local = Callable[..., Bench]
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-
-
 class Read:
     """A batch read of a bench's stream."""
 

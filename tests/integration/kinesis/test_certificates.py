@@ -43,8 +43,6 @@ async def test_a_false_certificate_ends_control_calls(
         finally:
             writer.close()
 
-    for name in ("ID", "KEY"):
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID" if name == "ID" else "AWS_SECRET_ACCESS_KEY", "x")
     server = await asyncio.start_server(serve, "localhost", 0, ssl=authority.server(host))
     async with server, connect_proxy() as proxy:
         if proxied:

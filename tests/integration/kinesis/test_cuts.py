@@ -21,12 +21,6 @@ SETTINGS = Settings(
 )
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-
-
 # Shows 44.
 @pytest.mark.parametrize(
     ("transport", "how", "size"),

@@ -194,13 +194,6 @@ def in_a_loop(settings: AwsSettings, steps: Iterable[object], clock: HandClock |
 both = pytest.mark.parametrize("call", [in_threads, in_a_loop])
 
 
-@both
-def test_endpoint_variable_of_the_sdk_is_used(aws: Aws, call: Calls, environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("AWS_ENDPOINT_URL", aws.url)
-    call(AwsSettings(region="ap-south-1", role_arn=ROLE), range(1))
-    assert aws.signed == [("ASSUMED1", "token1", "ap-south-1")] * 2
-
-
 @pytest.fixture
 def pod(aws: Aws, environment: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The environment that EKS gives to a pod with an association, and the file with the pod's token."""

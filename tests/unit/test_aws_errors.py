@@ -13,6 +13,7 @@ from kinesis_efo.aws_errors import Cause, cause_of, cause_of_code, code_of, desc
 from kinesis_efo.errors import LeaseTableError, TableUnavailableError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.leases.table import LeaseTable
+from kinesis_efo.patience import passes
 from kinesis_efo.producer.faults import Retry, judge
 from kinesis_efo_tools.operate.findings import finding
 from tests.support.transports import refused
@@ -27,6 +28,7 @@ POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
     (Cause.PASSING, refused("SomethingNew", status=429), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, refused("SomethingThrottled", status=403), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, TimeoutError(), Verdict.RETRY, Retry.YES, TableUnavailableError),
+    (Cause.PASSING, boto.ConnectTimeoutError(endpoint_url="x"), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, refused("InvalidSignatureException", SLOW), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.PASSING, refused("SignatureDoesNotMatch", FAST, 403), Verdict.RETRY, Retry.YES, TableUnavailableError),
     (Cause.UNRECOGNIZED, refused("InvalidSignatureException"), Verdict.REFUSED, Retry.NO, LeaseTableError),
@@ -65,6 +67,7 @@ def test_each_caller_handles_each_cause(
     assert cause_of(error) is cause
     assert classify(error).verdict is verdict
     assert judge(error).retry is retry
+    assert passes(error) is (raised is TableUnavailableError)
     with pytest.raises(raised) as caught:
         asyncio.run(LeaseTable(Refusing(), "leases", declared_by="x").check())  # type: ignore[arg-type]
     assert type(caught.value) is raised

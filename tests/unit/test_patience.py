@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import (
     ClientError,
-    ConnectTimeoutError,
     CredentialRetrievalError,
-    EndpointConnectionError,
     ReadTimeoutError,
 )
 
@@ -52,13 +50,7 @@ def answered(code: str, status: int) -> Exception:
 
 FAULTS: dict[str, Callable[[], Exception]] = {
     "throttled": lambda: answered("ThrottlingException", 400),
-    "limit": lambda: answered("LimitExceededException", 400),
-    "throughput": lambda: answered("ProvisionedThroughputExceededException", 400),
     "in use": lambda: answered("ResourceInUseException", 400),
-    "500": lambda: answered("InternalServerError", 500),
-    "503": lambda: answered("ServiceUnavailable", 503),
-    "refused": lambda: EndpointConnectionError(endpoint_url="https://aws"),
-    "connect": lambda: ConnectTimeoutError(endpoint_url="https://aws"),
     "silent": lambda: ReadTimeoutError(endpoint_url="https://aws"),
     "reset": lambda: ConnectionResetError("reset by peer"),
     "credentials": lambda: CredentialRetrievalError(provider="container-role", error_msg="no answer"),

@@ -10,7 +10,7 @@ from botocore.eventstream import ChecksumMismatch, InvalidPayloadLength
 from botocore.parsers import ResponseParserError
 
 from kinesis_efo.aws_errors import describe
-from kinesis_efo.errors import AccessRefusedError, FrameError, RetriesExhaustedError
+from kinesis_efo.errors import FrameError, RetriesExhaustedError
 from kinesis_efo.kinesis.faults import Backoff, Verdict, classify, fatal
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
@@ -25,7 +25,6 @@ STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
     ("error", "verdict"),
     [
         (boto.ReadTimeoutError(endpoint_url=URL), Verdict.RETRY),
-        (boto.ConnectTimeoutError(endpoint_url=URL), Verdict.RETRY),
         (boto.EndpointConnectionError(endpoint_url=URL), Verdict.RETRY),
         (boto.ConnectionClosedError(endpoint_url=URL), Verdict.RETRY),
         (boto.SSLError(endpoint_url=URL, error="x"), Verdict.RETRY),
@@ -38,24 +37,16 @@ STREAM = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
         (aiohttp.SocketTimeoutError("x"), Verdict.RETRY),
         (aiohttp.ServerDisconnectedError(), Verdict.RETRY),
         (ssl.SSLError("x"), Verdict.RETRY),
-        (TimeoutError(), Verdict.RETRY),
         (EOFError(), Verdict.RETRY),
         (FrameError("x"), Verdict.RETRY),
-        (boto.CredentialRetrievalError(provider="x", error_msg="x"), Verdict.RETRY),
         (boto.MetadataRetrievalError(error_msg="x"), Verdict.RETRY),
-        (boto.NoCredentialsError(), Verdict.REFUSED),
         (boto.PartialCredentialsError(provider="x", cred_var="y"), Verdict.REFUSED),
         (boto.ProfileNotFound(profile="x"), Verdict.REFUSED),
         (boto.UnauthorizedSSOTokenError(), Verdict.REFUSED),
         (boto.TokenRetrievalError(provider="x", error_msg="x"), Verdict.REFUSED),
         (boto.ParamValidationError(report="x"), Verdict.INVALID),
-        (boto.NoRegionError(), Verdict.INVALID),
         (ValueError("x"), Verdict.INVALID),
         (KeyError("x"), Verdict.UNEXPECTED),
-        (refused("SomethingNew"), Verdict.RETRY),
-        (refused("SomethingNew", status=403), Verdict.REFUSED),
-        (refused("SomethingThrottled", status=403), Verdict.RETRY),
-        (refused("SomethingNew", status=500), Verdict.RETRY),
         (refused("ExpiredToken", operation="AssumeRole"), Verdict.EXPIRED),
         (refused("ResourceInUseException", "a text that is new"), Verdict.NOT_ACTIVE),
         (broken_off("ResourceInUseException", "Another active subscription exists"), Verdict.TAKEN_OVER),
@@ -68,13 +59,6 @@ def test_every_error_has_its_verdict(error: Exception, verdict: Verdict) -> None
     assert fault.verdict is verdict
     assert fault.code
     assert str(fault) == describe(error)
-
-
-def test_refused_assume_role_names_the_role() -> None:
-    denied = refused("AccessDenied", "User: arn:aws:iam::1:user/me is not authorized", 403, "AssumeRole")
-    error = fatal(classify(denied), STREAM, "shard", "m.json")
-    assert isinstance(error, AccessRefusedError)
-    assert "Allow sts:AssumeRole on it to arn:aws:iam::1:user/me" in str(error)
 
 
 def test_fatal_errors_cross_processes() -> None:

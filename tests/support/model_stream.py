@@ -50,9 +50,6 @@ class ModelStream:
         subscribed: (shard id, position) of every subscription.
         open: Number of open subscriptions, by shard.
         collisions: Shards that somebody subscribed to while another subscription was open.
-        lag: Milliseconds behind that events without records tell.
-        hidden: So many events more say that nothing is there although there is.
-        gives_last_number: Whether events go on at the number of the last record, also where an earlier one went on higher.
     """
 
     def __init__(self, shards: int = 1, event_records: Iterable[int] = (2,)) -> None:
@@ -65,10 +62,6 @@ class ModelStream:
         self.open: dict[str, int] = {}
         self.collisions: list[str] = []
         self.distributes: Distribution | Exception = Distribution.KEYED
-        self.distributions_asked = 0
-        self.distribution_faults: list[Exception] = []
-        self.lag = self.hidden = 0
-        self.gives_last_number = False
         self.events: dict[str, ModelEvents] = {}
         width = (MAX_HASH + 1) // shards
         for number in range(shards):
@@ -124,11 +117,6 @@ class ModelStream:
             shard.children = [child]
         self.grow()
 
-    def cut(self, shard_id: str) -> None:
-        """Break the connection of the subscription to a shard, if there is one."""
-        if self.open.get(shard_id):
-            self.events[shard_id].close()
-
     def _add(self, hashes: tuple[int, int], parents: tuple[str, ...] = ()) -> ModelShard:
         shard = ModelShard(f"shardId-{len(self.shards_by_id):012d}", next(self.numbers), hashes, parents)
         self.shards_by_id[shard.shard_id] = shard
@@ -150,9 +138,6 @@ class ModelStream:
         return StreamSummary(1_700_000_000, 24 * 3600.0)
 
     async def distribution(self, stream_arn: str) -> Distribution:
-        self.distributions_asked += 1
-        if self.distribution_faults:
-            raise self.distribution_faults.pop(0)
         if isinstance(self.distributes, Exception):
             raise self.distributes
         return self.distributes
@@ -201,10 +186,6 @@ class ModelEvents:
             if self._ended:
                 raise StopAsyncIteration
             if ready := [record for record in self._shard.records if record[0] > self._at]:
-                if self._stream.hidden:
-                    self._stream.hidden -= 1
-                    await asyncio.sleep(IDLE_SECONDS)
-                    return self._event(max(self._at, self._shard.first), hides=True)
                 sizes = self._stream.event_records
                 ready = ready[: sizes[next(self._sizes) % len(sizes)]]
                 self._at = ready[-1][0]
@@ -216,8 +197,6 @@ class ModelEvents:
             came = await self._something_came() or any(number > self._at for number, _ in self._shard.records)
             if not came:
                 self._at = max(self._at, next(self._stream.numbers))
-                if self._stream.gives_last_number:
-                    return self._event(max((number for number, _ in self._shard.records), default=self._shard.first))
                 return self._event(self._at)
 
     async def _something_came(self) -> bool:
@@ -227,16 +206,12 @@ class ModelEvents:
             wait.cancel()
         return bool(done)
 
-    def _event(
-        self, continuation: int | None, records: Iterable[tuple[int, int]] = (), *, hides: bool = False
-    ) -> Event:
+    def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> Event:
         self.received += 1
         payload = json.dumps(
             {
                 "ContinuationSequenceNumber": None if continuation is None else str(continuation),
-                "MillisBehindLatest": 0
-                if hides
-                else self._stream.behind(self._shard, self._at) or (0 if records else self._stream.lag),
+                "MillisBehindLatest": self._stream.behind(self._shard, self._at),
                 "Records": [self._stream.record(*record) for record in records],
                 "ChildShards": [
                     {

@@ -28,11 +28,8 @@ class PolledClient:
         opened: (time, shard id, request) of each GetShardIterator.
         refused: Number of calls that were refused because of the limits, by shard.
         faults: Called with the shard before each GetRecords is answered; may raise.
-        hidden: So many answers more say that nothing is there although there is.
         lag: Milliseconds behind that answers without records tell, one after the other; the last one goes on. None: the truth.
         behind: Milliseconds behind that answers tell which leave something, for a shard and the number that they come to.
-        gone: Numbers of records that are not there any more.
-        stuck: Whether each answer gives back the iterator that was asked with.
         end_with_records: Whether the answer with a closed shard's last records tells its end, too.
         iterator_seconds: Seconds after which an iterator expires.
     """
@@ -44,11 +41,8 @@ class PolledClient:
         self.opened: list[tuple[float, str, dict[str, Any]]] = []
         self.refused: Counter[str] = Counter()
         self.faults: Callable[[str], None] = lambda _: None
-        self.hidden = 0
         self.lag: list[int] = []
         self.behind: Callable[[ModelShard, int], int] = lambda *_: 1000
-        self.gone: set[int] = set()
-        self.stuck = False
         self.end_with_records = False
         self.iterator_seconds = 300.0
         self._stream = stream
@@ -81,21 +75,14 @@ class PolledClient:
             raise refused("ExpiredIteratorException", message, operation="GetRecords")
         shard = self._stream.shards_by_id[shard_id]
         records, size = [], 0
-        hides = self.hidden > 0 and any(number > at for number, _ in shard.records)
-        self.hidden -= hides
-        for number, length in shard.records if not hides else ():
-            if (
-                number > at
-                and number not in self.gone
-                and len(records) < Limit
-                and (size + length <= 10 << 20 or not records)
-            ):
+        for number, length in shard.records:
+            if number > at and len(records) < Limit and (size + length <= 10 << 20 or not records):
                 records.append((number, length))
                 size += length
         self._busy_until[shard_id] = now + size / (2 << 20)
         at = records[-1][0] if records else at
-        left = not hides and any(number > at and number not in self.gone for number, _ in shard.records)
-        ended = shard.last is not None and not left and not hides and (not records or self.end_with_records)
+        left = any(number > at for number, _ in shard.records)
+        ended = shard.last is not None and not left and (not records or self.end_with_records)
         body = {
             "Records": [self._stream.record(*record) for record in records],
             "MillisBehindLatest": self.behind(shard, at) if left else 0,
@@ -112,8 +99,6 @@ class PolledClient:
             ]
         if not records and self.lag:
             body["MillisBehindLatest"] = self.lag.pop(0) if len(self.lag) > 1 else self.lag[0]
-        if self.stuck and not ended:
-            body["NextShardIterator"] = ShardIterator
         return {RAW_BODY: json.dumps(body).encode()}
 
     def _admit(self, shard_id: str, now: float) -> None:

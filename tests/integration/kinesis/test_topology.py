@@ -5,11 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kinesis_efo.kinesis.topology import Topology, identified, starting_positions
+from kinesis_efo.kinesis.topology import Topology, starting_positions
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from kinesis_efo_local import AwsError, NoFaults, Request
-from tests.support.answers import ForwardClock
-from tests.support.coroutine_tests import until
 
 from .conftest import Bench
 
@@ -20,24 +18,6 @@ Local = Callable[..., Bench]
 @pytest.fixture
 def carried_by() -> str:
     return "http1"  # Nothing is subscribed to.
-
-
-async def test_a_stream_that_is_created_again_is_another_one(local: Local) -> None:
-    clock = ForwardClock()
-    bench = local(clock=clock)
-    stream = bench.stream()
-    async with bench.client() as client:
-        first = await identified(Topology(client), stream.stream_arn)
-        assert first.created is not None
-        assert abs(first.created - time.time()) < 60
-        assert not first.differs(await identified(Topology(client), stream.stream_arn))
-        bench.kinesis.delete_stream(StreamName="dev-orders", EnforceConsumerDeletion=True)
-        clock.offset = 3600.0
-        await until(lambda: bench.kinesis.list_streams()["StreamNames"] == [])
-        bench.stream()
-        second = await identified(Topology(client), stream.stream_arn)
-        assert second.arn == first.arn
-        assert second.differs(first)
 
 
 async def test_every_page_is_read(local: Local) -> None:

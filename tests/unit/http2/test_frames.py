@@ -4,9 +4,6 @@ import random
 from itertools import pairwise
 
 import pytest
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, StreamEnded
 from hyperframe.frame import (
     DataFrame,
     ExtensionFrame,
@@ -114,33 +111,6 @@ def test_frames_are_those_of_hyperframe_at_any_cut(sent: list[Frame], data: st.D
     wire = b"".join(frame.serialize() for frame in sent)
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=12))
     assert split(wire, *cuts) == split(wire) == as_hyperframe_reads(wire)
-
-
-@given(st.lists(st.tuples(st.binary(max_size=200), st.none() | st.integers(0, 255)), min_size=1, max_size=8), st.data())
-def test_h2_finds_the_same_data_in_a_response(sent: list[tuple[bytes, int | None]], data: st.DataObject) -> None:
-    client = H2Connection(H2Configuration(client_side=True))
-    client.initiate_connection()
-    client.send_headers(
-        1, [(":method", "GET"), (":scheme", "http"), (":authority", "a"), (":path", "/")], end_stream=True
-    )
-    server = H2Connection(H2Configuration(client_side=False))
-    server.initiate_connection()
-    server.receive_data(client.data_to_send())
-    server.send_headers(1, [(":status", "200")])
-    for number, (piece, padding) in enumerate(sent):
-        server.send_data(1, piece, end_stream=number == len(sent) - 1, pad_length=padding)
-    wire = server.data_to_send()
-    found, counted = b"", 0
-    for said in split(wire, *data.draw(st.lists(st.integers(0, len(wire)), max_size=8))):
-        if said[0] in ("data", "padded"):
-            found += said[2]  # type: ignore[operator]
-            counted += len(said[2]) + (said[3] if said[0] == "padded" else 0)  # type: ignore[arg-type, operator]
-    events = client.receive_data(wire)
-    received = [event for event in events if isinstance(event, DataReceived)]
-    assert found == b"".join(event.data for event in received)
-    assert counted == sum(event.flow_controlled_length for event in received)
-    assert split(wire)[-1] == ("ended", 1)
-    assert isinstance(events[-1], StreamEnded)
 
 
 def header(length: int, kind: int, flags: int, stream: int) -> bytes:

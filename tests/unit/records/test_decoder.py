@@ -12,7 +12,6 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from hypothesis import given
@@ -64,14 +63,6 @@ def rows(
 
 def numbers(*arguments: Any, **options: Any) -> list[int]:
     return [int(row["sequenceNumber"]) for row in rows(*arguments, **options)]
-
-
-def test_the_schema_is_the_documented_one() -> None:
-    assert SCHEMA.names == [
-        "data", "partitionKey", "sequenceNumber", "subSequenceNumber", "approximateArrivalTimestamp", "stream", "shardId",
-    ]  # fmt: skip
-    assert SCHEMA.field("approximateArrivalTimestamp").type == pa.timestamp("us", tz="UTC")
-    assert all(field.nullable for field in SCHEMA)
 
 
 def test_a_row_has_everything_of_its_record() -> None:

@@ -40,6 +40,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.patience import passes
 from kinesis_efo.producer.service import connect
+from tests.support.answers import FixedClock
 from tests.support.authority import Authority
 from tests.support.http_server import Handler, served
 from tests.support.messages import raises
@@ -137,35 +138,18 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-class HandClock:
-    """A clock that tests move."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    time = monotonic
-
-    def wait(self, seconds: float = 61) -> None:
-        self.now += seconds
-
-    async def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
-
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FixedClock:
+    return FixedClock(0.0)
 
 
 class Calls(Protocol):
     """Makes one request of DynamoDB for each step, and one of Kinesis at the end unless there is a clock."""
 
-    def __call__(self, settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None: ...
+    def __call__(self, settings: AwsSettings, steps: Iterable[object], clock: FixedClock | None = None) -> None: ...
 
 
-def in_threads(settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None:
+def in_threads(settings: AwsSettings, steps: Iterable[object], clock: FixedClock | None = None) -> None:
     """With botocore."""
     clients = SyncClients(settings, "eu-west-1", clock=clock)
     with closing(clients.client("dynamodb")) as table:
@@ -176,7 +160,7 @@ def in_threads(settings: AwsSettings, steps: Iterable[object], clock: HandClock 
             kinesis.list_shards(StreamName="orders")
 
 
-def in_a_loop(settings: AwsSettings, steps: Iterable[object], clock: HandClock | None = None) -> None:
+def in_a_loop(settings: AwsSettings, steps: Iterable[object], clock: FixedClock | None = None) -> None:
     """The same with aiobotocore."""
 
     async def main() -> None:
@@ -442,7 +426,7 @@ def keys(environment: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
     return write
 
 
-def keys_of(aws: Aws, call: Calls, clock: HandClock, *between: Callable[[], object], **settings: Any) -> list[str]:
+def keys_of(aws: Aws, call: Calls, clock: FixedClock, *between: Callable[[], object], **settings: Any) -> list[str]:
     """The keys that sign requests, between which something is done each time."""
 
     def steps() -> Iterator[None]:
@@ -460,19 +444,19 @@ Keys = Callable[[str], None]
 
 @both
 def test_keys_of_a_missing_file_stay(
-    aws: Aws, call: Calls, clock: HandClock, keys: Keys, environment: pytest.MonkeyPatch
+    aws: Aws, call: Calls, clock: FixedClock, keys: Keys, environment: pytest.MonkeyPatch
 ) -> None:
     def remove() -> None:
         Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"]).unlink()
         environment.setenv("AWS_ACCESS_KEY_ID", "ELSEWHERE")
         environment.setenv("AWS_SECRET_ACCESS_KEY", "s")
-        clock.wait()
+        clock.pass_by(61)
 
     def bring_back() -> None:
         environment.delenv("AWS_ACCESS_KEY_ID")
         environment.delenv("AWS_SECRET_ACCESS_KEY")
         keys("SECOND")
-        clock.wait()
+        clock.pass_by(61)
 
     assert keys_of(aws, call, clock, remove, bring_back) == ["FIRST", "FIRST", "SECOND"]
 
@@ -480,11 +464,11 @@ def test_keys_of_a_missing_file_stay(
 # Shows keys change.
 @pytest.mark.slow
 @both
-def test_expired_keys_are_read_again_at_once(aws: Aws, call: Calls, clock: HandClock, keys: Keys) -> None:
+def test_expired_keys_are_read_again_at_once(aws: Aws, call: Calls, clock: FixedClock, keys: Keys) -> None:
     def expire() -> None:
         keys("SECOND")
         aws.expired.add("FIRST")
-        clock.wait(5)
+        clock.pass_by(5)
 
     # The very call that was refused is signed once more.
     assert keys_of(aws, call, clock, expire) == ["FIRST", "FIRST", "SECOND"]
@@ -496,15 +480,15 @@ def test_expired_keys_are_read_again_at_once(aws: Aws, call: Calls, clock: HandC
     "half", ["", "[default]\naws_access_key_id=SECOND\n", "[default", "[default]\ncredential_process=/no/such/tool\n"]
 )
 def test_half_written_file_changes_nothing(
-    aws: Aws, call: Calls, clock: HandClock, keys: Keys, tmp_path: Path, half: str
+    aws: Aws, call: Calls, clock: FixedClock, keys: Keys, tmp_path: Path, half: str
 ) -> None:
     def write_half() -> None:
         (tmp_path / "credentials").write_text(half)
-        clock.wait()
+        clock.pass_by(61)
 
     def write_whole() -> None:
         keys("SECOND")
-        clock.wait()
+        clock.pass_by(61)
 
     assert keys_of(aws, call, clock, write_half, write_whole) == ["FIRST", "FIRST", "SECOND"]
 
@@ -625,14 +609,14 @@ def test_old_sdk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @both
 def test_profile_precedes_keys_of_the_environment(
-    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path, clock: HandClock
+    aws: Aws, call: Calls, environment: pytest.MonkeyPatch, tmp_path: Path, clock: FixedClock
 ) -> None:
     config = tmp_path / "config"
     environment.setenv("AWS_CONFIG_FILE", str(config))
 
     def write(key: str) -> None:
         config.write_text(f"[profile lake]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
-        clock.wait()
+        clock.pass_by(61)
 
     write("FIRST")
     assert keys_of(aws, call, clock, lambda: write("SECOND"), profile="lake") == ["FIRST", "SECOND"]
@@ -701,12 +685,12 @@ def provider(environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 @both
 @pytest.mark.usefixtures("provider")
 @pytest.mark.parametrize("name", ["acme_keys:lasting", "acme_keys:credentials", "acme_keys:session", "acme-keys"])
-def test_provider_is_called_once_and_again_if_expired(aws: Aws, call: Calls, clock: HandClock, name: str) -> None:
+def test_provider_is_called_once_and_again_if_expired(aws: Aws, call: Calls, clock: FixedClock, name: str) -> None:
     def expire() -> None:
         aws.expired.add("KEY1")
-        clock.wait(5)
+        clock.pass_by(5)
 
-    kept = keys_of(aws, call, clock, clock.wait, expire, credential_provider=name)
+    kept = keys_of(aws, call, clock, lambda: clock.pass_by(61), expire, credential_provider=name)
     assert kept == ["KEY1", "KEY1", "KEY1", "KEY2"]
     assert {token for _, token, _ in aws.signed} == {"t"}
     call(AwsSettings(endpoint_url=aws.url, credential_provider=name, role_arn=ROLE), range(1))

@@ -18,7 +18,7 @@ from kinesis_efo import credentials
 from kinesis_efo.aws import AsyncClients, SyncClients
 from kinesis_efo.aws_errors import Cause, SignInError, cause_of
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.clock import SystemClock, deadline
+from kinesis_efo.clock import deadline
 from kinesis_efo.errors import AccessRefusedError
 from kinesis_efo.kinesis.topology import explained
 from kinesis_efo.manifest import Manifest, StreamRef
@@ -28,6 +28,7 @@ from kinesis_efo.run.thread import RunThread
 from kinesis_efo_tools.operate.access import Access
 from kinesis_efo_tools.operate.findings import LOG_IN
 from kinesis_efo_tools.operate.obstacles import obstacles
+from tests.support.answers import ForwardClock
 from tests.support.commands import outcome
 from tests.support.messages import raises
 
@@ -116,15 +117,6 @@ def tool(tmp_path: Path) -> Tool:
     return Tool(tmp_path)
 
 
-class Later(SystemClock):
-    """A clock that is set forward."""
-
-    later = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.later
-
-
 async def _list_shards() -> None:
     async with await AsyncClients(NOWHERE, "eu-west-1").open("kinesis") as kinesis:
         await kinesis.list_shards(StreamARN=ARN)
@@ -210,12 +202,12 @@ def test_helper_of_source_profile_ends_with_call(home: Home, tool: Tool, awaits:
 def test_hanging_helper_of_changed_files_is_killed(home: Home, tool: Tool, caplog: pytest.LogCaptureFixture) -> None:
     tool.prints_a_key(soon_expired=False)
     config = home(f"credential_process = {tool.path}", {})
-    clock = Later()
+    clock = ForwardClock()
     once = {"retries": {"total_max_attempts": 1}}
     client = SyncClients(NOWHERE, "eu-west-1", once, clock, 2.0).client("kinesis")
     tool.hangs()
     config.touch()
-    clock.later = credentials.LOOK_SECONDS + 1
+    clock.offset = credentials.LOOK_SECONDS + 1
     with pytest.raises(EndpointConnectionError):
         client.list_shards(StreamARN=ARN)
     assert "credentials cannot be reloaded, so the current ones stay in use" in caplog.text

@@ -1,7 +1,6 @@
 """Real clients against a server of HTTP/2 that does what a test tells it to. In the end, nothing of a client is left."""
 
 import asyncio
-import heapq
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -42,43 +41,6 @@ async def hold(request: Request) -> None:
     """Answer with one event, and then with nothing more."""
     request.begin()
     await request.send(event())
-
-
-class HandClock:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self._now = 1000.0
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._count = 0
-
-    def monotonic(self) -> float:
-        return self._now
-
-    def time(self) -> float:
-        return 1_700_000_000 + self._now
-
-    async def sleep(self, seconds: float) -> None:
-        self._count += 1
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._now + seconds, self._count, sleeper))
-        await sleeper
-
-    async def advance(self, seconds: float) -> None:
-        """Let time pass, and let all that was due by then happen."""
-        end = self._now + seconds
-        while self._sleepers and self._sleepers[0][0] <= end:
-            self._now, _, sleeper = heapq.heappop(self._sleepers)
-            if not sleeper.done():
-                sleeper.set_result(None)
-            await self.settle()
-        self._now = end
-        await self.settle()
-
-    async def settle(self) -> None:
-        # Bytes on loopback are there at once, but each has to be read and answered.
-        for _ in range(20):
-            await asyncio.sleep(0)
 
 
 class Client:

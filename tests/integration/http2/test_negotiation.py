@@ -13,10 +13,11 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from kinesis_efo.http2.session import _head
+from tests.support.answers import FixedClock
 from tests.support.authority import Authority
 from tests.support.http2_peer import EVENT_STREAM, http2_peer
 
-from .conftest import HandClock, client, event, hold, read
+from .conftest import client, event, hold, read
 
 PREFACE = b"PRI * HTTP/2.0"
 TYPE = EVENT_STREAM["content-type"]
@@ -73,12 +74,12 @@ async def test_in_the_clear_http2_is_not_guessed() -> None:
 
 
 async def test_http2_is_offered_again_after_five_minutes(tmp_path: Path, said: Callable[[], list[str]]) -> None:
-    clock, authority = HandClock(), Authority(tmp_path)
+    clock, authority = FixedClock(0), Authority(tmp_path)
     async with only_http1(authority.server("localhost", alpn=())) as server:
         where = f"https://localhost:{server.port}"
         async with client(where, "auto", clock=clock, verify=authority.path) as aws:
             for seconds, connections in [(0, 2), (299, 3), (1.5, 5), (100, 6)]:
-                await clock.advance(seconds)
+                clock.pass_by(seconds)
                 stream = await aws.subscribe()
                 assert await read(stream, 1) == [1]
                 assert server.connections == connections, "one more if it is asked for HTTP/2"

@@ -1,9 +1,7 @@
 """The ways to a fetcher."""
 
-import pickle
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress, network_namespace
@@ -25,11 +23,6 @@ def test_locations() -> None:
     ]
     assert str(ADDRESS) == "tls://10.0.0.7:40000"
     assert str(FetcherAddress("here", 40_000)) == "tcp://127.0.0.1:40000"
-
-
-def test_an_address_travels_as_json_and_in_pickles() -> None:
-    assert msgspec.json.decode(msgspec.json.encode(ADDRESS), type=FetcherAddress) == ADDRESS
-    assert pickle.loads(pickle.dumps(ADDRESS)) == ADDRESS
 
 
 def machine(directory: Path, boot: str, namespace: str) -> str:

@@ -1,7 +1,6 @@
 """Rows and lease keys: KCL's form, read tolerantly and written exactly."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -281,24 +280,6 @@ def test_start_inside_an_aggregate_has_the_form_of_kcl() -> None:
     assert row.advances(Position.after(49))
     assert row.checkpointed(Position.after(49)).position == Position.after(49)
     assert not row.checkpointed(Position.after(49)).advances(inside)
-
-
-def test_page_names_every_attribute() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "lease-table.md").read_text()
-    run, shard = page.split("## The checkpoint of a shard")
-    lag = Lag(1, 2, 3, "shardId-000000000000", 4, 5)
-    full: dict[str, Any] = {
-        "owner": "o", "epoch": 1, "endpoint": "e", "status": "s", "lag": lag, "fetcher": "f", "read_until": 1.0, "written": 1.0,
-        "parents": frozenset("p"), "children": frozenset("c"), "starting_hash_key": "0", "ending_hash_key": "9",
-        "stream": StreamIdentity("arn", 1), "continuation": 9,
-    }  # fmt: skip
-    rows = [Lease("orders:s", checkpoint=at, **full) for at in (Position.after(7), Position.at_timestamp(1))]
-    of_runs = {"leaseKey", "leaseOwner", "leaseCounter", "epoch", "endpoint", "status", "marks", "lag"}
-    of_shards = set().union(*(row.to_item() for row in rows)) - {"endpoint", "status", "lag"}
-    assert {name for name in of_runs if f"`{name}`" not in run} == set()
-    assert {name for name in of_shards if f"`{name}`" not in shard} == set()
-    assert "`moved`" in run
-    assert {name for name in rows[0].to_item()["lag"]["M"] if f"`{name}`" not in run} == set()
 
 
 def test_notes_of_a_run_stay_in_its_row() -> None:

@@ -54,22 +54,27 @@ POLICIES: list[tuple[Cause, Exception, Verdict, Retry, type[Exception]]] = [
 ]
 
 
+def refusing(error: Exception, endpoint: str = DYNAMODB) -> LeaseTable:
+    """A table whose calls fail with an error."""
+
+    async def describe_table(**_: Any) -> None:
+        raise error
+
+    meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=endpoint)
+    client: Any = SimpleNamespace(meta=meta, describe_table=describe_table)
+    return LeaseTable(client, "leases", declared_by="x")
+
+
 @pytest.mark.parametrize(("cause", "error", "verdict", "retry", "raised"), POLICIES, ids=repr)
 def test_each_caller_handles_each_cause(
     cause: Cause, error: Exception, verdict: Verdict, retry: Retry, raised: type[Exception]
 ) -> None:
-    class Refusing:
-        meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=DYNAMODB)
-
-        async def describe_table(self, **_: Any) -> None:
-            raise error
-
     assert cause_of(error) is cause
     assert classify(error).verdict is verdict
     assert judge(error).retry is retry
     assert passes(error) is (raised is TableUnavailableError)
     with pytest.raises(raised) as caught:
-        asyncio.run(LeaseTable(Refusing(), "leases", declared_by="x").check())  # type: ignore[arg-type]
+        asyncio.run(refusing(error).check())
     assert type(caught.value) is raised
 
 
@@ -85,16 +90,8 @@ def test_errors_botocore_retries_count_as_passing() -> None:
 
 
 def test_service_errors_differ_from_the_sdks() -> None:
-    assert (code_of(refused("A", "b")), message_of(refused("A", "b")), describe(refused("A", "b"))) == (
-        "A",
-        "b",
-        "A: b",
-    )
-    assert (code_of(ValueError("v")), message_of(ValueError("v")), describe(ValueError("v"))) == (
-        "",
-        "v",
-        "ValueError: v",
-    )
+    said = [(code_of(each), message_of(each), describe(each)) for each in (refused("A", "b"), ValueError("v"))]
+    assert said == [("A", "b", "A: b"), ("", "v", "ValueError: v")]
 
 
 def test_the_remedy_for_a_key_names_the_permission() -> None:
@@ -143,14 +140,7 @@ def test_a_refused_signature_gives_the_clock_skew(error: Exception, skew: float 
     ],
 )
 def test_a_refused_table_call_has_a_remedy(endpoint: str, error: Exception, remedy: str) -> None:
-    class Refusing:
-        meta = SimpleNamespace(region_name="eu-west-1", partition="aws", endpoint_url=endpoint)
-
-        async def describe_table(self, **_: Any) -> None:
-            raise error
-
-    table = LeaseTable(Refusing(), "leases", declared_by="x")  # type: ignore[arg-type]
-    found = asyncio.run(finding("lease table", table.check(), action="dynamodb:DescribeTable"))
+    found = asyncio.run(finding("lease table", refusing(error, endpoint).check(), action="dynamodb:DescribeTable"))
     assert re.search(remedy, f"{found.detail}; {found.fix}")
     assert (found.fix == "it is declared by x, and a query never creates it: deploy that first") == (
         "Validation" in str(error)

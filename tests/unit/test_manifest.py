@@ -4,7 +4,9 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,19 +179,13 @@ class Session:
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def client(self, service_name: str, /) -> Any:
-        session = self
+        def call(operation: str, **arguments: Any) -> Any:
+            self.calls.append((f"{service_name}.{operation}", arguments))
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
 
-        class Client:
-            def __getattr__(self, operation: str) -> Any:
-                def call(**arguments: Any) -> Any:
-                    session.calls.append((f"{service_name}.{operation}", arguments))
-                    if isinstance(session.answer, Exception):
-                        raise session.answer
-                    return session.answer
-
-                return call
-
-        return Client()
+        return SimpleNamespace(**{name: partial(call, name) for name in ("get_parameter", "get_object")})
 
 
 def test_a_manifest_comes_from_three_places(tmp_path: Path) -> None:

@@ -17,13 +17,6 @@ from .conftest import client, event, fault_of, hold, read
 # -- how many
 
 
-async def test_twelve_streams_at_five_each_need_three_connections() -> None:
-    async with http2_peer(hold) as server, client(server) as aws:
-        streams = await aws.subscribe_all(12)
-        assert sorted(len(peer.requests) for peer in server.peers) == [2, 5, 5]
-        assert [await read(stream, 1) for stream in streams] == [[1]] * 12
-
-
 async def test_limit_of_0_streams_is_reported() -> None:
     async with http2_peer(hold, streams=0) as server, client(server) as aws:
         with pytest.raises(ConnectionClosedError, match="MAX_CONCURRENT_STREAMS is 0") as caught:
@@ -102,17 +95,6 @@ async def test_goaway_moves_later_streams_only() -> None:
         assert await anext(first, None) is None
         await until(server.peers[0].gone.is_set)
         assert server.peers[0].errors == [ErrorCodes.NO_ERROR], "the service is told"
-
-
-async def test_goaway_on_every_connection_is_an_error() -> None:
-    async def answer(request: Request) -> None:
-        request.peer.go_away(0)
-
-    async with http2_peer(answer) as server, client(server) as aws:
-        with pytest.raises(ConnectionClosedError, match="the service closes the connection: NO_ERROR") as caught:
-            await aws.subscribe()
-        assert classify(caught.value).verdict is Verdict.RETRY
-        assert len(server.peers) == 3
 
 
 # -- streams and connections that break

@@ -142,18 +142,6 @@ async def test_service_that_hangs_up_gets_one_dial() -> None:
         assert not pool.connections
 
 
-async def test_a_connection_that_drains_is_replaced() -> None:
-    network = Network()
-    async with opened(network) as pool:
-        first, *_ = await places(pool, 3)
-        first.lingers = True
-        first.drain()
-        assert pool.connections == frozenset()
-        assert await pool.place() is network.connections[1]
-        first.give_place()
-        first.go()
-
-
 async def test_close_fails_waiting_and_later_requests() -> None:
     network = Network()
     async with opened(network) as pool:

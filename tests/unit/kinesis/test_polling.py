@@ -44,13 +44,10 @@ class PolledWorld(OpenSink):
         self.transport = PollingTransport(self.client, self.clock, interval)
         self.topology: Any = self.stream
         self.events: list[Event] = []
-        self.has_room = asyncio.Event()
-        self.has_room.set()
         self.start = start
         self.limits = polling_limits(KINESIS_LIMITS)
 
     async def admit(self, event: Event) -> None:
-        await self.has_room.wait()
         self.events.append(event)
 
     def subscribe(self, retry: RetrySettings = RetrySettings(max_retries=10)) -> ShardSubscription:  # noqa: B008
@@ -292,25 +289,6 @@ async def test_idle_shard_is_polled_once_per_interval() -> None:
         assert len(world.client.opened) == 1, "an iterator that is used does not expire"
         assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
         assert subscription.position == Position.after(world.stream[0].records[-1][0])
-
-
-@pytest.mark.slow
-async def test_nothing_is_polled_while_the_sink_is_full() -> None:
-    world = PolledWorld(*[1000] * 30_000)
-    task = asyncio.ensure_future((subscription := world.subscribe()).run())
-    await asyncio.sleep(2)
-    world.has_room.clear()
-    await asyncio.sleep(1)
-    asked = len(world.times)
-    await asyncio.sleep(1000)
-    assert len(world.times) == asked
-    assert subscription.stats.state is State.PAUSED
-    world.has_room.set()
-    await asyncio.sleep(30)
-    assert world.records == 30_000
-    assert (subscription.stats.paused, subscription.stats.failures) == (1, {})
-    task.cancel()
-    await asyncio.wait({task})
 
 
 @pytest.mark.slow

@@ -24,6 +24,20 @@ SET_CLOCK: dict[str, Any] = {"signature_seconds": math.inf}
 QUICK: dict[str, Any] = {**world.QUICK, "idle_event_seconds": 0.1}
 
 
+@asynccontextmanager
+async def subscriber(endpoint_url: str, transport: str, **config: Any) -> AsyncIterator[Any]:
+    """A client as subscriptions have it."""
+    async with prepared(AioSession()).create_client(
+        "kinesis",
+        region_name="us-east-1",
+        endpoint_url=endpoint_url,
+        aws_access_key_id="AKIATEST",
+        aws_secret_access_key="secret",
+        config=AioConfig(**{**subscription_config(transport), "max_pool_connections": 50, **config}),
+    ) as client:
+        yield client
+
+
 class Bench:
     """One local AWS, and what tests do with it.
 
@@ -59,16 +73,7 @@ class Bench:
 
     @asynccontextmanager
     async def client(self, **config: Any) -> AsyncIterator[Any]:
-        """A client as subscriptions have it."""
-        settings = AioConfig(**{**subscription_config(self.transport), "max_pool_connections": 50, **config})
-        async with prepared(AioSession()).create_client(
-            "kinesis",
-            region_name=self.aws.settings.region,
-            endpoint_url=self.aws.endpoint_url,
-            aws_access_key_id="AKIATEST",
-            aws_secret_access_key="secret",
-            config=settings,
-        ) as client:
+        async with subscriber(self.aws.endpoint_url, self.transport, **config) as client:
             yield client
 
 

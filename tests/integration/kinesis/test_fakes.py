@@ -13,15 +13,12 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiobotocore.config import AioConfig
-from aiobotocore.session import AioSession
 
 from benchmarks.canned import CannedKinesis, canned_kinesis
-from kinesis_efo.aws import with_shared_loader
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.topology import Topology
-from kinesis_efo.kinesis.transport import BotoTransport, subscription_config
+from kinesis_efo.kinesis.transport import BotoTransport
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.records.frames import FrameDecoder
 from kinesis_efo_local import LocalAws, Settings
@@ -39,7 +36,7 @@ from tests.support.kinesis_contract import (
 )
 from tests.support.transports import refused
 
-from .conftest import run
+from .conftest import Bench, run, subscriber
 
 TURN, ITERATOR, SUBSCRIPTION = 2.0, 3.0, 5.0
 """Seconds after which something is over, for the tests of that."""
@@ -63,15 +60,7 @@ class Served(Fake):
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Served:
-        created = with_shared_loader(AioSession()).create_client(
-            "kinesis",
-            region_name="us-east-1",
-            endpoint_url=self.endpoint,
-            aws_access_key_id="AKIATEST",
-            aws_secret_access_key="secret",
-            config=AioConfig(**subscription_config(self._carried_by)),
-        )
-        self.client = await self._stack.enter_async_context(created)
+        self.client = await self._stack.enter_async_context(subscriber(self.endpoint, self._carried_by))
         self.http = await self._stack.enter_async_context(aiohttp.ClientSession())
         self.transport = BotoTransport(self.client)
         return self
@@ -102,15 +91,11 @@ class Local(Served, CalledFake):
 
     def __init__(self, aws: LocalAws, transport: str) -> None:
         self._aws = aws
-        self._kinesis = aws.client("kinesis")
+        self._bench = Bench(aws, transport)
+        self._kinesis = self._bench.kinesis
         self._name = f"orders{next(_numbers)}"
-        self._kinesis.create_stream(StreamName=self._name, ShardCount=1)
-        summary = self._kinesis.describe_stream_summary(StreamName=self._name)["StreamDescriptionSummary"]
-        arn = summary["StreamARN"]
-        consumer = self._kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="lake")["Consumer"]
-        super().__init__(aws.endpoint_url, transport, StreamRef("orders", self._name, arn, consumer["ConsumerARN"]))
-        records = [{"PartitionKey": f"k{number}", "Data": b"data"} for number in range(24)]
-        self._kinesis.put_records(StreamName=self._name, Records=records)
+        super().__init__(aws.endpoint_url, transport, self._bench.stream(name=self._name))
+        self._bench.put(*(f"k{number}" for number in range(24)), stream=self._name)
 
     async def next_turn(self) -> None:
         await asyncio.sleep(self._aws.settings.resubscribe_seconds)
@@ -123,8 +108,7 @@ class Local(Served, CalledFake):
         low, high = found.hash_range
         keys = (str(number) for number in itertools.count())
         taken = (key for key in keys if low <= int.from_bytes(md5(key.encode()).digest(), "big") <= high)
-        records = [{"PartitionKey": key, "Data": b"data"} for key in itertools.islice(taken, count)]
-        await asyncio.to_thread(self._kinesis.put_records, StreamName=self._name, Records=records)
+        await asyncio.to_thread(self._bench.put, *itertools.islice(taken, count), stream=self._name)
 
     async def split(self, shard: int) -> None:
         (found,) = [each for each in await self.shards() if each.shard_id == shard_id(shard)]

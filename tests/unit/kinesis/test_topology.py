@@ -19,6 +19,7 @@ from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock, run
 
 REF = StreamRef("orders", "dev-orders", "arn:orders", None)
+PATIENCE = Patience(RetrySettings(), LoopClock(), lambda: 1.0)
 
 
 class Client:
@@ -54,7 +55,7 @@ class Empty(Client):
 
 
 def started(client: Empty, start: Position) -> Position:
-    lister = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
+    lister = Topology(client, patience=PATIENCE)
     ((shard, position),) = run(starting_positions(lister, "arn:orders", start)).items()
     assert shard.shard_id == "shardId-1"
     return position
@@ -135,9 +136,6 @@ class Throttled(Client):
             raise refused("LimitExceededException", operation=call)
         return answer
 
-    async def list_shards(self, **_: Any) -> Any:
-        return self.ask("ListShards", await super().list_shards())
-
     async def describe_stream_summary(self, StreamARN: str) -> Any:
         assert StreamARN == "arn:orders"
         summary = {
@@ -154,35 +152,20 @@ class Throttled(Client):
         return self.ask("DescribeStreamConsumer", {"ConsumerDescription": {"ConsumerStatus": status}})
 
 
-ANSWERS: dict[str, tuple[Any, Any]] = {
-    "shards": (lambda topology: topology.shards("arn:orders"), None),
-    "shards open at a time": (lambda topology: topology.shards_open_at("arn:orders", 1_002_000), None),
-    "summary": (lambda topology: topology.summary("arn:orders"), (1000, 48 * 3600.0)),
-    "consumer": (lambda topology: topology.consumer_exists("arn:lake"), True),
-    "deleted consumer": (lambda topology: topology.consumer_exists("arn:deleted"), False),
-}
-
-
-@pytest.mark.parametrize("what", ANSWERS)
-def test_what_passes_is_waited_for_only_with_patience(what: str) -> None:
-    ask, expected = ANSWERS[what]
+def test_consumer_exists_until_it_is_deleted() -> None:
+    for arn, exists in (("arn:lake", True), ("arn:deleted", False), ("arn:gone", False)):
+        assert run(Topology(Throttled(), patience=PATIENCE).consumer_exists(arn)) is exists
     with pytest.raises(ClientError, match="LimitExceeded"):
-        run(ask(Topology(Throttled())))
-    answer = run(ask(Topology(Throttled(), patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))))
-    assert answer == expected or (expected is None and [shard.shard_id for shard in answer] == ["shardId-1"])
+        run(Topology(Throttled()).consumer_exists("arn:lake"))
 
 
 def test_distribution_is_requested_without_patience() -> None:
     client = Throttled()
-    topology = Topology(client, patience=Patience(RetrySettings(), LoopClock(), lambda: 1.0))
+    topology = Topology(client, patience=PATIENCE)
     with pytest.raises(ClientError, match="LimitExceeded"):
         run(topology.distribution("arn:orders"))
     assert run(topology.distribution("arn:orders")) is Distribution.AUTO
     assert client.asked == ["DescribeStreamSummary"] * 2
-
-
-def test_unknown_consumer_does_not_exist() -> None:
-    assert run(Topology(Throttled()).consumer_exists("arn:gone")) is False
 
 
 async def test_error_is_shared_by_waiting_requests_only() -> None:

@@ -59,10 +59,8 @@ class Lister:
 
     def __init__(self, *shards: Shard) -> None:
         self.listed = list(shards)
-        self.later: list[Shard] | None = None
         self.faults: list[Exception] = []
         self.asked: list[str] = []
-        self.opened_at: list[int] = []
         self.who = Distribution.KEYED
 
     def _pass(self, what: str) -> None:
@@ -73,14 +71,6 @@ class Lister:
     async def shards(self, stream_arn: str) -> list[Shard]:
         assert stream_arn == ARN
         self._pass("shards")
-        found = self.listed
-        if self.later is not None:
-            self.listed, self.later = self.later, None
-        return found
-
-    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
-        self._pass("shards_open_at")
-        self.opened_at.append(epoch_ms)
         return self.listed
 
     async def summary(self, stream_arn: str) -> StreamSummary:
@@ -167,33 +157,6 @@ async def test_announced_children_stay_until_they_are_listed() -> None:
         await made.refresh()
 
 
-async def test_children_of_a_trimmed_shard_are_forgotten() -> None:
-    lister = Lister(shard(0))
-    made = stream(lister)
-    await made.refresh()
-    made.add_children(name(0), CHILDREN)
-    lister.listed = [shard(5)]
-    await made.refresh()
-    assert (len(made.lineage), name(1) in made.lineage) == (1, False)
-    # What is buffered of it is still read.
-    assert await made.hash_ranges([name(0)]) == {name(0): (0, 9)}
-
-
-async def test_start_before_retention_keeps_its_time() -> None:
-    lister = Lister(shard(0), shard(1, 0))
-    made = stream(lister)
-    kept = Position.at_timestamp((NOW - 3600) * 1000)
-    assert await made.starting_positions(kept) == {name(0): kept, name(1): kept}
-    assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
-    lister.asked.clear()
-    gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
-    assert await made.starting_positions(gone) == {name(0): gone}
-    assert lister.asked == ["summary", "shards"]
-    lister.asked.clear()
-    assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
-    assert lister.asked == ["shards"]
-
-
 # -- what is lost
 
 
@@ -219,29 +182,6 @@ async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
     assert lister.asked == ["shards", "shards"]
 
 
-async def test_shard_left_out_once_is_not_lost() -> None:
-    lister = Lister(shard(5))
-    lister.later = [shard(3), shard(5)]
-    made = stream(lister)
-    await made.refresh()
-    await made.check_loss({name(3): after(3)}, nothing_known, set())
-    assert lister.asked == ["shards", "shards"]
-
-
-async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    lister = Lister(shard(5))
-    made = stream(lister)
-    await made.refresh()
-    reported: set[str] = set()
-    for _ in range(3):
-        await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
-        made.losses.write()
-    assert lister.asked == ["shards", "shards"]
-    assert made.losses.count == 1
-    (message,) = caplog.messages
-    assert "option acceptDataLoss accepts that" in message
-
-
 async def test_unknown_distribution_is_no_error() -> None:
     lister = Lister()
     lister.who = Distribution.AUTO
@@ -251,58 +191,8 @@ async def test_unknown_distribution_is_no_error() -> None:
     assert await made.distribution() is Distribution.UNKNOWN
 
 
-async def test_position_older_than_its_shard_is_refused() -> None:
-    made = stream(Lister(shard(0, created=NOW - 3600)))
-    await made.refresh()
-    old = Position.after(number(0, 2 * 3600, AGES_AGO))
-    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-        await made.check_loss({name(0): old}, nothing_known, set())
-    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-        made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
-    made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
-
-
 def nothing_known(_shard: str, _position: Position) -> Facts:
     return Facts()
-
-
-@pytest.mark.parametrize(
-    ("moved", "planned", "error", "warns"),
-    [(30, False, False, False), (30, True, False, True), (300, False, False, True), (700, False, True, False)],
-)
-async def test_start_at_the_horizon_tolerates_ten_minutes(
-    moved: float, planned: bool, error: bool, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = stream(Lister(shard(0)))
-    await made.refresh()
-    known = Facts(horizon=NOW - 24 * HOUR - moved)
-    if error:
-        with pytest.raises(DataLossError, match="acceptDataLoss"):
-            await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
-    else:
-        await made.check_position(name(0), TRIM_HORIZON, known, planned=planned)
-    made.losses.write()
-    assert any("the trim horizon, which moved from" in message for message in caplog.messages) == warns
-
-
-async def test_child_that_is_not_listed_yet_is_listed_again() -> None:
-    lister = Lister(shard(0))
-    made = stream(lister)
-    await made.refresh()
-    lister.listed.append(shard(1, 0, created=NOW - 40 * 24 * 3600))
-    with pytest.raises(DataLossError, match=name(1)):
-        await made.check_position(name(1), TRIM_HORIZON, Facts())
-    await made.check_position(name(2), TRIM_HORIZON, Facts())
-
-
-async def test_whether_a_record_is_past_retention() -> None:
-    lister = Lister(shard(0))
-    made = stream(lister)
-    old = number(0, 30 * 24 * 3600)
-    lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
-    assert await made.is_past(name(0), old) is False, "it is not known"
-    assert await made.is_past(name(0), old) is True
-    assert await made.is_past(name(0), number(0, 60)) is False
 
 
 # -- the end of a shard

@@ -16,7 +16,7 @@ from kinesis_efo.leases.checkpoints import Checkpoints
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.row import Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock, run
@@ -101,26 +101,6 @@ def stray(name: str, checkpoint: Position = SHARD_END, epoch: int = 7, **more: o
     return Lease(f"s:{name}", 41, checkpoint=checkpoint, epoch=epoch, stream=EARLIER, **more)  # type: ignore[arg-type]
 
 
-# -- parents and hash keys
-
-
-async def test_incomplete_row_gets_parents_and_hash_keys(f: Fixture) -> None:
-    f.put(Lease("s:p", 5, checkpoint=Position.after(3), continuation=3, epoch=1, stream=STREAM))
-    checkpoints = await f.begin("pq", epoch=2)
-    await asyncio.sleep(10)
-    assert [f.row(name).starting_hash_key for name in "pq"] == [None, None]
-    about = LeaseInfo(parents=frozenset({"o", "n"}), starting_hash_key="0", ending_hash_key="9")
-    checkpoints.request({shard("p"): about, shard("q"): about})
-    await asyncio.sleep(10)
-    for name, position in (("p", Position.after(3)), ("q", TRIM_HORIZON)):
-        row = f.row(name)
-        assert (row.parents, row.starting_hash_key, row.ending_hash_key) == ({"o", "n"}, "0", "9")
-        assert row.position == position
-    written = len(f.store.writes)
-    await asyncio.sleep(50)
-    assert len(f.store.writes) == written
-
-
 # -- writing
 
 
@@ -141,42 +121,6 @@ async def test_shard_gets_a_row_once_it_is_read(f: Fixture) -> None:
         stream=STREAM,
     )
     assert f.at("q") == TRIM_HORIZON
-
-
-# Shows 75.
-async def test_checkpoints_are_batched_and_only_go_forward(f: Fixture) -> None:
-    checkpoints = await f.begin("p")
-    for i in range(1000):
-        checkpoints.update(shard("p"), Position.after(10**55 + i))
-        await asyncio.sleep(0.1)
-    checkpoints.update(shard("p"), Position.after(3))
-    await asyncio.sleep(20)
-    stored = [after["continuation"]["S"] for _, before, after in f.store.writes if before and after]
-    assert 20 <= len(stored) <= 24
-    assert stored == sorted(stored, key=int)
-    assert f.at() == Position.after(10**55 + 999)
-
-
-async def test_new_row_has_its_micro_batchs_last_record(f: Fixture) -> None:
-    checkpoints = await f.begin()
-    end = Position.after(50)
-    checkpoints.update(shard("p"), end, LastRecord(47, 3))
-    checkpoints.update(shard("q"), Position.after(30), LastRecord(29))
-    checkpoints.request({shard(name): LeaseInfo(end) for name in "pq"})
-    await asyncio.sleep(0.5)
-    assert (f.row("p").record, f.row("p").sub, f.at()) == (47, 3, end)
-    assert f.at("q") == end, "a row never begins behind its shard's start"
-
-
-async def test_row_retains_the_number_of_the_last_record(f: Fixture) -> None:
-    checkpoints = await f.begin("p")
-    checkpoints.update(shard("p"), Position.after(50), LastRecord(47, 3))
-    checkpoints.update(shard("p"), Position.after(60))
-    await asyncio.sleep(10)
-    assert (f.row("p").record, f.at()) == (47, Position.after(60))
-    checkpoints.update(shard("p"), Position.after(70))
-    await asyncio.sleep(10)
-    assert (f.row("p").record, f.at()) == (47, Position.after(70))
 
 
 @pytest.mark.slow
@@ -215,49 +159,6 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
 
 
 # -- only while the lease is held, and not over what another run has written
-
-
-async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
-    each = f.run(epoch=None)
-    checkpoints = await each.begin()
-    checkpoints.request(infos("p"))
-    await asyncio.sleep(30)
-    assert f.store.items == {}
-    each.epoch = 4
-    await asyncio.sleep(2)
-    assert f.row("p").epoch == 4
-
-
-# Shows 79.
-async def test_replaced_run_does_not_overwrite_its_successors_checkpoints(f: Fixture) -> None:
-    old, new = f.run(epoch=1), f.run(epoch=2)
-    first = await old.begin()
-    first.request(infos("p"))
-    first.update(shard("p"), Position.after(5))
-    await asyncio.sleep(10)
-    second = await new.begin()
-    second.request(infos("p"))
-    second.update(shard("p"), Position.after(6))
-    await asyncio.sleep(10)
-    first.update(shard("p"), Position.after(1000))
-    await asyncio.sleep(10)
-    await first.stop()
-    assert (f.at(), f.row("p").epoch) == (Position.after(6), 2)
-    second.update(shard("p"), Position.after(7))
-    await second.stop()
-    assert f.at() == Position.after(7)
-
-
-# Shows lease rows changed.
-async def test_row_deleted_by_hand_is_written_again(f: Fixture) -> None:
-    checkpoints = await f.begin()
-    checkpoints.request({shard("p"): LeaseInfo(TRIM_HORIZON, frozenset({"o"}), "0", "9")})
-    checkpoints.update(shard("p"), Position.after(77))
-    await asyncio.sleep(10)
-    del f.store.items["s:p"]
-    checkpoints.update(shard("p"), Position.after(78))
-    await asyncio.sleep(10)
-    assert (f.at(), f.row("p").parents) == (Position.after(78), {"o"})
 
 
 # Shows KCL renews rows.
@@ -373,26 +274,6 @@ async def test_finished_shard_is_deleted_once_its_children_begin(f: Fixture) -> 
     assert run.network.requests["delete"] == 1, "a row that is gone is not deleted again with each cleanup"
 
 
-async def test_shard_finished_before_its_row_exists_gets_one(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin()
-    run.network.cut = True
-    checkpoints.request(infos("pq", q=frozenset({"p"})))
-    await asyncio.sleep(1)
-    checkpoints.finish(shard("p"), {"q"})
-    checkpoints.request(infos("q", q=frozenset({"p"})))
-    await asyncio.sleep(5)
-    assert not f.store.items
-    run.network.cut = False
-    await asyncio.sleep(5)
-    assert (f.at(), f.row("p").children) == (SHARD_END, frozenset({"q"}))
-    assert f.at("q") == TRIM_HORIZON
-    checkpoints.update(shard("q"), Position.after(5))
-    await asyncio.sleep(130)
-    assert sorted(f.store.items) == ["s:q"], "and is cleaned up as any other"
-    assert run.failure.error is None
-
-
 async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
     """Spark had planned the micro-batch without the parent, and the process died before the parent's last checkpoint."""
     parent = Lease("s:p", 4, "dead", Position.after(70))
@@ -411,6 +292,7 @@ async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
 # -- whatever happens
 
 
+# Shows 79.
 @given(st.data())
 def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject) -> None:
     """Two runs, one after the other or beside each other for a while, on a network that loses requests and answers."""
@@ -472,20 +354,6 @@ async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float)
     assert sorted(f.store.items) == ["s:c", "s:d"]
 
 
-async def test_ended_shard_that_left_without_a_row_gets_one(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin()
-    run.network.cut = True
-    checkpoints.request(infos("pqr"))
-    checkpoints.update(shard("p"), Position.after(5))
-    checkpoints.update(shard("q"), SHARD_END)
-    checkpoints.request(infos("r"))
-    await asyncio.sleep(5)
-    run.network.cut = False
-    await asyncio.sleep(10)
-    assert sorted(f.store.items) == ["s:q", "s:r"]
-
-
 async def test_unexpected_error_ends_the_run(f: Fixture) -> None:
     run = f.run()
     run.identities = {}
@@ -515,35 +383,3 @@ async def test_each_outage_is_logged_once_and_retried_slowly(f: Fixture, caplog:
     assert [line for line in caplog.messages if line.startswith("checkpoints wait")] == [
         "checkpoints wait: lease table memory: throttled"
     ] * 2
-
-
-async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> None:
-    checkpoints = await f.begin("p")
-    await asyncio.sleep(1)
-    checkpoints.finish(shard("p"), {"c"})
-    checkpoints.request(infos("c", c=frozenset("p")))
-    checkpoints.update(shard("c"), Position.after(5))
-    await asyncio.sleep(20)
-    f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
-    await asyncio.sleep(60)
-    assert "s:p" in f.store.items
-    await asyncio.sleep(60)
-    assert sorted(f.store.items) == ["s:c"]
-
-
-@pytest.mark.slow
-async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin("p")
-    await asyncio.sleep(1)
-    checkpoints.finish(shard("p"), {"c"})
-    checkpoints.request(infos("c", c=frozenset("p")))
-    checkpoints.update(shard("c"), Position.after(5))
-    give_up_at = asyncio.get_running_loop().time() + 130
-    while "delete" not in run.network.requests:
-        assert asyncio.get_running_loop().time() < give_up_at
-        await asyncio.sleep(0.001)
-    assert run.network.in_flight == 1
-    checkpoints.request(infos("pc", c=frozenset("p")))
-    await asyncio.sleep(20)
-    assert f.at() == TRIM_HORIZON

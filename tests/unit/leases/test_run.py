@@ -22,7 +22,6 @@ from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease
-from kinesis_efo.leases.store import Outcome, Scan
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
@@ -56,7 +55,6 @@ class Fixture:
         self.events: list[tuple[str, str, str | None]] = []
         self.leases: list[RunLease] = []
         self.listeners: dict[RunLease, LeaseListener] = {}
-        self.ended: set[str] = set()
         self.siblings: set[str] = set()
 
     async def begin(self, name: str = "a", streams: str = "", listener: LeaseListener | None = None) -> RunLease:
@@ -69,7 +67,6 @@ class Fixture:
             LoopClock(),
             Random(name),
             application="lake",
-            gone=self.ended.__contains__,
             is_sibling=self.siblings.__contains__,
         )
         self.leases.append(lease)
@@ -258,48 +255,7 @@ async def test_leases_of_a_crashed_run_are_acquired_on_expiry(f: Fixture) -> Non
     assert second.epoch("p") == 2
 
 
-# Shows driver killed.
-async def test_leases_of_an_ended_process_are_acquired_at_once(f: Fixture) -> None:
-    await f.held("a", "pqr")
-    f.a.running.clear()
-    second = await f.begin("b", "pqr")
-    await asyncio.sleep(TIMEOUT / 2)
-    assert second.held == set()
-    f.ended.add("a")
-    assert await until(lambda: second.held == {"p", "q", "r"}, 2) < TIMEOUT / 10 + 0.2
-    f.networks["b"].running.clear()
-    f.ended.add("b")
-    start = now()
-    await f.held("c", "pqr")
-    assert now() - start < 0.2
-
-
-async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> None:
-    first = await f.held("a", "pq")
-    assert "p" not in first.notes.distributed
-    first.notes.distributed.add("p")
-    await until(lambda: f.row("p").distributed, TIMEOUT)
-    first.notes.distributed.add("q")
-    await first.stop()
-    assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
-    second = await f.held("b", "pq")
-    assert "p" in second.notes.distributed
-    await asyncio.sleep(2 * TIMEOUT)
-    assert f.row("p").distributed
-    assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"
-
-
 # -- losing
-
-
-# Shows 63.
-async def test_lost_lease_names_its_new_owner(f: Fixture) -> None:
-    lease = await f.held(streams="pq")
-    f.put(f.row().taken("thief", "", 9))
-    await until(lambda: ("a", "p", "thief") in f.events, TIMEOUT / 2)
-    assert (lease.is_held("p"), lease.epoch("p"), lease.is_held("q")) == (False, None, True)
-    assert lease.stats == LeaseStats(taken=2, lost_to_others=1)
-    assert lease.wanted == {"p", "q"}
 
 
 # Shows lease table away.
@@ -341,28 +297,6 @@ async def test_run_that_was_replaced_meanwhile_ends(f: Fixture) -> None:
         "Nothing was lost: restart this query, and run one query per application",
     ):
         await first.wait_held("p")
-
-
-async def test_lease_released_by_hand_is_acquired_again(f: Fixture) -> None:
-    lease = await f.held()
-    f.put(f.row().released())
-    await until(lambda: ("a", "p", None) in f.events, TIMEOUT / 2)
-    await until(lambda: lease.is_held("p"), 2)
-
-
-# Shows lease rows changed.
-async def test_row_deleted_by_hand_is_written_again(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:
-    lease = await f.held()
-    await asyncio.sleep(20)
-    before = f.row()
-    del f.store.items[run_key("p")]
-    await until(lambda: run_key("p") in f.store.items, TIMEOUT / 2)
-    assert caplog.messages == ["lease #run:p: its row was deleted from lease table memory; written again"]
-    assert (f.row().owner, f.row().epoch) == ("a", before.epoch)
-    assert f.row().counter > before.counter
-    await asyncio.sleep(30)
-    assert lease.is_held("p")
-    assert f.events == [("a", "p", "taken")]
 
 
 # -- what needs a person
@@ -417,69 +351,4 @@ async def test_error_in_the_listener_ends_the_run(f: Fixture) -> None:
 # -- stopping
 
 
-async def test_released_lease_is_not_acquired_by_a_late_scan(f: Fixture) -> None:
-    lease = await f.held()
-    scan, asked = f.a.scan, asyncio.Event()
-
-    async def late() -> Scan:
-        asked.set()
-        await until(lambda: f.row("p").owner is None, 1)
-        return await scan()
-
-    f.a.scan = late  # type: ignore[method-assign]
-    lease.request("pq")
-    await asked.wait()
-    await lease.stop()
-    assert (f.row("p").owner, f.row("p").epoch) == (None, 1)
-
-
 # -- what readers may rely on in time
-
-
-async def test_remaining_seconds_of_a_lease_are_certain(f: Fixture) -> None:
-    lease = await f.begin(streams="p")
-    assert lease.seconds("p") == 0
-    await lease.wait_held("p")
-    assert TIMEOUT - 0.1 < lease.seconds("p") <= TIMEOUT
-    assert lease.seconds("q") == 0
-    f.a.cut, f.a.patience = True, 1000
-    await asyncio.sleep(TIMEOUT / 2)
-    assert 0 < lease.seconds("p") < TIMEOUT * 0.9
-    await asyncio.sleep(TIMEOUT / 2 + 0.2)
-    assert (lease.seconds("p"), f.losses) == (0, [("a", "p", None)]), "a hanging renewal does not delay it"
-
-
-@pytest.mark.parametrize(("owner", "soon"), [("a", True), ("b", False)])
-async def test_row_of_an_earlier_write_is_acquired_at_once(f: Fixture, owner: str, soon: bool) -> None:
-    """And one that another run has made just before is looked at again later, not over and over."""
-    lease = await f.begin()
-    create = f.a.create
-
-    async def late(row: Lease) -> Outcome:
-        if row.key not in f.store.items:
-            f.put(replace(row, owner=owner))
-        return await create(row)
-
-    f.a.create = late  # type: ignore[method-assign]
-    lease.request("p")
-    if soon:
-        assert await until(lambda: lease.held == {"p"}, 5) < 0.2
-        return
-    await asyncio.sleep(2)
-    assert lease.held == set()
-    assert f.a.requests["scan"] <= 4
-
-
-async def test_unreadable_row_of_further_stream_is_refused_at_once(f: Fixture) -> None:
-    lease = await f.held()
-    f.a.slow = {run_key("r"): 5}
-    f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
-    lease.extend("qr")
-    start = now()
-    with pytest.raises(LeaseTableError, match="correct or delete the row"):
-        await lease.wait_held("q")
-    assert now() - start < 0.2
-    await lease.wait_held("r")
-    await asyncio.sleep(3 * TIMEOUT)
-    assert lease.held == {"p", "r"}
-    assert f.failure(lease) is None

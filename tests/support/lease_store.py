@@ -101,6 +101,7 @@ class Network(LeaseStore):
         cut: Whether requests are lost.
         throttled: Whether requests are refused.
         refused: Operations that are refused.
+        slow: Seconds before the creation of a row is sent, by lease key.
         error: Raised for every request, if set.
         lose_requests: Probability that a request is lost.
         lose_answers: Probability that the answer to a request is lost.
@@ -120,6 +121,7 @@ class Network(LeaseStore):
     cut: bool = False
     throttled: bool = False
     refused: frozenset[str] = frozenset()
+    slow: dict[str, float] = field(default_factory=dict)
     error: Exception | None = None
     lose_requests: float = 0.0
     lose_answers: float = 0.0
@@ -145,6 +147,8 @@ class Network(LeaseStore):
         return await self._send("scan", self.inner.scan)
 
     async def create(self, lease: Lease) -> Outcome:
+        if lease.key in self.slow:
+            await asyncio.sleep(self.slow[lease.key])
         return await self._send("create", lambda: self.inner.create(lease))
 
     async def update(self, before: Lease, after: Lease) -> Outcome:

@@ -61,6 +61,7 @@ class Lister:
         self.listed = list(shards)
         self.faults: list[Exception] = []
         self.asked: list[str] = []
+        self.opened_at: list[int] = []
         self.who = Distribution.KEYED
 
     def _pass(self, what: str) -> None:
@@ -71,6 +72,11 @@ class Lister:
     async def shards(self, stream_arn: str) -> list[Shard]:
         assert stream_arn == ARN
         self._pass("shards")
+        return self.listed
+
+    async def shards_open_at(self, stream_arn: str, epoch_ms: int) -> list[Shard] | None:
+        self._pass("shards_open_at")
+        self.opened_at.append(epoch_ms)
         return self.listed
 
     async def summary(self, stream_arn: str) -> StreamSummary:
@@ -160,6 +166,21 @@ async def test_announced_children_stay_until_they_are_listed() -> None:
 # -- what is lost
 
 
+async def test_start_before_retention_keeps_its_time() -> None:
+    lister = Lister(shard(0), shard(1, 0))
+    made = stream(lister)
+    kept = Position.at_timestamp((NOW - 3600) * 1000)
+    assert await made.starting_positions(kept) == {name(0): kept, name(1): kept}
+    assert (lister.asked, lister.opened_at) == (["shards_open_at"], [kept.value])
+    lister.asked.clear()
+    gone = Position.at_timestamp((NOW - 30 * 24 * 3600) * 1000)
+    assert await made.starting_positions(gone) == {name(0): gone}
+    assert lister.asked == ["summary", "shards"]
+    lister.asked.clear()
+    assert await made.starting_positions(TRIM_HORIZON) == {name(0): TRIM_HORIZON}
+    assert lister.asked == ["shards"]
+
+
 # Shows invariant 8.
 async def test_announced_generations_outlast_an_old_list() -> None:
     """Otherwise, the merged shard would start again once the list shows its parents."""
@@ -189,6 +210,17 @@ async def test_unknown_distribution_is_no_error() -> None:
     assert await made.distribution() is Distribution.AUTO
     lister.faults = [refused("AccessDeniedException", operation="DescribeStreamSummary")]
     assert await made.distribution() is Distribution.UNKNOWN
+
+
+async def test_position_older_than_its_shard_is_refused() -> None:
+    made = stream(Lister(shard(0, created=NOW - 3600)))
+    await made.refresh()
+    old = Position.after(number(0, 2 * 3600, AGES_AGO))
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        await made.check_loss({name(0): old}, nothing_known, set())
+    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
+        made.subscribe(name(0), old, OpenSink())  # type: ignore[arg-type]
+    made.subscribe(name(9), old, OpenSink())  # type: ignore[arg-type]  # of a shard that is not listed, nothing is known
 
 
 def nothing_known(_shard: str, _position: Position) -> Facts:

@@ -161,6 +161,17 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
 # -- only while the lease is held, and not over what another run has written
 
 
+async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
+    each = f.run(epoch=None)
+    checkpoints = await each.begin()
+    checkpoints.request(infos("p"))
+    await asyncio.sleep(30)
+    assert f.store.items == {}
+    each.epoch = 4
+    await asyncio.sleep(2)
+    assert f.row("p").epoch == 4
+
+
 # Shows KCL renews rows.
 async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     each = f.run()
@@ -383,3 +394,17 @@ async def test_each_outage_is_logged_once_and_retried_slowly(f: Fixture, caplog:
     assert [line for line in caplog.messages if line.startswith("checkpoints wait")] == [
         "checkpoints wait: lease table memory: throttled"
     ] * 2
+
+
+async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> None:
+    checkpoints = await f.begin("p")
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"c"})
+    checkpoints.request(infos("c", c=frozenset("p")))
+    checkpoints.update(shard("c"), Position.after(5))
+    await asyncio.sleep(20)
+    f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
+    await asyncio.sleep(60)
+    assert "s:p" in f.store.items
+    await asyncio.sleep(60)
+    assert sorted(f.store.items) == ["s:c"]

@@ -352,3 +352,18 @@ async def test_error_in_the_listener_ends_the_run(f: Fixture) -> None:
 
 
 # -- what readers may rely on in time
+
+
+async def test_unreadable_row_of_further_stream_is_refused_at_once(f: Fixture) -> None:
+    lease = await f.held()
+    f.a.slow = {run_key("r"): 5}
+    f.store.items["q:shardId-1"] = {"leaseKey": {"S": "q:shardId-1"}}
+    lease.extend("qr")
+    start = now()
+    with pytest.raises(LeaseTableError, match="correct or delete the row"):
+        await lease.wait_held("q")
+    assert now() - start < 0.2
+    await lease.wait_held("r")
+    await asyncio.sleep(3 * TIMEOUT)
+    assert lease.held == {"p", "r"}
+    assert f.failure(lease) is None

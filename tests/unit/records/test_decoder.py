@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
-from hashlib import md5
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +24,7 @@ from kinesis_efo.records.batches import MAX_BYTES, MAX_ROWS, MIN_ROWS, SCHEMA
 from kinesis_efo.records.decoder import decode
 from tests.support.decoders import DEEP, TOO_DEEP
 from tests.support.decoders import decoder as decoder
+from tests.unit.records.test_aggregation import sealed
 
 KEY = ShardKey("orders", "shardId-000000000003")
 BASE = 49590338271490256608559692538361571095921575989136588898
@@ -246,8 +246,7 @@ def test_aggregates_of_other_shards_are_left_out(caplog: pytest.LogCaptureFixtur
 
 
 def test_aggregate_without_records_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    message = b"\x0a\x01k"  # the table of partition keys, with one key
-    empty = MAGIC + message + md5(message).digest()
+    empty = sealed(b"\x0a\x01k")  # the table of partition keys, with one key
     caplog.set_level(logging.INFO, module.__name__)
     assert rows([event(record(1, empty))], hash_range=(0, 9)) == []
     assert caplog.messages == []
@@ -289,10 +288,6 @@ def test_processed_and_delivered_parts_make_the_aggregate(count: int, sub: int, 
     records = [*(record(number) for number in range(5 - before, 5)), record(5, data), record(6)]
     found = [row[1] for row in inside(sub, *records) if row[0] == 5]
     assert [*range(min(sub + 1, count)), *found] == [*range(count)]
-
-
-def sealed(message: bytes) -> bytes:
-    return MAGIC + message + md5(message).digest()
 
 
 BOMBS = {

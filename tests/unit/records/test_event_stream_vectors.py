@@ -1,7 +1,6 @@
 """AWS' own test vectors of event streams: ours reads what they call right, and refuses what they call wrong, wherever it is cut."""
 
 import asyncio
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ from botocore.exceptions import EventStreamError
 
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.transport import BotoEventStream, Unlimited
-from kinesis_efo.records.frames import Frame, FrameDecoder, encode_frame
+from kinesis_efo.records.frames import Frame, encode_frame
 from tests.support.decoders import decoder as decoder
 from tests.support.event_stream_vectors import (
     BLOB,
@@ -25,6 +24,7 @@ from tests.support.event_stream_vectors import (
     Wrong,
     block,
 )
+from tests.unit.records.test_frames import decode
 
 BEFORE = encode_frame({":event-type": "before"}, b"{}")
 AFTER = encode_frame({":event-type": "after"}, b"x" * 2000)
@@ -45,24 +45,16 @@ def read(header: Header) -> str | bytes | bool:
     return block((("", kind, value),))[2:]
 
 
-def decoded(wire: bytes, *cuts: int) -> list[Frame]:
-    decoder = FrameDecoder()
-    edges = [0, *cuts, len(wire)]
-    frames = [frame for start, stop in pairwise(edges) for frame in decoder.feed(wire[start:stop])]
-    decoder.finish()
-    return frames
-
-
 @pytest.mark.parametrize("vector", RIGHT, ids=name)
 def test_a_right_frame_is_read_wherever_it_is_cut(vector: Right) -> None:
     expected = Frame({header[0]: read(header) for header in vector.headers}, vector.payload)
     wire = vector.wire
     for cut in range(len(wire) + 1):
-        assert decoded(wire, cut) == [expected]
-    assert decoded(wire, *range(1, len(wire))) == [expected]
+        assert decode(wire, cut) == [expected]
+    assert decode(wire, *range(1, len(wire))) == [expected]
     between = BEFORE + wire + AFTER
     for cut in range(len(BEFORE), len(BEFORE + wire) + 1):
-        assert decoded(between, cut)[1:-1] == [expected]
+        assert decode(between, cut)[1:-1] == [expected]
 
 
 @pytest.mark.parametrize("vector", WRONG, ids=name)
@@ -70,7 +62,7 @@ def test_a_wrong_frame_is_refused_wherever_it_is_cut(vector: Wrong) -> None:
     wire = vector.wire
     for cuts in [*((cut,) for cut in range(len(wire) + 1)), tuple(range(1, len(wire)))]:
         with pytest.raises(FrameError, match=vector.says):
-            decoded(wire, *cuts)
+            decode(wire, *cuts)
 
 
 @pytest.mark.parametrize("vector", [each for each in WRONG if each.repaired is not None], ids=name)
@@ -78,7 +70,7 @@ def test_headers_that_are_wrong_are_refused_for_themselves_too(vector: Wrong) ->
     assert vector.repaired is not None
     for cut in range(len(vector.repaired)):
         with pytest.raises(FrameError, match="header") as refused:
-            decoded(vector.repaired, cut)
+            decode(vector.repaired, cut)
         assert "checksum" not in str(refused.value)
 
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from itertools import product
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from kinesis_efo.records.events import (
 )
 from tests.support.decoders import DEEP, TOO_DEEP
 from tests.support.decoders import decoder as decoder
+from tests.unit.records.test_decoder import aggregate
 
 CHILD = {
     "ShardId": "shardId-000000000001",
@@ -137,21 +137,13 @@ def test_last_number_is_found_whatever_the_data(
         assert last_record(payload, continuation) == max(through, default=None)
 
 
-def aggregate(records: int) -> bytes:
-    """A KPL aggregate, by AWS's own aggregator."""
-    aggregator = RecordAggregator()
-    for number in range(records):
-        aggregator.add_user_record("k", b"%d" % number)
-    return bytes(aggregator.clear_and_get().get_contents()[2])
-
-
 @pytest.mark.parametrize("number_first", [True, False])
 def test_last_record_has_the_index_in_its_aggregate(number_first: bool) -> None:
     def record(number: int, data: bytes) -> dict[str, str]:
         name, rest = {"SequenceNumber": str(number)}, {"Data": b64encode(data).decode(), "PartitionKey": "Data"}
         return name | rest if number_first else rest | name
 
-    five, three = aggregate(5), aggregate(3)
+    five, three = aggregate(*"kkkkk"), aggregate(*"kkk")
     broken = five[:-1] + bytes([five[-1] ^ 1])
     payload = json.dumps(
         {"Records": [record(41, five), record(42, b"x"), record(43, broken), record(44, three)]}

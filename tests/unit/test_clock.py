@@ -1,11 +1,10 @@
 """`within`: a result in time, or None, and nothing that is left behind."""
 
 import asyncio
-import time
 
 import pytest
 
-from kinesis_efo.clock import SystemClock, within
+from kinesis_efo.clock import within
 from tests.support.virtual_time import LoopClock
 
 CLOCK = LoopClock()
@@ -97,11 +96,3 @@ async def test_work_without_a_result_discards_nothing() -> None:
     assert await within(CLOCK, 5, later(6), discard=discarded.append) is None
     await asyncio.sleep(0)
     assert (discarded, said) == ([], [])
-
-
-def test_the_machines_clock() -> None:
-    clock = SystemClock()
-    assert clock.time() == pytest.approx(time.time(), abs=10)
-    began = clock.monotonic()
-    asyncio.run(clock.sleep(0.02))
-    assert 0.02 <= clock.monotonic() - began < 10

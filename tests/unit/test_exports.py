@@ -38,6 +38,10 @@ def test_lazy_names_match_the_type_checkers_view() -> None:
 WALKED = """importlib, pkgutil, kinesis_efo, pyspark_kinesis_efo
 for module in pkgutil.walk_packages(kinesis_efo.__path__, "kinesis_efo."):
     importlib.import_module(module.name)"""
+DECODED = """kinesis_efo.records.decoder as module
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
+payload = b'{"Records":[{"SequenceNumber":"1","Data":"eA==","PartitionKey":"k","ApproximateArrivalTimestamp":1.5}]}'
+(batch,) = module.decode([payload], ShardKey("orders", "s"), TRIM_HORIZON, SHARD_END, deaggregate=True)"""
 OTHERS = {"kinesis_efo_local", "kinesis_efo_tools", "boto3", "cbor2", "moto", "pytest", "rich", "typer", "uv"}
 
 
@@ -51,9 +55,10 @@ OTHERS = {"kinesis_efo_local", "kinesis_efo_tools", "boto3", "cbor2", "moto", "p
         # Spark imports the source in four processes before a query reads its first record, and in every worker.
         ("pyspark_kinesis_efo", {"aiobotocore", "botocore", "pyarrow", "pandas"}),
         ("kinesis_efo.spark.stream_reader", {"aiobotocore", "botocore", "pandas", "pyarrow.compute"}),
+        (DECODED, {"pandas"}),
         (WALKED, OTHERS),
     ],
-    ids=["the package", "a producer", "the source", "a worker", "the runtime"],
+    ids=["the package", "a producer", "the source", "a worker", "what decodes", "the runtime"],
 )
 def test_processes_import_only_what_they_need(modules: str, never: set[str]) -> None:
     program = f"import sys, {modules}\nfound = {never} & set(sys.modules); assert not found, found"

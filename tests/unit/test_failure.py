@@ -1,7 +1,6 @@
 """The first error of a run is kept, wakes those who wait once, and is what every later call raises."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 import pytest
@@ -60,16 +59,6 @@ def test_a_raised_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
 
     failed(DataLossError("first"), then=call, seconds=3600).stop()
     assert caplog.records == []
-
-
-def test_an_error_after_the_first_is_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
-    failure = Failure()
-    failure.stop()
-    with caplog.at_level(logging.DEBUG):
-        failure.set(LeaseLostError("second"))
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("DEBUG", "an error after the one that ended the run: second")
-    ]
 
 
 def test_a_stop_fails_calls_without_a_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import Patience
 from kinesis_efo.positions import TRIM_HORIZON, Position
 from tests.support.messages import raises
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
 REF = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
@@ -217,25 +217,19 @@ async def test_a_slow_call_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["waiting for AssumeRole of reader for 5 s: no answer yet"]
 
 
-def test_expired_credentials_are_retried_once() -> None:
+async def test_expired_credentials_are_retried_once() -> None:
     """They may have come from a file that has newer ones by now."""
+    patience, left = Patience(RETRY, LoopClock()), [answered("ExpiredTokenException", 400)]
 
-    def after(refusals: int) -> str:
-        left = [answered("ExpiredTokenException", 400)] * refusals
+    async def ask() -> str:
+        if left:
+            raise left.pop()
+        return "answer"
 
-        async def ask() -> str:
-            if left:
-                raise left.pop()
-            return "answer"
-
-        async def main() -> str:
-            return await Patience(RETRY, LoopClock()).call("ListShards", ask)
-
-        return run(main())
-
-    assert after(1) == "answer"
+    assert await patience.call("ListShards", ask) == "answer"
+    left.extend([answered("ExpiredTokenException", 400)] * 2)
     with pytest.raises(ClientError, match="Expired"):
-        after(2)
+        await patience.call("ListShards", ask)
 
 
 class Session:
@@ -279,33 +273,27 @@ def test_a_permanent_manifest_error_is_not_waited_for(location: str, code: str) 
     assert session.asked == 1
 
 
-def tries(settings: RetrySettings) -> list[float]:
-    """When a call is tried that never succeeds, seconds after the first."""
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [
+        (RetrySettings(max_retries=3), [0, 1, 2.5, 4.75]),
+        (RetrySettings(max_retries=0), [0]),
+        (RetrySettings(timeout=2.5), [0, 1, 2.5]),
+        (RetrySettings(timeout=2.4), [0, 1]),
+    ],
+)
+async def test_retries_end_with_their_number_or_timeout(settings: RetrySettings, times: list[float]) -> None:
     at: list[float] = []
+    clock = LoopClock()
+    began = clock.monotonic()
 
-    async def main() -> None:
-        clock = LoopClock()
-        began = clock.monotonic()
+    async def ask() -> None:
+        at.append(clock.monotonic() - began)
+        raise FAULTS["throttled"]()
 
-        async def ask() -> None:
-            at.append(clock.monotonic() - began)
-            raise FAULTS["throttled"]()
-
-        with pytest.raises(ClientError, match="Throttling"):
-            await Patience(settings, clock, lambda: 1.0).call("ListShards", ask)
-
-    run(main())
-    return at
-
-
-def test_the_option_limits_the_retries() -> None:
-    assert tries(RetrySettings(max_retries=3)) == [0, 1, 2.5, 4.75]
-    assert tries(RetrySettings(max_retries=0)) == [0]
-
-
-def test_no_try_comes_after_the_timeout() -> None:
-    assert tries(RetrySettings(timeout=2.5)) == [0, 1, 2.5]
-    assert tries(RetrySettings(timeout=2.4)) == [0, 1]
+    with pytest.raises(ClientError, match="Throttling"):
+        await Patience(settings, clock, lambda: 1.0).call("ListShards", ask)
+    assert at == times
 
 
 async def test_a_finished_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:

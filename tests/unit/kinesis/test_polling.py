@@ -11,7 +11,6 @@ import pytest
 from kinesis_efo.errors import AccessRefusedError, FrameError
 from kinesis_efo.kinesis.polling import CALLS_FOR_NOTHING, Pace, PollingTransport, polling_limits, separate_pace
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS, ReadContext
-from kinesis_efo.kinesis.stats import State
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.subscription import ShardSubscription
 from kinesis_efo.kinesis.transport import Unlimited
@@ -278,17 +277,6 @@ async def test_no_more_than_two_megabytes_a_second_are_read() -> None:
     # 10 MB at once, since nothing was known of the records; then as much as an event holds.
     assert world.gaps[0] == pytest.approx(5, abs=0.1)
     assert world.gaps[1] == pytest.approx(0.5, abs=0.01)
-
-
-@pytest.mark.slow
-async def test_idle_shard_is_polled_once_per_interval() -> None:
-    for interval in (1.0, 0.2, 10.0):
-        world = PolledWorld(10, interval=interval)
-        subscription = await world.run_for(600)
-        assert set(world.gaps) == {interval}
-        assert len(world.client.opened) == 1, "an iterator that is used does not expire"
-        assert (subscription.stats.state, subscription.stats.failures) == (State.CLOSED, {})
-        assert subscription.position == Position.after(world.stream[0].records[-1][0])
 
 
 @pytest.mark.slow

@@ -233,6 +233,16 @@ def nothing_known(_shard: str, _position: Position) -> Facts:
 TIME = NOW * 1000
 
 
+async def test_whether_a_record_is_past_retention() -> None:
+    lister = Lister(shard(0))
+    made = stream(lister)
+    old = number(0, 30 * 24 * 3600)
+    lister.faults = [refused("LimitExceededException", operation="DescribeStreamSummary")]
+    assert await made.is_past(name(0), old) is False, "it is not known"
+    assert await made.is_past(name(0), old) is True
+    assert await made.is_past(name(0), number(0, 60)) is False
+
+
 def event(*records: tuple[int, float], to: int | None, behind: int = 1000) -> bytes:
     """An event of records, each with its number and the seconds before the time at which it arrived."""
     body = json.loads(payload(to, children=() if to is not None else [name(1)], behind=behind))

@@ -285,6 +285,26 @@ async def test_finished_shard_is_deleted_once_its_children_begin(f: Fixture) -> 
     assert run.network.requests["delete"] == 1, "a row that is gone is not deleted again with each cleanup"
 
 
+async def test_shard_finished_before_its_row_exists_gets_one(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin()
+    run.network.cut = True
+    checkpoints.request(infos("pq", q=frozenset({"p"})))
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"q"})
+    checkpoints.request(infos("q", q=frozenset({"p"})))
+    await asyncio.sleep(5)
+    assert not f.store.items
+    run.network.cut = False
+    await asyncio.sleep(5)
+    assert (f.at(), f.row("p").children) == (SHARD_END, frozenset({"q"}))
+    assert f.at("q") == TRIM_HORIZON
+    checkpoints.update(shard("q"), Position.after(5))
+    await asyncio.sleep(130)
+    assert sorted(f.store.items) == ["s:q"], "and is cleaned up as any other"
+    assert run.failure.error is None
+
+
 async def test_parent_left_behind_by_a_crash_is_finished(f: Fixture) -> None:
     """Spark had planned the micro-batch without the parent, and the process died before the parent's last checkpoint."""
     parent = Lease("s:p", 4, "dead", Position.after(70))

@@ -22,6 +22,7 @@ from kinesis_efo.leases.keys import LeaseKeys, run_key
 from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
 from kinesis_efo.leases.run import LeaseListener, LeaseStats, RunLease
+from kinesis_efo.leases.store import Outcome
 from kinesis_efo.positions import Position
 from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.messages import raises
@@ -352,6 +353,27 @@ async def test_error_in_the_listener_ends_the_run(f: Fixture) -> None:
 
 
 # -- what readers may rely on in time
+
+
+@pytest.mark.parametrize(("owner", "soon"), [("a", True), ("b", False)])
+async def test_row_of_an_earlier_write_is_acquired_at_once(f: Fixture, owner: str, soon: bool) -> None:
+    """And one that another run has made just before is looked at again later, not over and over."""
+    lease = await f.begin()
+    create = f.a.create
+
+    async def late(row: Lease) -> Outcome:
+        if row.key not in f.store.items:
+            f.put(replace(row, owner=owner))
+        return await create(row)
+
+    f.a.create = late  # type: ignore[method-assign]
+    lease.request("p")
+    if soon:
+        assert await until(lambda: lease.held == {"p"}, 5) < 0.2
+        return
+    await asyncio.sleep(2)
+    assert lease.held == set()
+    assert f.a.requests["scan"] <= 4
 
 
 async def test_unreadable_row_of_further_stream_is_refused_at_once(f: Fixture) -> None:

@@ -1,10 +1,7 @@
 """Decoding: exactly the rows of the range, in the columns Spark expects, in batches of a useful size."""
 
 import base64
-import importlib.util
 import logging
-import subprocess
-import sys
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -326,21 +323,3 @@ def test_aggregate_inside_an_aggregate_is_split_once() -> None:
     outer = sealed(b"\x0a\x01o\x1a" + bytes([len(inner) + 4]) + b"\x08\x00\x1a" + bytes([len(inner)]) + inner)
     (batch,) = decode([event(record(1, outer))], KEY, TRIM_HORIZON, SHARD_END, deaggregate=True)
     assert batch.column("data").to_pylist() == [inner]
-
-
-@pytest.mark.slow
-def test_pandas_is_not_imported() -> None:
-    """It would delay the first row of each of Spark's workers by half a second."""
-    program = f"""
-import sys
-import tracemalloc
-from kinesis_efo.records.decoder import decode
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-payload = {event(record(5))!r}
-(batch,) = decode([payload], ShardKey("orders", "s"), TRIM_HORIZON, Position.after(9), deaggregate=True)
-assert batch.num_rows == 1
-print("pandas" in sys.modules)
-"""
-    assert importlib.util.find_spec("pandas") is not None
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -203,6 +203,20 @@ async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
     assert lister.asked == ["shards", "shards"]
 
 
+async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    lister = Lister(shard(5))
+    made = stream(lister)
+    await made.refresh()
+    reported: set[str] = set()
+    for _ in range(3):
+        await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
+        made.losses.write()
+    assert lister.asked == ["shards", "shards"]
+    assert made.losses.count == 1
+    (message,) = caplog.messages
+    assert "option acceptDataLoss accepts that" in message
+
+
 async def test_unknown_distribution_is_no_error() -> None:
     lister = Lister()
     lister.who = Distribution.AUTO

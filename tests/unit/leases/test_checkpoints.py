@@ -428,3 +428,21 @@ async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> N
     assert "s:p" in f.store.items
     await asyncio.sleep(60)
     assert sorted(f.store.items) == ["s:c"]
+
+
+@pytest.mark.slow
+async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> None:
+    run = f.run()
+    checkpoints = await run.begin("p")
+    await asyncio.sleep(1)
+    checkpoints.finish(shard("p"), {"c"})
+    checkpoints.request(infos("c", c=frozenset("p")))
+    checkpoints.update(shard("c"), Position.after(5))
+    give_up_at = asyncio.get_running_loop().time() + 130
+    while "delete" not in run.network.requests:
+        assert asyncio.get_running_loop().time() < give_up_at
+        await asyncio.sleep(0.001)
+    assert run.network.in_flight == 1
+    checkpoints.request(infos("pc", c=frozenset("p")))
+    await asyncio.sleep(20)
+    assert f.at() == TRIM_HORIZON

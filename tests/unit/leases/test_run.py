@@ -259,6 +259,31 @@ async def test_leases_of_a_crashed_run_are_acquired_on_expiry(f: Fixture) -> Non
 # -- losing
 
 
+async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> None:
+    first = await f.held("a", "pq")
+    assert "p" not in first.notes.distributed
+    first.notes.distributed.add("p")
+    await until(lambda: f.row("p").distributed, TIMEOUT)
+    first.notes.distributed.add("q")
+    await first.stop()
+    assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
+    second = await f.held("b", "pq")
+    assert "p" in second.notes.distributed
+    await asyncio.sleep(2 * TIMEOUT)
+    assert f.row("p").distributed
+    assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"
+
+
+# Shows 63.
+async def test_lost_lease_names_its_new_owner(f: Fixture) -> None:
+    lease = await f.held(streams="pq")
+    f.put(f.row().taken("thief", "", 9))
+    await until(lambda: ("a", "p", "thief") in f.events, TIMEOUT / 2)
+    assert (lease.is_held("p"), lease.epoch("p"), lease.is_held("q")) == (False, None, True)
+    assert lease.stats == LeaseStats(taken=2, lost_to_others=1)
+    assert lease.wanted == {"p", "q"}
+
+
 # Shows lease table away.
 async def test_leases_end_at_the_deadline_and_come_back(f: Fixture) -> None:
     lease = await f.held(streams="pq")

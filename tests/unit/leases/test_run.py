@@ -380,6 +380,19 @@ async def test_error_in_the_listener_ends_the_run(f: Fixture) -> None:
 # -- what readers may rely on in time
 
 
+async def test_remaining_seconds_of_a_lease_are_certain(f: Fixture) -> None:
+    lease = await f.begin(streams="p")
+    assert lease.seconds("p") == 0
+    await lease.wait_held("p")
+    assert TIMEOUT - 0.1 < lease.seconds("p") <= TIMEOUT
+    assert lease.seconds("q") == 0
+    f.a.cut, f.a.patience = True, 1000
+    await asyncio.sleep(TIMEOUT / 2)
+    assert 0 < lease.seconds("p") < TIMEOUT * 0.9
+    await asyncio.sleep(TIMEOUT / 2 + 0.2)
+    assert (lease.seconds("p"), f.losses) == (0, [("a", "p", None)]), "a hanging renewal does not delay it"
+
+
 @pytest.mark.parametrize(("owner", "soon"), [("a", True), ("b", False)])
 async def test_row_of_an_earlier_write_is_acquired_at_once(f: Fixture, owner: str, soon: bool) -> None:
     """And one that another run has made just before is looked at again later, not over and over."""

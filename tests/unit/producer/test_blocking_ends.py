@@ -19,8 +19,8 @@ import pytest
 from kinesis_efo.errors import ProducerClosedError
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
 from tests.support.messages import raises
-from tests.support.producers import with_parts
-from tests.unit.producer.test_producer import SOON, Opened, blocking, until
+from tests.support.producers import Opened, with_parts
+from tests.unit.producer.test_producer import SOON, blocking, until
 
 FORK = multiprocessing.get_context("fork")
 

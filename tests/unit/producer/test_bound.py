@@ -3,20 +3,16 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
 
-from kinesis_efo.producer import AsyncProducer, ProducerSettings
+from kinesis_efo.producer import AsyncProducer
 from kinesis_efo.producer.aggregation import Parcel
 from kinesis_efo.producer.engine import REPLACED_SECONDS
 from kinesis_efo.producer.routing import HashRange
-from kinesis_efo.producer.service import KinesisService
-from tests.support.producers import with_parts
-from tests.support.virtual_time import LoopClock
+from tests.support.producers import Opened, made
 from tests.support.write_model import RING, THROTTLE, Answer, ModelService, ModelStream, even_shards
 
 PUT_SECONDS = 0.02
@@ -54,15 +50,6 @@ class LimitedService(ModelService):
         return self.stream.store(parcel)
 
 
-def producing(service: ModelService, **wanted: Any) -> AsyncProducer:
-    @asynccontextmanager
-    async def connect() -> AsyncIterator[KinesisService]:
-        yield service
-
-    producer = AsyncProducer("orders", settings=ProducerSettings(**wanted))
-    return with_parts(producer, connect=connect, clock=LoopClock(), random=Random(1))
-
-
 @pytest.mark.parametrize("aggregate", [False, True])
 @pytest.mark.parametrize("callers", ["one for each shard", "one for all"])
 async def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate: bool) -> None:
@@ -83,7 +70,7 @@ async def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate
             random.shuffle(come)
             await producer.put_many([record(shard) for shard in come])
 
-    async with producing(service, aggregate=aggregate) as producer:
+    async with made(Opened(service=service), aggregate=aggregate) as producer:
         its_shards = [list(range(shards))] if callers == "one for all" else [[shard] for shard in range(shards)]
         await asyncio.gather(*(call(producer, its) for its in its_shards))
         assert producer.metrics.backpressure_seconds > 1, "the hot shard must have filled the bound"
@@ -97,14 +84,14 @@ async def test_neighbors_of_a_hot_shard_are_written_soon(callers: str, aggregate
 
 async def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    service = ModelService(ModelStream(even_shards(1)))
-    poisoned = True
+    opened = Opened()
+    service, poisoned = opened.service, True
 
     def script(parcels: Sequence[Parcel]) -> list[Answer]:
         failure = Answer(code="InternalFailure", message="x")
         return [failure if poisoned and parcel.key == "poison" else service.stream.store(parcel) for parcel in parcels]
 
-    async with producing(service) as producer:
+    async with made(opened) as producer:
         service.script = script
         await producer.put(b"secret", "poison")
         flush = asyncio.create_task(producer.flush())
@@ -125,8 +112,8 @@ async def test_record_always_refused_is_named_once_a_minute(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("fails", [0, 3])
 async def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) -> None:
-    service = ModelService(ModelStream(even_shards(1)))
-    lists = service.shards
+    opened = Opened()
+    service, lists = opened.service, opened.service.shards
 
     async def shards() -> list[HashRange]:
         nonlocal fails
@@ -136,7 +123,7 @@ async def test_idle_producer_finds_the_shards_of_a_recreated_stream(fails: int) 
         return await lists()
 
     service.shards = shards  # type: ignore[method-assign]
-    async with producing(service, aggregate=True) as producer:
+    async with made(opened, aggregate=True) as producer:
         await producer.put(b"first", "k")
         await producer.flush()
         assert service.lists == 1

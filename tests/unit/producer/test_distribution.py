@@ -10,59 +10,38 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import RecordRefusedError
-from kinesis_efo.producer import ProducerSettings
-from kinesis_efo.producer.engine import Engine
+from kinesis_efo.producer import AsyncProducer
 from kinesis_efo.producer.record import PutArguments, Record
-from kinesis_efo.producer.routing import shard_map
 from kinesis_efo.records.distribution import Distribution
 from tests.support.messages import raises
-from tests.support.virtual_time import LoopClock
-from tests.support.write_model import ModelService, ModelStream, even_shards
+from tests.support.producers import Opened, made
+from tests.support.write_model import ModelStream, even_shards
 
 
-class Writing:
-    """An engine that writes to the model."""
+class Writing(Opened):
+    """A producer that writes to the model."""
 
-    def __init__(self, name: str, stream: ModelStream, **settings: Any) -> None:
-        self.name = name
-        self.stream = stream
-        self.service = ModelService(stream)
-        self.settings = ProducerSettings(**settings)
-
-    async def open(self) -> None:
-        traits = await self.service.traits()
-        shards = await shard_map(traits, self.service.shards)
-        self.engine = Engine(self.name, self.service, shards, traits, self.settings, LoopClock(), Random(1))
-
-    async def put(self, given: Iterable[PutArguments]) -> None:
-        for batch in self.engine.make_records(given):
-            self.engine.put(batch, waits := [])
-            assert not waits, "less than the bound is outstanding"
-            await asyncio.sleep(0)
+    producer: AsyncProducer
 
     async def write(self, given: Iterable[PutArguments]) -> None:
-        await self.put(given)
-        done = self.engine.flush()
-        if done is not None:
-            await asyncio.wrap_future(done)
+        await self.producer.put_many(given)
+        assert self.producer.metrics.backpressure_waits == 0, "less than the bound is outstanding"
+        await self.producer.flush()
 
     @property
     def aggregates(self) -> int:
         return sum(not isinstance(parcel, Record) for parcels in self.service.requests for parcel in parcels)
 
     @property
-    def stored(self) -> list[int]:
-        return sorted(int(record.data) for record in self.stream.seen)
+    def numbers(self) -> list[int]:
+        return sorted(map(int, self.stored))
 
 
 @asynccontextmanager
 async def writing_to(stream: ModelStream, request: pytest.FixtureRequest, **settings: Any) -> AsyncIterator[Writing]:
-    writing = Writing(request.node.name, stream, **settings)
-    await writing.open()
-    try:
+    writing = Writing(stream)
+    async with made(writing, request.node.name, **settings) as writing.producer:
         yield writing
-    finally:
-        await writing.engine.stop()
 
 
 def numbered(first: int, count: int, hash_key: int | None = None) -> list[PutArguments]:
@@ -84,23 +63,23 @@ async def test_nothing_is_listed_predicted_or_aggregated(
             await writing.write(numbered(500 * number, 500, hash_key=7))
             await asyncio.sleep(1)
         service = writing.service
-        assert writing.stored == list(range(10_000))
+        assert writing.numbers == list(range(10_000))
         assert (service.lists, service.asked) == (0, 1), "asked once, when it was opened"
         assert len(service.requests) == 20, (
             "order is not Kinesis' to keep there: 500 records of 50 keys share a request"
         )
         assert not any(service.keyed), "no explicit hash keys"
         assert not writing.aggregates
-        assert writing.engine.metrics.retries == {}
+        assert writing.producer.metrics.retries == {}
 
 
 async def test_ignored_settings_are_named_in_one_warning(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with writing_to(auto(), request, ordered=True, aggregate=True) as writing:
-        await writing.open()
-        await writing.write(numbered(0, 10))
+    for _ in range(2):
+        async with writing_to(auto(), request, ordered=True, aggregate=True) as writing:
+            await writing.write(numbered(0, 10))
     (said,) = caplog.messages
     assert said == (
         f"stream {request.node.name}: records are not aggregated or kept in order: Kinesis distributes the stream's records itself "
@@ -121,13 +100,13 @@ async def test_change_to_auto_while_writing_loses_nothing(
         assert bool(writing.aggregates) is aggregate
         stream.distribution = Distribution.AUTO
         await writing.write(numbered(2_000, 2_000))
-        assert set(writing.stored) == set(range(4_000)), "aggregates in the wrong shards are written again"
+        assert set(writing.numbers) == set(range(4_000)), "aggregates in the wrong shards are written again"
         service.requests.clear()
         lists = service.lists
         for number in range(8, 20):
             await writing.write(numbered(500 * number, 500))
             await asyncio.sleep(1)
-        assert set(writing.stored) == set(range(10_000))
+        assert set(writing.numbers) == set(range(10_000))
         assert not writing.aggregates
         assert service.lists == lists <= 3
 
@@ -144,7 +123,7 @@ async def test_unknown_distribution_disables_aggregation_and_slows_lookups(
         for number in range(120):
             await writing.write(numbered(50 * number, 50))
             await asyncio.sleep(1)
-        assert writing.stored == list(range(6_000))
+        assert writing.numbers == list(range(6_000))
         assert not writing.aggregates
         # Once when it was opened; then, where records go elsewhere, after 0, 2, 4, 8, 16 and 32 s.
         assert writing.service.lists == (7 if placed_by_kinesis else 1)
@@ -164,7 +143,7 @@ async def test_reshard_is_found_by_one_call(aggregate: bool, request: pytest.Fix
         await writing.write(numbered(500, 500))
         await asyncio.sleep(5)
         await writing.write(numbered(1_000, 500))
-        assert set(writing.stored) == set(range(1_500))
+        assert set(writing.numbers) == set(range(1_500))
         assert writing.service.asked == 1, (
             "a thousand producers learn of it at once, and the account has 20 such calls a second"
         )
@@ -202,8 +181,8 @@ async def test_failed_refresh_leaves_written_records_acknowledged(
 
             writing.service.shards = late  # type: ignore[method-assign]
             await writing.write(numbered(500, 500))
-            assert set(writing.stored) == set(range(1_000))
-            assert writing.engine.metrics.outstanding_records == 0
+            assert set(writing.numbers) == set(range(1_000))
+            assert writing.producer.metrics.outstanding_records == 0
     assert "cannot be refreshed: LimitExceededException" in caplog.text
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,9 @@ from kinesis_efo.metrics import METRICS, MetricsSettings
 from kinesis_efo.metrics import catalog as metrics
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics
 from kinesis_efo.producer.metrics import producer_collector
-from kinesis_efo.producer.service import KinesisService
-from tests.support.producers import with_parts
-from tests.support.write_model import ModelService, ModelStream, even_shards
+from tests.support.producers import Opened, with_parts
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders"
-
-
-@asynccontextmanager
-async def opened() -> AsyncIterator[KinesisService]:
-    yield ModelService(ModelStream(even_shards(1)))
 
 
 @pytest.mark.parametrize("stream", ["dev-orders", ARN])
@@ -49,11 +40,11 @@ def test_both_producers_report_until_they_are_closed(tmp_path: Path) -> None:
     settings = MetricsSettings("emf", str(tmp_path / "emf.log"), emf_interval=3600)
 
     async def write() -> None:
-        async with with_parts(AsyncProducer("orders", metrics=settings), connect=opened) as producer:
+        async with with_parts(AsyncProducer("orders", metrics=settings), connect=Opened()) as producer:
             await producer.put(b"one", "k")
 
     asyncio.run(write())
-    with with_parts(Producer("orders", metrics=settings), connect=opened) as blocking:
+    with with_parts(Producer("orders", metrics=settings), connect=Opened()) as blocking:
         blocking.put(b"two", "k")
         blocking.put(b"three", "k")
     lines = [json.loads(line) for line in (tmp_path / "emf.log").read_text().splitlines()]

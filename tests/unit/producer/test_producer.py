@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,8 +20,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.producer import AsyncProducer, Producer, ProducerMetrics, ProducerSettings
 from kinesis_efo.producer.service import KinesisService
 from tests.support.messages import raises
-from tests.support.producers import with_parts
-from tests.support.virtual_time import LoopClock
+from tests.support.producers import Opened, made, with_parts
 from tests.support.write_model import Answer, ModelService, ModelStream, even_shards
 
 SOON = 10.0
@@ -34,32 +33,6 @@ def gone(_: object = None) -> Any:
     raise ClientError({"Error": {"Code": "ResourceNotFoundException", "Message": "no such stream"}}, "PutRecords")
 
 
-class Opened:
-    """Connects a producer to the model, and records whether the connection was closed."""
-
-    def __init__(self, shards: int = 1) -> None:
-        self.stream = ModelStream(even_shards(shards))
-        self.closed = False
-        self.made = threading.Event()
-
-    def __call__(self) -> AbstractAsyncContextManager[KinesisService]:
-        return self._open()
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[KinesisService]:
-        self.service = ModelService(self.stream)
-        self.loop = asyncio.get_running_loop()
-        self.made.set()
-        try:
-            yield self.service
-        finally:
-            self.closed = True
-
-    @property
-    def stored(self) -> list[bytes]:
-        return [record.data for record in self.stream.seen]
-
-
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(SOON):
         while not condition():  # noqa: ASYNC110 - conditions of many kinds
@@ -68,8 +41,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def producing(**wanted: Any) -> AsyncIterator[tuple[AsyncProducer, Opened]]:
-    producer = AsyncProducer("orders", settings=ProducerSettings(**wanted))
-    async with with_parts(producer, connect=(opened := Opened()), clock=LoopClock()):
+    async with made(opened := Opened(), **wanted) as producer:
         yield producer, opened
 
 
@@ -163,9 +135,7 @@ async def test_first_failure_is_raised_by_every_later_call() -> None:
 
 @pytest.mark.parametrize("fail_on_error", [False, True])
 async def test_outage_longer_than_the_retry_timeout_fails(fail_on_error: bool) -> None:
-    opened = Opened()
-    settings = ProducerSettings(fail_on_error=fail_on_error)
-    producer = await with_parts(AsyncProducer("orders", settings=settings), connect=opened, clock=LoopClock()).open()
+    producer = await made(opened := Opened(), fail_on_error=fail_on_error).open()
     opened.service.script = lambda parcels: [Answer(code="InternalFailure", message="x") for _ in parcels]
     await producer.put_many(numbered(100))
     with raises(
@@ -235,7 +205,7 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
 
     async def outer() -> None:
         task = asyncio.create_task(main())
-        await until(lambda: opened.made.is_set() and opened.service.in_flight)
+        await until(lambda: opened.service.in_flight)
         task.cancel()
         async with asyncio.timeout(SOON):
             with pytest.raises(asyncio.CancelledError):

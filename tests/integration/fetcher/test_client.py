@@ -231,21 +231,7 @@ def test_nothing_is_sent_unencrypted_to_a_peer_without_tls() -> None:
         assert server.calls == 0
 
 
-def test_service_without_tools_refuses_strangers() -> None:
-    with counting() as server, FetcherClient(server.address, "guessed") as client:
-        with pytest.raises(FetcherRefusedError):
-            next(client.get([WANTED]))
-        assert server.calls == 0
-
-
 # -- nobody there
-
-
-def test_refused_connection_is_named() -> None:
-    with pytest.raises(
-        FetcherUnreachableError, match=r"no fetcher answers at tcp://127\.0\.0\.1:1 \(.*Connection refused"
-    ):
-        call(FetcherAddress(HERE, 1), HERE)
 
 
 def test_each_tried_address_is_named_with_its_failure() -> None:

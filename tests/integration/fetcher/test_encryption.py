@@ -69,9 +69,3 @@ def test_on_loopback_records_are_visible_and_the_secret_hidden(world: Callable[.
     seen, secret = read_through_a_proxy(world(), Listening())
     assert base64.b64encode(MARKER) in seen
     assert secret not in seen
-
-
-def test_nothing_is_encrypted_on_loopback_alone(world: Callable[..., World]) -> None:
-    with reading(world()) as r:
-        assert r.runtime.address.certificate is None
-        assert r.runtime.address.hosts == ()

@@ -154,8 +154,3 @@ def test_a_name_is_one_address(stack: ExitStack) -> None:
     address = serve(stack, Listening("localhost", hosts=("localhost",))).address
     assert (address.hosts, address.certificate) == (("localhost",), None)
     assert answers("localhost", address.port)
-
-
-def test_a_port_that_was_given(stack: ExitStack) -> None:
-    (port,) = ports = free_ports(1)
-    assert serve(stack, Listening(ports=ports)).address.port == port

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from aws_kinesis_agg.aggregator import RecordAggregator
 
 from kinesis_efo.errors import (
     FetcherError,
@@ -15,6 +15,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
+from tests.support.aggregates import aggregated
 from tests.support.fetching import Row, reading
 from tests.support.messages import raises
 from tests.support.world import World, wait_until
@@ -25,6 +26,21 @@ EVERYTHING = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON
 
 def numbered(count: int, size: int = 0, keys: int = 7, first: int = 0) -> list[tuple[str, bytes]]:
     return [(f"k{n % keys}", f"{n:08d}".encode().ljust(size)) for n in range(first, first + count)]
+
+
+[AGGREGATE] = [parcel["Data"] for parcel in aggregated(("k", data) for _, data in numbered(10))]
+
+
+def put_one(w: World, data: Any) -> int:
+    """Put a record, and return its number."""
+    put = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=data)
+    return int(put["SequenceNumber"])
+
+
+def large(w: World) -> ShardRange:
+    """Put 601 records, many times what a small buffer can have, and return their range."""
+    w.put(numbered(600, size=10_000))
+    return EVERYTHING._replace(through=Position.after(put_one(w, b"z")))
 
 
 def in_order(rows: Iterable[Row]) -> None:
@@ -55,10 +71,8 @@ def test_poll_get_commit(world: MakeWorld) -> None:
 
 def test_departed_reader_does_not_delay_the_next(world: MakeWorld) -> None:
     w = world()
-    w.put(numbered(600, size=10_000))
+    whole = large(w)
     with reading(w, bufferBytes="1m") as r:
-        last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
-        whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
         r.calls.repeats(whole)
         with FetcherClient(r.runtime.address, r.runtime.secret) as impatient:
             answers = impatient.get([whole])
@@ -69,10 +83,8 @@ def test_departed_reader_does_not_delay_the_next(world: MakeWorld) -> None:
 
 def test_distant_readers_do_not_evict_each_others_events(world: MakeWorld) -> None:
     w = world()
-    w.put(numbered(600, size=10_000))
+    whole = large(w)
     with reading(w, bufferBytes="1m") as r:
-        last = int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"z")["SequenceNumber"])
-        whole = ShardRange(ShardKey("orders", "shardId-000000000000"), TRIM_HORIZON, Position.after(last))
         r.calls.repeats(whole)
         with FetcherClient(r.runtime.address, r.runtime.secret) as ahead:
             answers = ahead.get([whole])
@@ -84,16 +96,6 @@ def test_distant_readers_do_not_evict_each_others_events(world: MakeWorld) -> No
                 assert len(behind.result(60)) == 601
         assert first
         assert rest >= 6
-
-
-def test_missing_lease_table_is_named_with_its_stack(world: MakeWorld) -> None:
-    w = world()
-    w.dynamodb.delete_table(TableName=w.lease_table)
-    with (
-        pytest.raises(LeaseTableError, match=f"(?s){w.lease_table}.*application 'lake'.*manifest {w.manifest}"),
-        reading(w),
-    ):
-        pass
 
 
 def test_a_lease_table_with_another_key_is_refused(world: MakeWorld) -> None:
@@ -158,34 +160,23 @@ def test_stopping_is_quick_also_while_somebody_waits(world: MakeWorld) -> None:
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_row_after_an_aggregate_has_its_last_index(world: MakeWorld, mode: str) -> None:
     w = world()
-    aggregator = RecordAggregator()
-    for _, data in numbered(10):
-        aggregator.add_user_record("k", data)
-    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
-    w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"before")
-    last = w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=aggregate)["SequenceNumber"]
+    put_one(w, b"before")
+    last = put_one(w, AGGREGATE)
     with reading(w, readMode=mode) as r:
         r.until(11)
         r.commit()
     row = w.leases()["orders:shardId-000000000000"]
-    assert row["checkpoint"] == {"S": last}
+    assert row["checkpoint"] == {"S": str(last)}
     assert row["checkpointSubSequenceNumber"] == {"N": "9"}
     with reading(w, startingPosition="LEASES", readMode=mode) as r:
-        w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=b"behind")
+        put_one(w, b"behind")
         assert [row.data for row in r.until(1)] == [b"behind"]
 
 
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_starting_where_a_kcl_application_stopped_inside_an_aggregate(world: MakeWorld, mode: str) -> None:
     w = world()
-    aggregator = RecordAggregator()
-    for _, data in numbered(10):
-        aggregator.add_user_record("k", data)
-    aggregate = bytes(aggregator.clear_and_get().get_contents()[2])
-    put = [
-        int(w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey="k", Data=data)["SequenceNumber"])
-        for data in (b"before", aggregate, aggregate, b"behind")
-    ]
+    put = [put_one(w, data) for data in (b"before", AGGREGATE, AGGREGATE, b"behind")]
     row = {
         "leaseKey": {"S": "orders:shardId-000000000000"},
         "leaseCounter": {"N": "7"},

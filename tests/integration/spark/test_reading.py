@@ -52,6 +52,9 @@ def test_a_new_query_reads_reports_and_releases(
         return sum(json.loads(line).get("RecordsFetched", 0) for line in lines.read_text().splitlines())
 
     wait_until(lambda: lines.exists() and fetched() == 1500, 30)
+    counted = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {(line["Application"], line["Environment"]) for line in counted} == {("lake", "test")}
+    assert {line["Shard"] for line in counted if "Shard" in line} == {key.shard for key in lags}
     began = time.monotonic()
     query.stop()
     assert time.monotonic() - began < 20

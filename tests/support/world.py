@@ -93,9 +93,27 @@ class World:
             shards = self.kinesis.list_shards(StreamName=self.streams[stream])["Shards"]
         return shards
 
+    def records(self, stream: str = "orders") -> list[dict[str, Any]]:
+        """All records of a stream, shard by shard."""
+        return [record for found in stored(self.kinesis, self.streams[stream]).values() for record in found]
+
     def wait_active(self, stream: str = "orders") -> None:
         """Wait until a reshard is done."""
         wait_until(lambda: _status(self.kinesis, self.streams[stream]) == "ACTIVE")
+
+
+def stored(kinesis: Any, name: str) -> dict[str, list[dict[str, Any]]]:
+    """The records of each shard of a stream, by its name in Kinesis."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for shard in kinesis.list_shards(StreamName=name)["Shards"]:
+        asked = {"StreamName": name, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = kinesis.get_shard_iterator(**asked)["ShardIterator"]
+        records = found[shard["ShardId"]] = []
+        while iterator:
+            page = kinesis.get_records(ShardIterator=iterator, Limit=10_000)
+            records += page["Records"]
+            iterator = page.get("NextShardIterator") if page["Records"] or page["MillisBehindLatest"] else None
+    return found
 
 
 def make_world(

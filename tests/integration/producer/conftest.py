@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kinesis_efo_local import FaultInjection, LocalAws, Settings
+from tests.support.world import stored
 
 
 class Target:
@@ -21,23 +22,13 @@ class Target:
         shards: list[dict[str, Any]] = self.client.list_shards(StreamName="orders")["Shards"]
         return shards
 
-    def read(self, shard: str) -> list[dict[str, Any]]:
-        """All records of a shard."""
-        iterator = self.client.get_shard_iterator(StreamName="orders", ShardId=shard, ShardIteratorType="TRIM_HORIZON")[
-            "ShardIterator"
-        ]
-        found: list[dict[str, Any]] = []
-        while iterator:
-            page = self.client.get_records(ShardIterator=iterator, Limit=10_000)
-            found += page["Records"]
-            if not page["Records"] and not page["MillisBehindLatest"]:
-                break
-            iterator = page.get("NextShardIterator")
-        return found
+    def read(self) -> dict[str, list[dict[str, Any]]]:
+        """The records of each shard."""
+        return stored(self.client, "orders")
 
     def records(self) -> list[dict[str, Any]]:
         """All records, shard by shard."""
-        return [record for shard in self.shards() for record in self.read(shard["ShardId"])]
+        return [record for found in self.read().values() for record in found]
 
 
 @pytest.fixture

@@ -63,17 +63,13 @@ def test_records_are_stored_as_they_were_put(target: Start) -> None:
         assert producer.metrics.retries == {}
     found = {record["PartitionKey"]: record["Data"] for record in kinesis.records()}
     assert len(found) == 2_014
-    places = {
-        (each["ShardId"], record["SequenceNumber"])
-        for each in kinesis.shards()
-        for record in kinesis.read(each["ShardId"])
-    }
+    places = {(shard, record["SequenceNumber"]) for shard, records in kinesis.read().items() for record in records}
     assert len({each.result() for each in written} & places) == 10
     assert (found['"empty\\é\n'], found["tëxt"]) == (b"", "text: é\n".encode())
     assert all(found[f"key-{number}"] == str(number).encode() for number in range(2_000))
     assert b"bytes" not in found
     middle = next(shard for shard in kinesis.shards() if int(shard["HashKeyRange"]["EndingHashKey"]) >= HALF)
-    assert [record["Data"] for record in kinesis.read(middle["ShardId"]) if record["PartitionKey"] == "bytes"] == [
+    assert [record["Data"] for record in kinesis.read()[middle["ShardId"]] if record["PartitionKey"] == "bytes"] == [
         bytes(range(256))
     ]
 
@@ -91,9 +87,10 @@ def test_stream_is_given_by_arn_with_explicit_settings(target: Start, monkeypatc
 
 def users(kinesis: Any) -> Iterator[tuple[str, bytes]]:
     """The records as this library's reader decodes them, shard by shard."""
-    for shard in sorted(kinesis.shards(), key=lambda shard: shard["ShardId"]):
+    read = kinesis.read()
+    for shard in kinesis.shards():
         keys = shard["HashKeyRange"]
-        for record in kinesis.read(shard["ShardId"]):
+        for record in read[shard["ShardId"]]:
             inside = deaggregate(record["Data"], (int(keys["StartingHashKey"]), int(keys["EndingHashKey"])))
             if inside is None:
                 yield record["PartitionKey"], record["Data"]

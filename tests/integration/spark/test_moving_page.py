@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import kinesis_efo
 from kinesis_efo_local import LocalAws
 from tests.support.pages import ROOT
-from tests.support.world import World, make_world, wait_for_rows, wait_until
+from tests.support.world import make_world, stored, wait_for_rows, wait_until
 
 pytestmark = pytest.mark.spark43
 PROGRAM = ROOT / "examples" / "emr_connector" / "positions.py"
@@ -21,14 +21,6 @@ BATCH = 7
 STARTED_MS = int(time.time() * 1000)
 """When the last micro-batch of the old query began: before everything that the test puts."""
 NOTHING = {"iteratorPosition": "", "subSequenceNumber": -1, "isLast": True}
-
-
-def records(world: World, shard: str) -> list[dict[str, Any]]:
-    """All records of a shard."""
-    asked = {"StreamName": world.streams["orders"], "ShardId": shard, "ShardIteratorType": "TRIM_HORIZON"}
-    found = world.kinesis.get_records(ShardIterator=world.kinesis.get_shard_iterator(**asked)["ShardIterator"])
-    answer: list[dict[str, Any]] = found["Records"]
-    return answer
 
 
 def behind(record: dict[str, Any], sub: int = -1, *, last: bool = True) -> dict[str, Any]:
@@ -110,10 +102,11 @@ def test_a_query_begins_where_the_connector_stopped(
         put(child, b"new c%d" % number)
     put(idle, b"new i")
 
+    read = stored(world.kinesis, stream)
     at = {
         over["ShardId"]: {**NOTHING, "iteratorType": "SHARD_END"},
-        within["ShardId"]: behind(records(world, within["ShardId"])[0], 1, last=False),
-        early["ShardId"]: behind(records(world, early["ShardId"])[1]),
+        within["ShardId"]: behind(read[within["ShardId"]][0], 1, last=False),
+        early["ShardId"]: behind(read[early["ShardId"]][1]),
         idle["ShardId"]: {**NOTHING, "iteratorType": "LATEST"},
     }
     began = {shard: {**NOTHING, "iteratorType": "TRIM_HORIZON"} for shard in at}

@@ -20,29 +20,12 @@ from kinesis_efo.spark.sink import KinesisWriter, ProducerPool, WriteCounts
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.messages import raises
 from tests.support.pages import ROOT
-from tests.support.world import World
+from tests.support.world import World, stored
 
 MakeWorld = Callable[..., World]
 DATA = StructType([StructField("data", StringType())])
 # `StructType.add` would change the other one.
 WITH_STREAM = StructType([*DATA.fields, StructField("stream", StringType())])
-
-
-def records_of(kinesis: Any, name: str) -> list[dict[str, Any]]:
-    """All records of a stream, shard by shard."""
-    found: list[dict[str, Any]] = []
-    for shard in kinesis.list_shards(StreamName=name)["Shards"]:
-        asked = {"StreamName": name, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
-        iterator = kinesis.get_shard_iterator(**asked)["ShardIterator"]
-        while iterator:
-            page = kinesis.get_records(ShardIterator=iterator, Limit=10_000)
-            found += page["Records"]
-            iterator = page.get("NextShardIterator") if page["Records"] or page["MillisBehindLatest"] else None
-    return found
-
-
-def written_to(world: World, stream: str) -> list[dict[str, Any]]:
-    return records_of(world.kinesis, world.streams[stream])
 
 
 def options_of(world: World, **more: str) -> dict[str, str]:
@@ -61,8 +44,8 @@ def test_a_batch_goes_to_its_rows_streams(spark: SparkSession, world: MakeWorld)
         functions.when(number == 1, functions.lit(str((1 << 128) - 1))).alias("explicitHashKey"),
     )
     rows.write.format("kinesis-efo").options(**options_of(made, stream="orders")).mode("append").save()
-    clicks = {record["Data"]: record["PartitionKey"] for record in written_to(made, "clicks")}
-    orders = {record["Data"]: record["PartitionKey"] for record in written_to(made, "orders")}
+    clicks = {record["Data"]: record["PartitionKey"] for record in made.records("clicks")}
+    orders = {record["Data"]: record["PartitionKey"] for record in made.records()}
     assert clicks.keys() == {f"d{number}".encode() for number in range(0, 3_000, 3)}
     assert orders.keys() == {f"d{number}".encode() for number in range(3_000) if number % 3}
     for found in (clicks, orders):
@@ -94,9 +77,9 @@ def test_a_streaming_query_writes_rows_once_across_restarts(
         assert query.awaitTermination(60)
 
     run(0)
-    assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(500))
+    assert Counter(int(record["Data"]) for record in made.records()) == Counter(range(500))
     run(500)
-    assert Counter(int(record["Data"]) for record in written_to(made, "orders")) == Counter(range(1_000))
+    assert Counter(int(record["Data"]) for record in made.records()) == Counter(range(1_000))
 
 
 @pytest.mark.long
@@ -121,7 +104,7 @@ def test_the_documented_recipe_leaves_each_record_once(spark: SparkSession, worl
     # As if the tasks had been tried again.
     for _ in range(2):
         recipe["with_id"](rows).write.format("kinesis-efo").options(**options_of(made)).mode("append").save()
-    records = [(record["Data"], record["ApproximateArrivalTimestamp"]) for record in written_to(made, "orders")]
+    records = [(record["Data"], record["ApproximateArrivalTimestamp"]) for record in made.records()]
     assert len(records) == 60
     records += [(b"of another writer", records[0][1]), (b"", records[0][1])]
     schema = "data binary, approximateArrivalTimestamp timestamp"
@@ -212,12 +195,7 @@ def test_auto_distribution_gets_neither_aggregates_nor_hash_keys(
     writer = task(schema, stream="spread", aggregate="true", ordered="true")
     assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).records == 2_000
     assert aws.kinesis.calls("ListShards") == 0
-    placed = {}
-    for shard in kinesis.list_shards(StreamName="spread")["Shards"]:
-        iterator = kinesis.get_shard_iterator(
-            StreamName="spread", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-        )["ShardIterator"]
-        placed[shard["ShardId"]] = kinesis.get_records(ShardIterator=iterator)["Records"]
+    placed = stored(kinesis, "spread")
     assert [len(records) for records in placed.values()] == [500] * 4
     assert sorted(int(record["Data"]) for records in placed.values() for record in records) == list(range(2_000))
     assert "records are not aggregated or kept in order" in caplog.text
@@ -229,7 +207,7 @@ def batches(*values: Sequence[str | bytes | None]) -> Iterator[pa.RecordBatch]:
 
 
 def count(aws: LocalAws) -> int:
-    return len(records_of(aws.client("kinesis"), "orders"))
+    return sum(map(len, stored(aws.client("kinesis"), "orders").values()))
 
 
 # Shows 87.
@@ -368,4 +346,4 @@ def test_the_target_must_be_known(world: MakeWorld, local_aws: LocalAws, monkeyp
     writer = KinesisWriter.of(options_of(made, stream="orders", failOnError="false"), WITH_STREAM, overwrite=False)
     rows = {"data": ["x", "y", "z"], "stream": ["elsewhere", "", "clicks"]}
     assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])).refused == 1
-    assert [len(written_to(made, name)) for name in ("orders", "clicks")] == [1, 1], "an empty name is the default's"
+    assert [len(made.records(name)) for name in ("orders", "clicks")] == [1, 1], "an empty name is the default's"

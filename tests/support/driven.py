@@ -14,10 +14,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import psutil
 import pyarrow.parquet as pq
 
 from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES
 from tests.support.world import World, wait_until
+
+MARK = "KINESIS_EFO_TEST"
+"""In the environment of a test's program and of all that it starts, to tell it from those of other tests."""
 
 
 def local_driver(log: Path) -> Driver:
@@ -34,6 +38,26 @@ def local_driver(log: Path) -> Driver:
             start_new_session=True,
         )
     return Driver(process, log)
+
+
+def processes(mark: str) -> list[psutil.Process]:
+    """The processes of a program that run."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def with_word(some: list[psutil.Process], word: str) -> list[psutil.Process]:
+    """Those of some processes whose command line has a word."""
+    found = []
+    for process in some:
+        with suppress(psutil.Error):
+            if word in " ".join(process.cmdline()):
+                found.append(process)
+    return found
 
 
 class Row(NamedTuple):

@@ -73,12 +73,6 @@ class PlayedSpark:
         self.stream.flush()
         assert read_int(self.stream) == 0
 
-    def available_now(self) -> None:
-        """As Spark 4.2 and newer say that the query ends."""
-        self._send(runner.PREPARE_FOR_TRIGGER_AVAILABLE_NOW_FUNC_ID)
-        self.stream.flush()
-        assert self._length() == 0
-
     def initial_offset(self) -> Any:
         """As Spark asks for it."""
         return self._call(runner.INITIAL_OFFSET_FUNC_ID)

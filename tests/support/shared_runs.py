@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
@@ -15,9 +14,8 @@ from typing import Any, TypeVar
 from kinesis_efo.calls.address import FetcherAddress, Listening
 from kinesis_efo.calls.service import Service
 from kinesis_efo.clock import SystemClock
-from kinesis_efo.decisions.ending import EndingState
 from kinesis_efo.decisions.progress import Progress
-from kinesis_efo.errors import FetcherUnreachableError, KinesisEfoError
+from kinesis_efo.errors import FetcherUnreachableError
 from kinesis_efo.failure import stopped
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
@@ -31,7 +29,6 @@ from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.thread import finished
 
 T = TypeVar("T")
-ENDING = EndingState(False, False, False, [(ShardKey("orders", "b"), Position.after(5))], [])
 KEY = ShardKey("orders", "shardId-000000000000")
 BIG = 49590338271490256608559692538361571095921575989136588898
 
@@ -93,13 +90,7 @@ class FakeQuery:
                 return Offset({ShardKey(name, "a"): Position.at_timestamp(7) for name in self.streams}, {}, call.mark)
             case Next():
                 end = call.position.moved_to({**call.position, KEY: Position.after(BIG + 1)}, {KEY: BIG})
-                return Step(
-                    None if end is call.position else end,
-                    bytes=300,
-                    data=60,
-                    behind=[(KEY, 5), (ShardKey("orders", "b"), None)],
-                    ending=ENDING,
-                )
+                return Step(None if end is call.position else end)
             case Plan():
                 ranges = call.begin.ranges_to(call.end)
                 return BatchPlan(
@@ -120,7 +111,6 @@ class FakeRun:
     """A run, and the process that has it; see `run_process`. It ends with its last query, or dies.
 
     Attributes:
-        starts: Whether it begins at once.
         file: Tells others of the program where it is, once it is begun.
     """
 
@@ -132,13 +122,9 @@ class FakeRun:
         self.reading = False
         self.refs: dict[str, StreamRef] = dict(streams.streams)
         self.queries: list[FakeQuery] = []
-        self.names: list[str] = []
-        self.faults: list[str] = []
         self.stopped = False
         self.may_open = asyncio.Event()
         self.may_open.set()
-        self.starts = threading.Event()
-        self.starts.set()
         self.ending = threading.Lock()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -156,14 +142,8 @@ class FakeRun:
         self.thread.start()
         self.service = Service(self.loop, self.secret, Listening(), more=self.clients.answer)
 
-    def begin(self, program: Program, check: Callable[[], None]) -> None:
+    def begin(self, program: Program) -> None:
         """What `RunProcess.start` does, and the process that it starts."""
-        while not self.starts.wait(0.02):
-            try:
-                check()
-            except KinesisEfoError:
-                self.stopped = True
-                raise
         self.start()
         self.file = program.begin(self._entry())
         threading.Thread(target=self._stay, args=(program.jvm,), daemon=True).start()
@@ -187,11 +167,6 @@ class FakeRun:
             return self.clients.close(only_if_alone=only_if_alone)
 
         return self.call(close())
-
-    def fail(self) -> None:
-        """Let nobody find it any more, as a run does that has failed."""
-        assert self.file is not None
-        self.file.write(RunEntry(self.address, self.secret, {}))
 
     def stop(self) -> None:
         self.stopped = True
@@ -233,7 +208,7 @@ class FakeRun:
     # -- as its clients see it
 
     def stream_faults(self, streams: Mapping[str, StreamRef]) -> list[str]:
-        return self.faults
+        return []
 
     def extend(self, streams: Mapping[str, StreamRef]) -> asyncio.Task[None]:
         self.refs |= streams
@@ -246,7 +221,6 @@ class FakeRun:
         return asyncio.create_task(ready())
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> FakeQuery:
-        self.names.append(name)
         self.queries.append(FakeQuery(self, streams, options))
         return self.queries[-1]
 
@@ -258,7 +232,6 @@ class Programs:
         begun: The runs that were started.
         runs: The queries' sides of them.
         change: Is called with each run before it begins.
-        end: What is known of how a run's process has ended.
         starter: Starts a run's process in place of this.
     """
 
@@ -267,8 +240,6 @@ class Programs:
         self.begun: list[FakeRun] = []
         self.runs: list[SharedRun] = []
         self.change: Callable[[FakeRun], None] = lambda _: None
-        self.end = ""
-        self.clock = time.monotonic
         self.starter: Callable[[str, Callable[[], None]], Callable[[], str]] | None = None
 
     def reader(self, *streams: str, **options: str) -> SharedRun:
@@ -281,10 +252,10 @@ class Programs:
             begun = FakeRun(what, parsed, secret)
             self.begun.append(begun)
             self.change(begun)
-            begun.begin(program, check)
-            return lambda: self.end
+            begun.begin(program)
+            return lambda: ""
 
-        run = SharedRun(program, what, parsed, Listening(), self.starter or start_process, self.clock)
+        run = SharedRun(program, what, parsed, Listening(), self.starter or start_process)
         self.runs.append(run)
         return run
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import kinesis_efo
 from kinesis_efo.driver.tuning import MANAGER
 from kinesis_efo_local import LocalAws, Settings
 from tests.support.played_spark import CREDENTIALS, FEW_CERTIFICATES, PlayedSpark
-from tests.support.world import World
+from tests.support.world import World, wait_until
 from tests.support.world import world as world
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -108,9 +109,15 @@ class Queries:
 
     def load(self, world: World, **options: Any) -> DataFrame:
         """The world's streams from their beginning, unless an option says otherwise."""
+        return self.spark.readStream.format("kinesis-efo").options(**self._given(world, options)).load()
+
+    def read_stream(self, world: World, **options: Any) -> DataFrame:
+        """The same, as `kinesis_efo.read_stream` opens it."""
+        return kinesis_efo.read_stream(self.spark, **self._given(world, options))
+
+    def _given(self, world: World, options: dict[str, Any]) -> dict[str, Any]:
         # A busy machine renews late; who stops a query releases its leases.
-        given = {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
-        return self.spark.readStream.format("kinesis-efo").options(**given).load()
+        return {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
 
     def start(
         self, df: DataFrame, sink: str | Callable[[DataFrame, int], None], mode: str = "append", **trigger: Any
@@ -133,6 +140,46 @@ class Queries:
     def stop(self) -> None:
         for query in self.started:
             query.stop()
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    """The numbers that the data of rows begin with; see `arriving.numbered`."""
+    return [int(bytes(row["data"])[:8]) for row in rows]
+
+
+class Rows:
+    """A `foreachBatch` function that keeps all rows, by batch, and then waits where `going` is not set."""
+
+    __name__ = "rows"
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+        self.check: Callable[[DataFrame, list[Row]], None] = lambda _df, _rows: None
+        self.going = threading.Event()
+        self.going.set()
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        self.batches[batch] = df.collect()
+        self.check(df, self.batches[batch])
+        self.going.wait(120)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Those that the data of all rows begin with."""
+        return numbers(self.all)
+
+    @property
+    def all(self) -> list[Row]:
+        return [row for _, rows in sorted(self.batches.items()) for row in rows]
+
+    def wait_for(self, query: StreamingQuery, count: int, seconds: float = 120.0) -> list[Row]:
+        def enough() -> bool:
+            if query.exception() is not None:
+                raise AssertionError(f"the query failed: {query.exception()}")
+            return len(self.all) >= count
+
+        wait_until(enough, seconds, f"{count} rows")
+        return self.all
 
 
 @pytest.fixture

@@ -14,9 +14,10 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import kinesis_efo
+from tests.support.arriving import numbered
 from tests.support.world import World, wait_for_rows, wait_until
 
-from .conftest import Queries
+from .conftest import Queries, numbers
 
 MakeWorld = Callable[..., World]
 
@@ -27,14 +28,6 @@ QUICK = {"maxShardRate": "2m"}
 def load(spark: SparkSession, w: World, **options: str) -> DataFrame:
     given = {"manifest": str(w.manifest), "endpointUrl": w.aws.endpoint_url, **options}
     return spark.read.format("kinesis-efo").options(**given).load()
-
-
-def numbered(first: int, count: int, size: int = 8) -> list[tuple[str, bytes]]:
-    return [(f"k{n % 13}", b"%08d" % n + bytes(size - 8)) for n in range(first, first + count)]
-
-
-def numbers(rows: list[Row]) -> list[int]:
-    return sorted(int(bytes(row["data"])[:8]) for row in rows)
 
 
 def alike(rows: list[Row]) -> Counter[tuple[Any, ...]]:
@@ -54,23 +47,23 @@ def calls(w: World) -> list[Any]:
 @pytest.mark.spark40
 def test_batch_rows_equal_streaming_rows_over_reshards(spark: SparkSession, world: MakeWorld, queries: Queries) -> None:
     w = world({"orders": 2})
-    put = w.put(numbered(0, 300))
+    put = w.put(numbered(300))
     first, _ = (shard["ShardId"] for shard in w.shards())
     w.kinesis.split_shard(StreamName=w.streams["orders"], ShardToSplit=first, NewStartingHashKey=str(2**125))
     w.wait_active()
     aggregator = RecordAggregator()
-    for key, data in numbered(300, 10):
+    for key, data in numbered(10, first=300):
         # All of one hash key, so that the aggregate belongs to one shard whatever becomes of the shards.
         aggregator.add_user_record(key, data, "1")
     key, hash_key, data = aggregator.clear_and_get().get_contents()
     w.kinesis.put_record(StreamName=w.streams["orders"], PartitionKey=key, ExplicitHashKey=hash_key, Data=data)
-    put += 10 + w.put(numbered(310, 300))
+    put += 10 + w.put(numbered(300, first=310))
     left, right = (shard["ShardId"] for shard in w.shards() if shard.get("ParentShardId") == first)
     w.kinesis.merge_shards(StreamName=w.streams["orders"], ShardToMerge=left, AdjacentShardToMerge=right)
     w.wait_active()
     middle = datetime.now(UTC)
     wait_until(lambda: datetime.now(UTC) - middle > timedelta(milliseconds=10))
-    put += w.put(numbered(610, 300))
+    put += w.put(numbered(300, first=610))
 
     query = queries.start(queries.load(w), "streamed")
     wait_for_rows(query, put)
@@ -85,7 +78,7 @@ def test_batch_rows_equal_streaming_rows_over_reshards(spark: SparkSession, worl
     before = kinesis_efo.read(spark, manifest=str(w.manifest), streams="orders", until=middle, **at)
     behind = kinesis_efo.read(spark, manifest=str(w.manifest), streams=["orders"], since=middle.isoformat(), **at)
     rows = before.selectExpr("*", "spark_partition_id() as task").collect(), behind.collect()
-    assert [numbers(some) for some in rows] == [list(range(610)), list(range(610, 910))]
+    assert [sorted(numbers(some)) for some in rows] == [list(range(610)), list(range(610, 910))]
     assert len({row["task"] for row in rows[0]}) > 1, "the shards are shared out over the cores"
     assert alike(rows[0]) + alike(rows[1]) == streamed
 
@@ -93,14 +86,14 @@ def test_batch_rows_equal_streaming_rows_over_reshards(spark: SparkSession, worl
 @pytest.mark.spark43
 def test_every_action_sees_the_end_of_its_load(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
-    w.put(numbered(0, 50))
+    w.put(numbered(50))
     (arn,) = (consumer.split("/consumer/")[0] for consumer in w.consumers.values())
     # A stream without a manifest needs its ARN alone.
     df = kinesis_efo.read(spark, streamArn=arn, endpointUrl=w.aws.endpoint_url, maxShardRate="2m")
     loaded = time.time()
-    assert numbers(df.collect()) == list(range(50)), "what was acknowledged before load() is there"
+    assert sorted(numbers(df.collect())) == list(range(50)), "what was acknowledged before load() is there"
     wait_until(lambda: time.time() > loaded + 1.2)
-    w.put(numbered(50, 50))
+    w.put(numbered(50, first=50))
     assert df.count() == 50
     assert load(spark, w, **QUICK).count() == 100
 
@@ -108,7 +101,7 @@ def test_every_action_sees_the_end_of_its_load(spark: SparkSession, world: MakeW
 @pytest.mark.spark43
 def test_a_task_failing_midway_reads_equal_rows_again(spark: SparkSession, world: MakeWorld, tmp_path: Path) -> None:
     w = world()
-    w.put(numbered(0, 15_000, size=80))
+    w.put(numbered(15_000, size=80))
     flag = tmp_path / "failed"
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -119,7 +112,7 @@ def test_a_task_failing_midway_reads_equal_rows_again(spark: SparkSession, world
                 raise RuntimeError("the first batch is through")
 
     df = load(spark, w, **QUICK)
-    assert numbers(df.mapInArrow(fail_once, df.schema).collect()) == list(range(15_000))
+    assert sorted(numbers(df.mapInArrow(fail_once, df.schema).collect())) == list(range(15_000))
     assert flag.exists()
 
 
@@ -138,7 +131,7 @@ def test_source_returns_kinesis_time_as_its_only_row(spark: SparkSession, world:
 @pytest.mark.spark40
 def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) -> None:
     w = world({"orders": 2})
-    w.put(numbered(0, 40_000, size=1_000))
+    w.put(numbered(40_000, size=1_000))
     ended: list[Exception] = []
 
     def count() -> None:
@@ -162,7 +155,7 @@ def test_a_cancelled_job_stops_reading(spark: SparkSession, world: MakeWorld) ->
 @pytest.mark.spark43
 def test_actions_with_different_filters_see_their_rows(spark: SparkSession, world: MakeWorld) -> None:
     w = world()
-    w.put(numbered(0, 20))
+    w.put(numbered(20))
     setting = "spark.sql.python.filterPushdown.enabled"
     for enabled in ("true", "false"):
         spark.conf.set(setting, enabled)

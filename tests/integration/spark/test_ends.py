@@ -1,6 +1,5 @@
 """However a Spark program ends, nothing of it is left after a moment: no process, no zombie, no file, no lease on this host."""
 
-import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,12 +10,11 @@ import psutil
 import pytest
 
 from tests.support import arriving
-from tests.support.driven import Driver, local_driver
+from tests.support.driven import MARK, Driver, local_driver, processes, with_word
 from tests.support.world import World, wait_until
 
 # On Spark 4.0, `make test` kills the JVM of a program in test_sharing.py.
 pytestmark = pytest.mark.long
-MARK = "KINESIS_EFO_TEST"
 SECONDS = 5.0
 MakeWorld = Callable[..., World]
 
@@ -38,30 +36,6 @@ def mark(monkeypatch: pytest.MonkeyPatch, temporary: Path) -> Iterator[str]:
         process.kill()
 
 
-def processes(mark: str) -> list[psutil.Process]:
-    """The processes of a program that run."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
-
-
-def with_word(some: list[psutil.Process], word: str) -> list[psutil.Process]:
-    """Those of some processes whose command line has a word."""
-    found = []
-    for process in some:
-        with contextlib.suppress(psutil.Error):
-            if word in " ".join(process.cmdline()):
-                found.append(process)
-    return found
-
-
-def program(tmp_path: Path) -> Driver:
-    return local_driver(tmp_path / "driver.log")
-
-
 def java(driver: Driver) -> psutil.Process:
     (jvm,) = [each for each in psutil.Process(driver.process.pid).children() if each.name() == "java"]
     return jvm
@@ -72,30 +46,23 @@ def stop_spark(driver: Driver) -> None:
     driver.process.stdin.close()
 
 
-def kill_jvm(driver: Driver) -> None:
-    java(driver).kill()
-
-
-def terminate_jvm(driver: Driver) -> None:
-    java(driver).terminate()
-
-
-def terminate_group(driver: Driver) -> None:
-    os.killpg(driver.process.pid, signal.SIGTERM)
-
-
-def interrupt_group(driver: Driver) -> None:
-    os.killpg(driver.process.pid, signal.SIGINT)
-
-
 @pytest.mark.spark
-@pytest.mark.parametrize("end", [stop_spark, kill_jvm, terminate_jvm, terminate_group, interrupt_group])
+@pytest.mark.parametrize(
+    "end",
+    [
+        stop_spark,
+        pytest.param(lambda driver: java(driver).kill(), id="kill JVM"),
+        pytest.param(lambda driver: java(driver).terminate(), id="terminate JVM"),
+        pytest.param(lambda driver: os.killpg(driver.process.pid, signal.SIGTERM), id="terminate group"),
+        pytest.param(lambda driver: os.killpg(driver.process.pid, signal.SIGINT), id="interrupt group"),
+    ],
+)
 def test_nothing_is_left_of_a_program(
     end: Callable[[Driver], None], world: MakeWorld, mark: str, tmp_path: Path, temporary: Path
 ) -> None:
     w = world({"orders": 2})
     w.put(arriving.numbered(40))
-    driver = program(tmp_path)
+    driver = local_driver(tmp_path / "driver.log")
     queries = [driver.start(name, w, tmp_path / name) for name in ("one", "two")]
     for query in queries:
         query.wait_for_rows(40)

@@ -1,47 +1,18 @@
 """A fetcher as a Spark task, in local mode: it comes with its query, goes with it, and is started again when it dies."""
 
 import os
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import psutil
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-import kinesis_efo
-from tests.integration.spark.conftest import Queries
+from tests.integration.spark.conftest import Queries, Rows
+from tests.support.arriving import numbered
 from tests.support.world import World, wait_until
 
 pytestmark = [pytest.mark.spark40, pytest.mark.slow]
 MakeWorld = Callable[..., World]
-
-
-class Sink:
-    """Counts rows by their data; a micro-batch that is repeated takes its own place."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[str]] = {}
-
-    def write(self, df: DataFrame, batch: int) -> None:
-        self.batches[batch] = [bytes(row.data).decode() for row in df.select("data").collect()]
-
-    @property
-    def rows(self) -> Counter[str]:
-        return Counter(data for rows in self.batches.values() for data in rows)
-
-
-def numbered(first: int, count: int) -> list[tuple[str, bytes]]:
-    return [(f"k{number}", b"%08d" % number) for number in range(first, first + count)]
-
-
-def all_once(count: int) -> Counter[str]:
-    return Counter(data.decode() for _, data in numbered(0, count))
-
-
-def load(spark: SparkSession, world: World, **options: Any) -> DataFrame:
-    given = {**world.options, "leaseTimeout": "10s", "startingPosition": "TRIM_HORIZON", **options}
-    return kinesis_efo.read_stream(spark, **given)
 
 
 def jobs(spark: SparkSession) -> list[int]:
@@ -70,18 +41,18 @@ def alone(spark: SparkSession) -> None:
 
 
 def test_a_fetcher_comes_and_goes_with_its_query(spark: SparkSession, queries: Queries, world: MakeWorld) -> None:
-    w, sink = world({"orders": 3}), Sink()
-    w.put(numbered(0, 100))
-    df = load(spark, w, fetchers=1)
+    w, rows = world({"orders": 3}), Rows()
+    w.put(numbered(100))
+    df = queries.read_stream(w, fetchers=1)
     assert jobs(spark) == [], "nothing runs before the query does"
     for run in range(2):
-        query = queries.start(df, sink.write)
-        wait_until(lambda run=run: sum(sink.rows.values()) >= 100 * (run + 1), 120)
+        query = queries.start(df, rows)
+        rows.wait_for(query, 100 * (run + 1))
         wait_until(lambda: jobs(spark), 30, "the fetcher's job, as Spark's UI shows it")
         wait_until(lambda: len(fetchers()) == 1, 30)
-        w.put(numbered(100 * (run + 1), 100))
-        wait_until(lambda run=run: sum(sink.rows.values()) >= 100 * (run + 2), 60)
+        w.put(numbered(100, first=100 * (run + 1)))
+        rows.wait_for(query, 100 * (run + 2), 60)
         query.stop()
         wait_until(lambda: not fetchers() and not jobs(spark), 30, "the end of the fetcher and its job")
         wait_until(lambda: not [row for row in w.leases().values() if "leaseOwner" in row], 30, "released leases")
-    assert sink.rows == all_once(300)
+    assert sorted(rows.numbers) == list(range(300))

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import kinesis_efo
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_tools.cli.lag import lag
-from tests.integration.spark.conftest import Queries
-from tests.support.world import World, wait_until
+from tests.integration.spark.conftest import Queries, Rows
+from tests.support.world import World
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,14 @@ def test_streams_are_read_by_arn_without_table(
     consumers = list(w.consumers.values())
     streams = ",".join(arn.partition("/consumer/")[0] for arn in consumers)
     by = {"readMode": "polling"} if polls else {"consumerArn": ",".join(reversed(consumers))}
-    rows: Counter[tuple[str, bytes]] = Counter()
+    rows = Rows()
     aws = AwsSettings(endpoint_url=w.aws.endpoint_url)
 
     def start() -> Any:
         df = kinesis_efo.read_stream(
             spark, streamArn=streams, endpointUrl=w.aws.endpoint_url, startingPosition="TRIM_HORIZON", **by
         )
-        return queries.start(df, collect)
-
-    def collect(df: DataFrame, _: int) -> None:
-        rows.update((row.stream, bytes(row.data)) for row in df.collect())
+        return queries.start(df, rows)
 
     def put(first: int) -> None:
         for name in w.streams:
@@ -46,12 +43,12 @@ def test_streams_are_read_by_arn_without_table(
 
     put(0)
     query = start()
-    wait_until(lambda: rows.total() == 100, 120)
+    rows.wait_for(query, 100)
     shown = lag(streams if polls else ",".join(consumers), aws=aws)
     assert {shard["state"] for shard in shown["shards"]} == {"reading"}
     query.stop()
     put(50)
-    start()
-    wait_until(lambda: len(rows) == 200, 120)
-    assert set(rows.values()) == {1}
+    rows.wait_for(start(), 200)
+    seen = Counter((row.stream, bytes(row.data)) for row in rows.all)
+    assert (len(seen), set(seen.values())) == (200, {1})
     assert w.leases() == {}

@@ -1,6 +1,5 @@
 """Exactly once and in order, as a real Spark shows it: retries, several actions, restarts, resharding, idle shards."""
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,51 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from kinesis_efo.tasks.compat import SPARK_VERSION
-from tests.integration.spark.conftest import Queries
+from tests.integration.spark.conftest import Queries, Rows, numbers
+from tests.support.arriving import numbered
 from tests.support.world import World, wait_for_rows, wait_until
 
 MakeWorld = Callable[..., World]
-
-
-def numbered(count: int, first: int = 0, keys: int = 7, size: int = 0) -> list[tuple[str, bytes]]:
-    return [(f"k{n % keys}", f"{n:08d}".encode().ljust(size)) for n in range(first, first + count)]
-
-
-def numbers(rows: list[Row]) -> list[int]:
-    return [int(bytes(row["data"])[:8]) for row in rows]
-
-
-class Rows:
-    """A `foreachBatch` function that keeps all rows, by batch, and then waits where `going` is not set."""
-
-    __name__ = "rows"
-
-    def __init__(self) -> None:
-        self.batches: dict[int, list[Row]] = {}
-        self.check: Callable[[DataFrame, list[Row]], None] = lambda _df, _rows: None
-        self.going = threading.Event()
-        self.going.set()
-
-    def __call__(self, df: DataFrame, batch: int) -> None:
-        self.batches[batch] = df.collect()
-        self.check(df, self.batches[batch])
-        self.going.wait(120)
-
-    @property
-    def all(self) -> list[Row]:
-        return [row for _, rows in sorted(self.batches.items()) for row in rows]
-
-    def wait_for(self, query: StreamingQuery, count: int, seconds: float = 120.0) -> list[Row]:
-        def enough() -> bool:
-            if query.exception() is not None:
-                raise AssertionError(f"the query failed: {query.exception()}")
-            return len(self.all) >= count
-
-        wait_until(enough, seconds, f"{count} rows")
-        return self.all
 
 
 # Shows 76.
@@ -126,14 +87,14 @@ def test_keys_stay_ordered_across_reshards_and_a_restart(world: MakeWorld, queri
         assert df.filter("partitionKey <> 'k0'").collect() == [row for row in found if row.partitionKey != "k0"]
 
     rows.check = see_equal_rows_again
-    w.put(numbered(300, keys=20))
+    w.put(numbered(300))
     rows.going.clear()
     query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows)
     # The first micro-batch has what has arrived by then, 50 at most; the sink holds it until the shard is split.
     rows.wait_for(query, 1)
     w.kinesis.split_shard(StreamName=name, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**127))
     w.wait_active()
-    w.put(numbered(300, first=300, keys=20))
+    w.put(numbered(300, first=300))
     rows.going.set()
     query.stop()
     unread = 600 - len(rows.all)
@@ -142,13 +103,13 @@ def test_keys_stay_ordered_across_reshards_and_a_restart(world: MakeWorld, queri
         StreamName=name, ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
     )
     w.wait_active()
-    w.put(numbered(300, first=600, keys=20))
+    w.put(numbered(300, first=600))
     query = queries.start(queries.load(w, maxRecordsPerTrigger="100"), rows)
     rows.wait_for(query, 900)
     query.stop()
-    assert sorted(numbers(rows.all)) == list(range(900))
+    assert sorted(rows.numbers) == list(range(900))
     last: dict[str, tuple[int, int]] = {}
-    for row, number in zip(rows.all, numbers(rows.all), strict=True):
+    for row, number in zip(rows.all, rows.numbers, strict=True):
         assert last.get(row.partitionKey, (0, -1)) < (int(row.sequenceNumber), number)
         last[row.partitionKey] = (int(row.sequenceNumber), number)
     assert Counter(row.shardId for row in rows.all).keys() == {f"shardId-{n:012d}" for n in range(4)}
@@ -167,15 +128,24 @@ def test_available_now_reads_exactly_what_is_there(world: MakeWorld, queries: Qu
     options: dict[str, Any] = {"maxRecordsPerTrigger": "100"} if SPARK_VERSION >= (4, 2) else {"catchUp": "true"}
     a_moment_ago = {"endingPosition": f"AT_TIMESTAMP:{round(time.time() * 1000) - 20_000}"}
     for run, (total, end) in enumerate([(400, a_moment_ago), (500, {})]):
-        query = queries.start(queries.load(w, **options, **end), rows, availableNow=True)
+        query = queries.start(queries.read_stream(w, **options, **end), rows, availableNow=True)
         assert query.awaitTermination(120), "it does not end"
-        assert sorted(numbers(rows.all)) == list(range(total))
+        assert sorted(rows.numbers) == list(range(total))
+        wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60, "released leases")
+        last = {
+            f"orders:{row.shardId}": row.sequenceNumber
+            for row in sorted(rows.all, key=lambda row: int(row.sequenceNumber))
+        }
+        found = {key: row["checkpoint"]["S"] for key, row in w.leases().items() if not key.startswith("#")}
         if run == 0:
+            assert found == last, "those of the last micro-batch, which Spark has finished"
             w.kinesis.split_shard(
                 StreamName=w.streams["orders"], ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
             )
             w.wait_active()
             w.put(numbered(50, first=450))
+        else:
+            assert found == {**last, "orders:shardId-000000000000": "SHARD_END"}
 
 
 @pytest.mark.spark43
@@ -184,5 +154,5 @@ def test_trigger_once_reads_all_whatever_the_limits(world: MakeWorld, queries: Q
     w.put(numbered(400))
     query = queries.start(queries.load(w, maxRecordsPerTrigger="50"), rows, once=True)
     assert query.awaitTermination(120), "it does not end"
-    assert sorted(numbers(rows.all)) == list(range(400))
+    assert sorted(rows.numbers) == list(range(400))
     assert len(rows.batches) == 1

@@ -16,11 +16,10 @@ import pytest
 import kinesis_efo
 from kinesis_efo.processes import notes_directory
 from tests.support import arriving
-from tests.support.driven import Driver, local_driver
+from tests.support.driven import MARK, Driver, local_driver, processes, with_word
 from tests.support.played_spark import PlayedSpark, ReaderFailed
 from tests.support.world import World, wait_until
 
-MARK = "KINESIS_EFO_TEST"
 MakeWorld = Callable[..., World]
 Play = Callable[..., PlayedSpark]
 
@@ -80,42 +79,7 @@ def programs_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def runs() -> list[psutil.Process]:
     """The processes of runs that this program has started."""
-    ours = os.environ[MARK]
-    return [
-        process
-        for process in psutil.process_iter(["cmdline", "environ", "status"])
-        if "kinesis_efo.planner.run_process" in " ".join(process.info["cmdline"] or ())
-        and (process.info["environ"] or {}).get(MARK) == ours
-        and process.info["status"] != psutil.STATUS_ZOMBIE
-    ]
-
-
-@pytest.mark.spark40
-@pytest.mark.slow
-def test_two_queries_share_one_run(world: MakeWorld, play: Play) -> None:
-    w = world()
-    rows = put(w, numbered(0, 20))
-    before = w.aws.kinesis.calls("SubscribeToShard")
-    first = Reading(play, w)
-    first.until(rows)
-    second = Reading(play, w)
-    rows += put(w, numbered(20, 20))
-    second.until(rows)
-    first.until(rows)
-    assert epoch(w) == 1
-    assert len(files()) == 1
-    assert w.aws.kinesis.calls("SubscribeToShard") == before + 1
-    (run,) = runs()
-    assert run.pid not in (first.spark.process.pid, second.spark.process.pid)
-    assert "TOKEN" not in " ".join(run.cmdline()).upper()
-    second.spark.close()
-    assert second.spark.process.returncode not in (None, -signal.SIGKILL)
-    rows += put(w, numbered(40, 5))
-    first.until(rows)
-    assert runs() == [run]
-    first.spark.close()
-    assert not owners(w), "who asks the last query to end finds its leases free"
-    assert not files()
+    return with_word(processes(os.environ[MARK]), "kinesis_efo.planner.run_process")
 
 
 @pytest.fixture
@@ -132,12 +96,15 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 @pytest.mark.slow
 def test_real_queries_share_a_run_until_spark_dies(world: MakeWorld, driver: Driver, tmp_path: Path) -> None:
     w = world({"orders": 2})
+    before = w.aws.kinesis.calls("SubscribeToShard")
     w.put(arriving.numbered(40))
     one = driver.start("one", w, tmp_path / "one", plain=True)
     one.wait_for_rows(40)
     host = w.reader()
+    assert "TOKEN" not in " ".join(host.cmdline()).upper()
     two = driver.start("two", w, tmp_path / "two")
     two.wait_for_rows(40)
+    assert w.aws.kinesis.calls("SubscribeToShard") == before + 2, "one for each shard"
     one.stop()
     w.put(arriving.numbered(40, first=40))
     assert sorted(row.number for row in two.wait_for_rows(80)) == list(range(80))
@@ -191,6 +158,9 @@ def test_signals_to_the_process_group_leave_the_run(world: MakeWorld, play: Play
         query.until(rows := rows + put(w, numbered(len(rows), 10)))
     assert runs() == [run]
     query.spark.close()
+    assert query.spark.process.returncode not in (None, -signal.SIGKILL)
+    assert not owners(w), "who asks the last query to end finds its leases free"
+    assert not files()
 
 
 @pytest.mark.long

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kinesis_efo.positions import Offset
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
+from tests.support.modelled import Query, everything, expected, horizon
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock, run
-from tests.unit.fetcher.test_fetcher import Query, everything, expected, horizon
 
 
 def polled(stream: ModelStream, **options: Any) -> Query:

@@ -11,9 +11,9 @@ from kinesis_efo.errors import DataLossError, RetriesExhaustedError
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
+from tests.support.modelled import Query, expected, horizon, scenario
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock
-from tests.unit.fetcher.test_fetcher import Query, expected, horizon, scenario
 
 KEY = ShardKey("orders", "shardId-000000000000")
 
@@ -92,7 +92,9 @@ async def test_range_without_records_ends_at_its_position() -> None:
     stream = ModelStream(shards=1)
     empty = ShardRange(KEY, TRIM_HORIZON, Position.after(1005))
     async with Query(stream) as query:
-        assert await timed(query.read(empty)) == ([], 5.0), "with the first event of an idle shard"
+        assert await timed(query.read(empty)) == ([], pytest.approx(5.0, abs=0.1)), (
+            "with the first event of an idle shard"
+        )
 
 
 @pytest.mark.slow
@@ -142,3 +144,44 @@ async def test_skipped_record_loses_no_other_record() -> None:
     async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
         rows = await query.read(wanted)
     assert [number for _, number in rows] == numbers[:2]
+
+
+# -- a task that is slow, or hangs
+
+
+@scenario
+async def test_processing_time_of_a_task_is_no_waiting_time() -> None:
+    stream = ModelStream(shards=1)
+    stream.put(0, 30)
+    async with Query(stream) as query:
+        begin = horizon(stream)
+        while await query.poll(begin) == begin:
+            pass
+        reader = query.run.serving.of("query").read(ShardRange(KEY, TRIM_HORIZON, Position.after(10**9), 10**9))
+        await anext(reader)
+        await asyncio.sleep(400)
+        going_on = asyncio.create_task(anext(reader))  # type: ignore[arg-type]
+        await asyncio.sleep(300)
+        assert not going_on.done(), "ten minutes without progress have not passed"
+        await asyncio.sleep(310)
+        assert isinstance(going_on.exception(), DataLossError)
+
+
+@pytest.mark.slow
+@scenario
+async def test_fetcher_frozen_beyond_the_patience_of_ranges_continues() -> None:
+    stream = ModelStream(shards=1, event_records=(1,))
+    stream.put(0, *[3000] * 40)
+    whole = ShardRange(KEY, TRIM_HORIZON, Position.after(stream[0].records[-1][0]))
+    # A little more than an event of one record occupies.
+    async with Query(stream, buffer_bytes=20_000) as query:
+        query.fetcher.read_chunk_bytes = 1
+        await query.poll(horizon(stream))
+        await asyncio.sleep(5)
+        assert all(query.fetcher.budget.seconds_waited(feed.key) for feed in query.fetcher), "it is full"
+        reader = query.run.serving.of("query").read(whole)
+        assert await anext(reader)
+        second = asyncio.create_task(query.read(whole))
+        await asyncio.sleep(3000)
+        assert await second == expected(stream, whole)
+        assert len([chunk async for chunk in reader]) >= 39

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from random import Random
 from typing import Any
 
 import pytest
@@ -16,87 +15,41 @@ from kinesis_efo.decisions.losses import Facts
 from kinesis_efo.decisions.planning import ShardProgress
 from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import AccessRefusedError, DataLossError, FetcherError
-from kinesis_efo.fetcher.budget import Budget
-from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
-from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.fetcher.work import Order, RowKey, WorkRequest
-from kinesis_efo.kinesis.stream import Stream
-from kinesis_efo.leases.keys import LeaseKeys
-from kinesis_efo.leases.renewal import Timing
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.run import RunLease
-from kinesis_efo.manifest import StreamRef
-from kinesis_efo.options import Bounds, RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
-from kinesis_efo.run.query import Query
-from kinesis_efo.run.run import Elsewhere, Run
+from kinesis_efo.run.query import Query as Planning
+from kinesis_efo.run.run import Elsewhere
 from kinesis_efo.run.table import Table
-from tests.support.lease_store import MemoryLeaseStore, Network
+from tests.support.lease_store import MemoryLeaseStore
 from tests.support.messages import raises
 from tests.support.model_stream import ModelStream
+from tests.support.modelled import Query
 from tests.support.planned import finish
 from tests.support.virtual_time import LoopClock, run
 
-REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 SHARDS = [ShardKey("orders", f"shardId-00000000000{number}") for number in range(4)]
 FIRST, SECOND = SHARDS[:2]
 PATIENCE = 60.0
 
 
-class Centre:
-    """A run, its query, and what they stand on."""
-
-    def __init__(
-        self,
-        stream: ModelStream,
-        ends: Bounds | None = None,
-        store: MemoryLeaseStore | None = None,
-        elsewhere: Elsewhere | None = None,
-    ) -> None:
-        clock = LoopClock()
-        self.stream = stream
-        self.store = store or MemoryLeaseStore()
-        self.network = Network(self.store, Random(1))
-        self.access = Stream(REF, stream, stream, RetrySettings(), "m.json", clock)
-        self.streams = Streams({"orders": self.access})
-        keys = LeaseKeys({"orders": "dev-orders"})
-        self.leases = RunLease(self.network, "me", keys, Timing(10.0), clock, Random(1), application="lake")
-        fetcher = Fetcher(
-            self.streams,
-            Budget(1 << 20, now=clock.monotonic),
-            FetcherSettings(fail_on_data_loss=True, patience=PATIENCE),
-            clock,
-        )
-        self.run = Run(
-            self.streams, fetcher, self.leases, self.network, keys, 25.0, PATIENCE, clock, elsewhere=elsewhere
-        )
-        self.query = Query(self.run, ends)
-
-    async def __aenter__(self) -> Centre:
-        await self.run.start("grpc://here")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.network.cut = False
-        await self.run.stop()
-
-    async def poll(self, offset: Offset, at_most: float = 0.0) -> Any:
-        return await self.query.poll(offset, 10, 20, at_most)
+async def poll(centre: Query, offset: Offset, at_most: float = 0.0) -> Any:
+    return await centre.planner.poll(offset, 10, 20, at_most)
 
 
 def scenario(
     shards: int = 1, start: bool = True, **more: Any
-) -> Callable[[Callable[[Centre], Coroutine[Any, Any, None]]], Callable[[], None]]:
+) -> Callable[[Callable[[Query], Coroutine[Any, Any, None]]], Callable[[], None]]:
     """Run a test in virtual time, with a run that holds its lease."""
 
-    def wrap(test: Callable[[Centre], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def wrap(test: Callable[[Query], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         async def main() -> None:
-            centre = Centre(ModelStream(shards=shards), **more)
+            centre = Query(ModelStream(shards=shards), patience=PATIENCE, **more)
             if not start:
                 await test(centre)
                 return
             async with centre:
-                assert await centre.query.wait_held(10.0)
+                assert await centre.planner.wait_held(10.0)
                 await test(centre)
 
         def wrapped() -> None:
@@ -116,14 +69,14 @@ ONE = Offset({FIRST: TRIM_HORIZON})
 
 
 @scenario()
-async def test_first_failure_ends_every_call(centre: Centre) -> None:
-    failure, query = centre.run.failure, centre.query
+async def test_first_failure_ends_every_call(centre: Query) -> None:
+    failure, query = centre.run.failure, centre.planner
     failure.set(DataLossError("first"))
     failure.set(DataLossError("second"))
     listings = centre.access.listings
     calls: list[Coroutine[Any, Any, Any]] = [
         query.wait_held(5.0),
-        centre.poll(ONE),
+        poll(centre, ONE),
         query.check_replay(ONE, []),
         query.hash_ranges([FIRST]),
         query.ends(ONE, 5.0),
@@ -137,12 +90,12 @@ async def test_first_failure_ends_every_call(centre: Centre) -> None:
     assert centre.access.listings == listings, "nothing is looked for any more"
     centre.run.lease_lost("orders", "somebody")
     with pytest.raises(DataLossError, match=r"^first$"):
-        await centre.poll(ONE)
+        await poll(centre, ONE)
 
 
 @scenario()
-async def test_task_of_an_outdated_range_fails_with_the_reason(centre: Centre) -> None:
-    await centre.poll(ONE)
+async def test_task_of_an_outdated_range_fails_with_the_reason(centre: Query) -> None:
+    await poll(centre, ONE)
     with raises(
         FetcherError,
         "shard orders:shardId-000000000001: nothing was fetched for a task for 60 s, because its query does not need the task's range. "
@@ -152,7 +105,7 @@ async def test_task_of_an_outdated_range_fails_with_the_reason(centre: Centre) -
 
 
 @scenario()
-async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
+async def test_row_is_read_again_after_a_late_renewal(centre: Query) -> None:
     held = True
     table, reached = Table(centre.run.fetcher, centre.run.clock, lambda _: held, lambda _: None), Progress()
     table.join("query", reached, None, lambda: None)
@@ -167,7 +120,7 @@ async def test_row_is_read_again_after_a_late_renewal(centre: Centre) -> None:
 
 
 @scenario()
-async def test_task_moves_the_buffer_of_only_its_next_shard(centre: Centre) -> None:
+async def test_task_moves_the_buffer_of_only_its_next_shard(centre: Query) -> None:
     """Otherwise, a task that waits for one shard takes the others again and again from the tasks that read them."""
     table = Table(centre.run.fetcher, centre.run.clock, lambda _: True, lambda _: None)
     table.forbid_polling(AccessRefusedError("denied"))
@@ -189,7 +142,7 @@ def test_subscription_that_moves_often_is_reported(caplog: pytest.LogCaptureFixt
     """Each time, the shard's records are delivered and charged for again, and each query waits for the others."""
 
     @scenario()
-    async def take_turns(centre: Centre) -> None:
+    async def take_turns(centre: Query) -> None:
         table = Table(centre.run.fetcher, centre.run.clock, lambda _: True, lambda _: None)
         table.forbid_polling(AccessRefusedError("denied"))
         starts = {"behind": TRIM_HORIZON, "ahead": Position.after(50)}
@@ -208,7 +161,7 @@ def test_subscription_that_moves_often_is_reported(caplog: pytest.LogCaptureFixt
 
 
 @scenario()
-async def test_order_without_the_lease_is_carried_out_later(centre: Centre) -> None:
+async def test_order_without_the_lease_is_carried_out_later(centre: Query) -> None:
     row, fetcher = RowKey(None, FIRST), centre.run.fetcher
     centre.stream.put(0, 10)
     centre.network.cut = True
@@ -223,7 +176,7 @@ async def test_order_without_the_lease_is_carried_out_later(centre: Centre) -> N
 
 
 @scenario()
-async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> None:
+async def test_losses_are_checked_at_new_shards_and_listings(centre: Query) -> None:
     """With each poll, thousands of shards would be compared. Only the first look after a start knows no earlier one."""
     looked: list[list[str]] = []
     entered: list[str] = []
@@ -237,38 +190,38 @@ async def test_losses_are_checked_at_new_shards_and_listings(centre: Centre) -> 
 
     centre.access.check_loss = look  # type: ignore[method-assign]
     centre.access.check_position = enter  # type: ignore[method-assign]
-    await centre.poll(ONE)
-    await centre.poll(Offset({FIRST: Position.after(20)}))
+    await poll(centre, ONE)
+    await poll(centre, Offset({FIRST: Position.after(20)}))
     assert looked == [[FIRST.shard]]
     await centre.access.refresh()
-    await centre.poll(Offset({FIRST: Position.after(20)}))
+    await poll(centre, Offset({FIRST: Position.after(20)}))
     assert looked[1:] == [[FIRST.shard]]
-    await centre.poll(Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
+    await poll(centre, Offset({FIRST: Position.after(20), SECOND: TRIM_HORIZON}))
     assert entered == [FIRST.shard, SECOND.shard], "each once, when it enters the offset at the horizon"
-    other = Query(centre.run)
+    other = Planning(centre.run)
     await other.poll(ONE, 10, 20, 0.0)
     assert entered[2:] == [FIRST.shard], "another query has looked at nothing yet"
 
 
 @scenario()
-async def test_tools_see_the_progress_of_each_shard(centre: Centre) -> None:
+async def test_tools_see_the_progress_of_each_shard(centre: Query) -> None:
     assert await centre.run.status() == []
-    await centre.poll(ONE)
+    await poll(centre, ONE)
     assert [each.done for each in await centre.run.status()] == ["TRIM_HORIZON"]
-    finish(centre.query, Offset({FIRST: Position.after(20)}))
-    centre.query.progress.plan(Offset({FIRST: Position.after(40)}))
+    finish(centre.planner, Offset({FIRST: Position.after(20)}))
+    centre.planner.progress.plan(Offset({FIRST: Position.after(40)}))
     assert [(each.key, each.done) for each in await centre.run.status()] == [(FIRST, "AFTER:20")]
 
 
 @scenario()
-async def test_events_are_dropped_once_every_query_has_processed_them(centre: Centre) -> None:
+async def test_events_are_dropped_once_every_query_has_processed_them(centre: Query) -> None:
     centre.stream.put(0, 10, 10)
-    other = Query(centre.run, name="other")
-    await other.poll(ONE, 10, 20, 0.0)
-    (shard,) = (await centre.poll(ONE, 5.0)).shards
+    other = Planning(centre.run, name="other")
+    other.begin(ONE)
+    (shard,) = (await poll(centre, ONE, 5.0)).shards
     end, (feed,) = Offset({FIRST: shard.through}), centre.run.fetcher
     assert feed.buffer is not None
-    finish(centre.query, end)
+    finish(centre.planner, end)
     assert feed.buffer.held
     assert feed.buffer._retained == {"query": end[FIRST], "other": TRIM_HORIZON}
     finish(other, end)
@@ -286,14 +239,14 @@ def read_before() -> MemoryLeaseStore:
     return store
 
 
-async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Callable[[Centre], Any]) -> int:
+async def warned(centre: Query, caplog: pytest.LogCaptureFixture, *others: Callable[[Query], Any]) -> int:
     """The number of warnings once two new queries have each had two micro-batches, after what others did."""
     for do in others:
         if asyncio.iscoroutine(doing := do(centre)):
             await doing
     with caplog.at_level(logging.WARNING):
-        for query in (centre.query, Query(centre.run, name="second")):
-            query.resumption.mark_new(["orders"], from_leases=False)
+        for query in (centre.planner, Planning(centre.run, name="second")):
+            query.mark_new(["orders"], from_leases=False)
             for number in (20, 21):
                 finish(query, Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
     return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
@@ -303,16 +256,16 @@ async def warned(centre: Centre, caplog: pytest.LogCaptureFixture, *others: Call
     ("others", "expected"),
     [
         ([], 1),
-        ([lambda centre: Query(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
-        ([lambda centre: Query(centre.run, name="leases").resumption.mark_new(["orders"], from_leases=True)], 0),
-        ([lambda centre: Query(centre.run, name="clicks").resumption.mark_new(["clicks"], from_leases=True)], 1),
+        ([lambda centre: Planning(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
+        ([lambda centre: Planning(centre.run, name="leases").mark_new(["orders"], from_leases=True)], 0),
+        ([lambda centre: Planning(centre.run, name="clicks").mark_new(["clicks"], from_leases=True)], 1),
     ],
 )
 def test_new_query_warns_once_unless_another_continues(
-    others: list[Callable[[Centre], Any]], expected: int, caplog: pytest.LogCaptureFixture
+    others: list[Callable[[Query], Any]], expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     @scenario(shards=2, store=read_before())
-    async def main(centre: Centre) -> None:
+    async def main(centre: Query) -> None:
         assert await warned(centre, caplog, *others) == expected
 
     main()
@@ -323,7 +276,7 @@ async def _is_gone(_: FetcherAddress) -> bool:
 
 
 @scenario(elsewhere=Elsewhere(10.0, gone=_is_gone))
-async def test_stop_does_not_wait_for_dead_fetchers(centre: Centre) -> None:
+async def test_stop_does_not_wait_for_dead_fetchers(centre: Query) -> None:
     assert centre.run.assignments is not None
     request = WorkRequest("f", 0, "host", FetcherAddress("host", 1), 1 << 20, 0, 0, 0.0, version=__version__)
     assert (await centre.run.assignments.work(request)).standing == "working"

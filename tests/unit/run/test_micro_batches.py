@@ -5,20 +5,26 @@ from collections.abc import Collection
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kinesis_efo.decisions.event_index import EventIndex
-from kinesis_efo.decisions.planning import BEHIND_MILLIS, ShardProgress, may_wait
+from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply, ShardProgress, may_wait
+from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import DataLossError
 from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.work import RowKey
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Offset, Position, ShardKey
+from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
+from kinesis_efo.options import SourceOptions
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.records.events import Arrivals
+from kinesis_efo.run.access import Next
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
+from kinesis_efo.run.query_planner import QueryPlanner
 from tests.support.virtual_time import LoopClock, run
 
 FIRST, SECOND, THIRD = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(3))
@@ -125,6 +131,29 @@ def test_records_at_the_tip_or_beyond_limits_end_waits(
 def test_waits_count_data() -> None:
     small = ShardProgress(FIRST, Position.after(10), 1, 900, 60_000, data=100)
     assert may_wait([small, small], 201) and not may_wait([small, small], 200)
+
+
+async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:
+    clock = LoopClock()
+    far, tip = (ShardProgress(FIRST, Position.after(10), 1, 900, behind, data=100) for behind in (60_000, 0))
+    reply = PollReply([far], [])
+    query = AsyncMock(progress=Progress(), poll=AsyncMock(return_value=reply), until_tip=clock.sleep)
+    run: Any = Mock(clock=clock, limits=KINESIS_LIMITS, placed=AsyncMock(return_value=[None]))
+    for name in ("begin", "finish", "pause", "plan", "rewrite_lease_rows"):
+        setattr(query, name, Mock())
+    planner = QueryPlanner(
+        run, query, "q", SourceOptions.parse({"manifest": "m.json", "maxTriggerDelay": "5s"}), ["orders"]
+    )
+    await planner.finished([Mark("ab", 1)], None, alone=True)
+    offset, began = at(first=TRIM_HORIZON), clock.monotonic()
+    assert (await planner.answer(Next(offset, 10.0))).end is not None
+    assert clock.monotonic() == began, "the first one waits for nothing"
+    while (step := await planner.answer(Next(offset, 10.0))).end is None:
+        assert step.again, "its only source is asked again at once"
+    assert clock.monotonic() == pytest.approx(began + 5.0)
+    reply.shards[:] = [tip]
+    assert (await planner.answer(Next(offset, 10.0))).end is not None
+    assert clock.monotonic() == pytest.approx(began + 5.0)
 
 
 async def test_half_of_each_buffer_and_the_limits_of_all_hold() -> None:

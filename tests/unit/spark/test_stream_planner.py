@@ -1,5 +1,6 @@
-"""A query's place in its run, and the offsets that Spark passes again and again; planning has tests of its own in `test_stream_reader.py`."""
+"""A query's place in its run, and the offsets that Spark passes again and again; what it asks its run for, and the tasks that it makes."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
+from kinesis_efo.decisions.ending import EndingState
 from kinesis_efo.errors import ConfigurationError, FetcherError, FetcherUnreachableError
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.options.source import LISTENS
@@ -145,13 +147,9 @@ def test_repeated_ranges_skip_accepted_losses() -> None:
     first, second = key(0), key(1)
     begin = Offset({first: Position.after(5), second: Position.after(5)})
     end = Offset({first: Position.after(9), second: Position.after(9)}, {first: 8, second: 8})
-    address = FetcherAddress("", 1)
-    run: Any = Run(
-        lambda call: BatchPlan([address], [(each, 0, None) for each in begin], []) if isinstance(call, Plan) else None
-    )
-    run.secret, run.planner_address, run.query_name = "secret", address, "q"
+    run = Run(lambda call: served(HERE, shards=2) if isinstance(call, Plan) else None)
     options = replace(OPTIONS, accepted_losses={first: Position.after(5), second: Position.after(4)})
-    tasks = StreamPlanner(options, ORDERS, lambda: run).tasks(begin.to_dict(), end.to_dict())
+    tasks = planned_by(run, options).tasks(begin.to_dict(), end.to_dict())
     assert {each.key: each.last for task in tasks for each in task.ranges} == {first: None, second: 8}
 
 
@@ -164,13 +162,126 @@ def test_a_planner_is_made_lazily() -> None:
     assert reader._planner is reader._planner
     if SPARK_VERSION >= (4, 2):
         assert reader.getDefaultReadLimit().max_bytes == 1 << 62
+        limited = KinesisStreamReader(replace(OPTIONS, max_records_per_trigger=7), ORDERS)
+        assert limited.getDefaultReadLimit().max_rows == 7
+
+
+END = Offset({key(0): Position.after(9)}, mark=Mark("ab", 1))
+HERE, THERE = FetcherAddress("here", 1), FetcherAddress("there", 1)
+
+
+def planned_by(run: Run, options: SourceOptions = OPTIONS) -> StreamPlanner:
+    there: Any = run
+    there.secret, there.planner_address, there.query_name = "secret", HERE, "q"
+    return StreamPlanner(options, ORDERS, lambda: there)
+
+
+def served(*fetchers: FetcherAddress | None, shards: int = 1) -> BatchPlan:
+    """A plan for some shards, of which each fetcher has one, and the first one the rest."""
+    numbers = [number if number < len(fetchers) else 0 for number in range(shards)]
+    return BatchPlan(list(fetchers), [(key(shard), number, 0) for shard, number in enumerate(numbers)])
+
+
+def test_only_the_first_micro_batch_is_checked_for_losses() -> None:
+    run = Run(lambda call: served(HERE) if isinstance(call, Plan) else None)
+    planner, (first, second, third) = (
+        planned_by(run),
+        [Offset({key(0): Position.after(at)}).to_dict() for at in (1, 5, 9)],
+    )
+    assert planner.tasks(second, second) == []  # Spark 4.0 says where the query is
+    planner.tasks(first, second)
+    planner.tasks(second, third)
+    assert [call.first for call in run.asked if isinstance(call, Plan)] == [True, False]
+
+
+def test_idle_source_answers_at_once_if_others_have_rows() -> None:
+    run = Run(lambda call: {Next: Step(), Plan: served(HERE)}.get(type(call)))
+    planner, begin = planned_by(run), START.to_dict()
+
+    def trigger(*, batch: bool) -> bool:
+        end = planner.latest(begin, once=False)
+        if batch:
+            planner.commit()  # Spark has planned a micro-batch: it tells every source that the one before is done
+            planner.tasks(begin, end)
+        (*_, last) = (call for call in run.asked if isinstance(call, Next))
+        return last.hurry
+
+    assert [trigger(batch=True) for _ in range(4)] == [False, True, True, True]
+    assert [trigger(batch=False) for _ in range(3)] == [True, False, False], "nobody has rows: no busy waiting"
+    run.reply = lambda call: {Next: Step(END), Plan: served(HERE)}.get(type(call))
+    assert [trigger(batch=True) for _ in range(2)] == [False, False], "its own rows"
+
+
+def test_tasks_are_made_once_all_shards_have_a_fetcher() -> None:
+    replies = [served(None, shards=4)] * 3 + [served(HERE, THERE, shards=4)]
+    run = Run(lambda call: replies.pop(0) if isinstance(call, Plan) else None)
+    begin, end = (Offset({key(number): Position.after(at) for number in range(4)}).to_dict() for at in (0, 10))
+    tasks = planned_by(run).tasks(begin, end)
+    assert {(task.address, *(each.key for each in task.ranges)) for task in tasks} == {
+        (HERE, key(0), key(2), key(3)),
+        (THERE, key(1)),
+    }
+    assert replies == [] and all(task.planner == HERE for task in tasks)
+
+
+def test_idle_micro_batch_has_one_empty_task() -> None:
+    run = Run(lambda call: BatchPlan([], []) if isinstance(call, Plan) else None)
+    (task,) = planned_by(run).tasks(START.to_dict(), END.to_dict())
+    assert task.ranges == ()
+
+
+@pytest.mark.parametrize("version", [(4, 0), (4, 3)])
+@pytest.mark.parametrize(
+    ("asked", "behind", "finished", "options", "said"),
+    [
+        (1, 5, True, {LISTENS: "true"}, "may not have read all"),
+        (1, 5, False, {}, "may not have read all"),
+        (1, 5, False, {LISTENS: "true"}, None),  # it failed, or was stopped
+        (2, 5, True, {LISTENS: "true"}, None),
+        (1, 5, True, {LISTENS: "true", "catchUp": "true", "maxRecordsPerTrigger": "1"}, None),
+        (0, 5, True, {LISTENS: "true"}, "which an earlier run had begun"),
+        (0, 5, True, {LISTENS: "true", "catchUp": "true"}, "which an earlier run had begun"),
+        (0, 5, False, {}, None),
+        (1, 0, False, {}, None),
+        (1, 0, False, {"maxRecordsPerTrigger": "3"}, "may not have read all"),
+        (1, 0, None, {LISTENS: "true"}, None),
+        (1, 5, None, {LISTENS: "true"}, "may not have read all"),
+    ],
+)
+def test_query_that_ends_behind_the_tips_warns(
+    version: tuple[int, int],
+    asked: int,
+    behind: int | None,
+    finished: bool | None,
+    options: dict[str, str],
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`finished` is None where it had nothing to read."""
+    monkeypatch.setattr(stream_planner, "SPARK_VERSION", version)
+    ending = EndingState(False, True, True, None, []) if "catchUp" in options else None
+    step = Step(None if finished is None else END, behind=[(key(0), behind)], ending=ending)
+    run = Run(lambda call: {Next: step, Plan: served(HERE), Logged: finished}.get(type(call)))
+    run.unfinished = END.mark
+    planner = planned_by(run, SourceOptions.parse({"manifest": "m.json", **options}))
+    for _ in range(asked):
+        planner.latest(START.to_dict(), once=False)
+    if finished is not None:
+        planner.tasks(START.to_dict(), END.to_dict())
+    with caplog.at_level(logging.WARNING):
+        planner.warn_of_unread(0.0)
+        planner.warn_of_unread(0.0)
+    if version >= (4, 2) and asked:
+        said = None
+    assert len(caplog.messages) == (said is not None)
+    assert said is None or said in caplog.text
 
 
 def test_an_end_needs_a_query_that_ends() -> None:
-    run: Any = Run()
     ending = SourceOptions.parse({"manifest": "m.json", "endingPosition": "AT_TIMESTAMP:2020-01-01T00:00Z"})
     with pytest.raises(ConfigurationError, match="'endingPosition' needs a query that ends"):
-        StreamPlanner(ending, ORDERS, lambda: run).latest(START.to_dict(), once=False)
+        planned_by(Run(), ending).latest(START.to_dict(), once=False)
 
 
 def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:

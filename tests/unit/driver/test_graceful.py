@@ -134,58 +134,29 @@ def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> N
     assert wait_for_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
 
 
-def test_slow_stop_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(graceful, "_SLOW_SECONDS", 0.0)
-    assert wait_for_stop(Query(_nothing, _nothing, _nothing, _shows("Waiting for data")), _asked())  # type: ignore[arg-type]
-    assert [record.getMessage() for record in caplog.records] == [
-        "stopping after the micro-batch, in up to 600 s; Ctrl-C again cuts it short"
-    ]
-
-
-def test_second_ctrl_c_does_not_call_the_jvm(caplog: pytest.LogCaptureFixture) -> None:
-    """Spark's handler calls the JVM while the interrupted code may be reading a reply: py4j logs three tracebacks."""
-
-    def handler(*_: object) -> None:
-        pytest.fail("Spark's handler was called")
-
-    handler.__module__ = "pyspark.core.context"
-    before = signal.signal(signal.SIGINT, handler)
+@contextlib.contextmanager
+def default_handlers() -> Iterator[None]:
+    originals = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with stop_signals(Client()):  # type: ignore[arg-type]
-            signal.raise_signal(signal.SIGINT)
-            try:
-                signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:
-                # As py4j does, which then fails to close the connection.
-                logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015
-                try:
-                    raise OSError
-                except OSError:
-                    logging.getLogger("py4j.clientserver").exception(
-                        "Exception occurred while shutting down connection"
-                    )
-            else:
-                pytest.fail("the second signal was ignored")
+        yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    assert not caplog.records
+        for number, handler in originals.items():
+            signal.signal(number, handler)
 
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a program that embeds Python, or a library that was loaded before it: Python tells nothing of it."""
     real = signal.getsignal
-    originals = {number: real(number) for number in SIGNALS}
-    monkeypatch.setattr(signal, "getsignal", lambda number: None if callable(found := real(number)) else found)
-    try:
+    with default_handlers():
+        monkeypatch.setattr(signal, "getsignal", lambda number: None if callable(found := real(number)) else found)
         with stop_signals(Client()) as stopping:  # type: ignore[arg-type]
             os.kill(os.getpid(), signal.SIGTERM)
             assert stopping.wait(60)
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "a second one has its usual effect"
             assert callable(real(signal.SIGINT))
         assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
-    finally:
-        for number, handler in originals.items():
-            signal.signal(number, handler)
 
 
 class Client:
@@ -195,16 +166,6 @@ class Client:
 # -- forked children
 
 FORK = multiprocessing.get_context("fork") if sys.platform != "win32" else None
-
-
-def _process(number: int) -> int:
-    assert FORK is not None
-    child = FORK.Process(target=time.sleep, args=[60])
-    child.start()
-    os.kill(child.pid or 0, number)
-    child.join(30)
-    child.kill()
-    return -(child.exitcode or 0)
 
 
 def _pool(number: int) -> int:
@@ -234,22 +195,10 @@ def _fork(number: int) -> int:
     return number if os.waitpid(child, 0)[1] in (0, number) else -1
 
 
-@contextlib.contextmanager
-def default_handlers() -> Iterator[None]:
-    originals = {number: signal.getsignal(number) for number in SIGNALS}
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number, handler in originals.items():
-            signal.signal(number, handler)
-
-
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize(
     ("end_child", "number"),
-    [(_process, signal.SIGTERM), (_pool, signal.SIGTERM), (_fork, signal.SIGTERM), (_fork, signal.SIGINT)],
+    [(_pool, signal.SIGTERM), (_fork, signal.SIGTERM), (_fork, signal.SIGINT)],
 )
 @pytest.mark.parametrize("thread", [False, True], ids=["main thread", "thread of foreachBatch"])
 def test_terminated_child_does_not_stop_the_job(end_child: Callable[[int], int], number: int, thread: bool) -> None:

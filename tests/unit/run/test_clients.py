@@ -166,6 +166,12 @@ def test_calls_wait_until_the_clients_streams_are_open(own: FakeRun, tmp_path: P
     client.link.close()
 
 
+def test_closed_run_accepts_no_client(client: Client, own: FakeRun) -> None:
+    assert not own.close(only_if_alone=True), "it has one"
+    assert own.close()
+    assert not Client(own, client.path).joined.client
+
+
 def continue_at(query: FakeQuery, checkpoint: str) -> None:
     """Let a query continue from a checkpoint."""
     query.progress.begin(Offset({}, mark=Mark(checkpoint)))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinesis_efo.decisions.ending import Ending
 from kinesis_efo.decisions.event_index import EventIndex
 from kinesis_efo.decisions.planning import BEHIND_MILLIS, PollReply, ShardProgress, may_wait
 from kinesis_efo.decisions.progress import Progress
@@ -19,12 +20,12 @@ from kinesis_efo.failure import Failure
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD
 from kinesis_efo.fetcher.work import RowKey
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
-from kinesis_efo.options import SourceOptions
+from kinesis_efo.options import Bounds, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.records.events import Arrivals
 from kinesis_efo.run.access import Next
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
-from kinesis_efo.run.query_planner import QueryPlanner
+from kinesis_efo.run.query_planner import Advance, QueryPlanner
 from tests.support.virtual_time import LoopClock, run
 
 FIRST, SECOND, THIRD = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(3))
@@ -154,6 +155,16 @@ async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:
     reply.shards[:] = [tip]
     assert (await planner.answer(Next(offset, 10.0))).end is not None
     assert clock.monotonic() == pytest.approx(began + 5.0)
+
+
+def test_last_record_before_an_end_within_an_event() -> None:
+    ending = Ending(catch_up=False, ends=Bounds(), patience=60.0)
+    ending.available_now()
+    ending.set_targets(at(first=50), 0.0)
+    last_of = {(FIRST, Position.after(1), Position.after(50)): 48}
+    advance = Advance(ending, 60.0, lambda ranges: {each.key: last_of[each[:3]] for each in ranges}, lambda: 0.0)
+    reply = PollReply([ShardProgress(FIRST, Position.after(70), 9, 900, 5, last=69)], [])
+    assert advance.to(at(first=1), reply, None) == Offset({FIRST: Position.after(50)}, {FIRST: 48})
 
 
 async def test_half_of_each_buffer_and_the_limits_of_all_hold() -> None:

@@ -9,11 +9,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from kinesis_efo.batch import planning, reading
 from kinesis_efo.errors import ConfigurationError
-from kinesis_efo.options import BatchOptions, SourceOptions
+from kinesis_efo.options import BatchOptions
 from kinesis_efo.options.source import CORES, LOADED
 from kinesis_efo.spark import source
 from kinesis_efo.spark.source import SCHEMA, BatchPartition, KinesisBatchReader, KinesisEfoSource
-from kinesis_efo.spark.stream_reader import KinesisStreamReader
 from kinesis_efo.tasks import latency
 from kinesis_efo.tasks.left_out import LEFT_OUT
 from tests.support.answers import FixedClock
@@ -118,10 +117,3 @@ def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.Monkey
     ((parts, streams, given, left_out),) = made
     assert (parts, streams, given) == (ranges, manifest("orders"), options.source)
     assert (left_out.func, left_out.keywords) == (LEFT_OUT.add, {"settings": options.source.metrics})
-
-
-@pytest.mark.usefixtures("planned")
-def test_a_query_gets_a_reader_of_its_options() -> None:
-    reader = KinesisEfoSource({"manifest": "m.json", "pollTimeout": "3s"}).streamReader(SCHEMA)
-    options = SourceOptions.parse({"manifest": "m.json", "pollTimeout": "3s"})
-    assert vars(reader) == vars(KinesisStreamReader(options, manifest("orders")))

@@ -23,8 +23,9 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.options import Bounds, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.records.events import Arrivals
-from kinesis_efo.run.access import Next
+from kinesis_efo.run.access import Logged, Next
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
+from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import Advance, QueryPlanner
 from tests.support.virtual_time import LoopClock, run
 
@@ -134,17 +135,37 @@ def test_waits_count_data() -> None:
     assert may_wait([small, small], 201) and not may_wait([small, small], 200)
 
 
+def planner_of(**calls: Any) -> QueryPlanner:
+    """A planner of a query that answers some calls of it as a test says."""
+    query: Any = Mock(progress=Progress(), wait_held=AsyncMock(return_value=True), **calls)
+    run: Any = Mock(clock=LoopClock(), limits=KINESIS_LIMITS, placed=AsyncMock(return_value=[None]))
+    run.run.streams.stream.return_value.horizon = AsyncMock(return_value=None)
+    return QueryPlanner(
+        run, query, "q", SourceOptions.parse({"manifest": "m.json", "maxTriggerDelay": "5s"}), ["orders"]
+    )
+
+
+async def test_report_of_the_last_micro_batch_is_awaited() -> None:
+    planner = planner_of()
+    planner.query.finish = planner.query.progress.finish  # type: ignore[method-assign]
+    last = Mark("ab", 1)
+    planner.query.progress.begin(at(first=1))
+    planner.query.progress.plan(Offset(at(first=9), mark=last))
+    asked = asyncio.create_task(planner.answer(Logged(last, 60.0)))
+    for mark, done in ((Mark("other", 1), False), (last, True)):
+        await asyncio.sleep(1)
+        await planner.finished([mark], None)
+        await asyncio.sleep(1)
+        assert asked.done() is done
+    assert await asked
+    assert not await planner.answer(Logged(Mark("ab", 7), 5.0))
+
+
 async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:
     clock = LoopClock()
     far, tip = (ShardProgress(FIRST, Position.after(10), 1, 900, behind, data=100) for behind in (60_000, 0))
     reply = PollReply([far], [])
-    query = AsyncMock(progress=Progress(), poll=AsyncMock(return_value=reply), until_tip=clock.sleep)
-    run: Any = Mock(clock=clock, limits=KINESIS_LIMITS, placed=AsyncMock(return_value=[None]))
-    for name in ("begin", "finish", "pause", "plan", "rewrite_lease_rows"):
-        setattr(query, name, Mock())
-    planner = QueryPlanner(
-        run, query, "q", SourceOptions.parse({"manifest": "m.json", "maxTriggerDelay": "5s"}), ["orders"]
-    )
+    planner = planner_of(poll=AsyncMock(return_value=reply), until_tip=clock.sleep)
     await planner.finished([Mark("ab", 1)], None, alone=True)
     offset, began = at(first=TRIM_HORIZON), clock.monotonic()
     assert (await planner.answer(Next(offset, 10.0))).end is not None
@@ -155,6 +176,25 @@ async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:
     reply.shards[:] = [tip]
     assert (await planner.answer(Next(offset, 10.0))).end is not None
     assert clock.monotonic() == pytest.approx(began + 5.0)
+
+
+async def test_shard_that_ends_quietly_is_not_read_while_others_wait() -> None:
+    """Its later records would take up `maxRecordsPerTrigger`, so that the others never get to their ends."""
+    clock, stopped, began = LoopClock(), list[frozenset[ShardKey]](), LoopClock().monotonic()
+
+    async def poll(*_: object) -> PollReply:
+        await clock.sleep(5.0)
+        quiet = ShardProgress(FIRST, Position.after(1), 0, 0, 5, quiet=clock.monotonic() - began)
+        through, records = (50, 9) if FIRST in stopped[-1] else (1, 0)
+        return PollReply([quiet, ShardProgress(SECOND, Position.after(through), records, 100 * records, 5)], [])
+
+    ends = AsyncMock(return_value=EndPositions(at(first=50, second=50)))
+    planner = planner_of(poll=poll, ends=ends, still_quiet=lambda _, quiet: quiet, stop_reading=stopped.append)
+    start = at(first=1, second=1)
+    while (step := await planner.answer(Next(start, 0.2, available_now=True))).end is None:
+        assert clock.monotonic() < began + 60
+    assert step.end == at(first=1, second=50)
+    assert stopped[-1] == {FIRST}
 
 
 def test_last_record_before_an_end_within_an_event() -> None:

@@ -113,13 +113,6 @@ class PlayedSpark:
         self.plan(start, end)
         return end, self.rows()
 
-    def hang_up(self) -> None:
-        """End the query as Spark does: close the connection, and ask the process to end. Nobody waits for that."""
-        with contextlib.suppress(OSError):
-            self.stream.close()
-        self.connection.close()
-        self.process.terminate()
-
     def close(self) -> None:
         """Close the connection and wait for the process to end."""
         with contextlib.suppress(OSError):

@@ -1,7 +1,6 @@
 """Fetchers in processes of their own, with real connections to the planner: killed, paused, refused, looked at."""
 
 import asyncio
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,25 +118,6 @@ def test_shards_of_a_killed_fetcher_move_to_the_other(world: MakeWorld) -> None:
         assert len({row.data for row in query.until(200, seconds=25)}) == 200, "before its lease would have expired"
         assert query.shares() == [4]
         fetchers.start(0)
-        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 60)
-        w.put(numbered(100, 200))
-        assert len({row.data for row in query.until(300)}) == 300
-
-
-@pytest.mark.long
-def test_paused_fetcher_is_replaced_and_reclaims_nothing(world: MakeWorld) -> None:
-    w = world({"orders": 4})
-    w.put(numbered(100))
-    fetchers = FetcherProcesses(2)
-    # A fetcher gives up after six of these, and a task notices the pause only after 20 s if it has just asked.
-    with reading(w, fetchers, leaseTimeout="6s") as query:
-        query.until(100)
-        wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 30)
-        fetchers.kill(0, signal.SIGSTOP)
-        w.put(numbered(100, 100))
-        assert len({row.data for row in query.until(200)}) == 200
-        wait_until(lambda: (query.batch(), query.shares() == [4])[1], 30)
-        fetchers.kill(0, signal.SIGCONT)
         wait_until(lambda: (query.batch(), query.shares() == [2, 2])[1], 60)
         w.put(numbered(100, 200))
         assert len({row.data for row in query.until(300)}) == 300

@@ -124,31 +124,6 @@ def test_cancelled_shard_ends_the_read_with_an_error(shards: int, monkeypatch: p
     assert is_over(made)
 
 
-LIMIT = 20.0
-
-
-class QuickClock:
-    """A clock that does not wait; implements `Clock`. What takes longer than `LIMIT` is a limit, which nothing here comes to."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_001_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds > LIMIT:
-            await asyncio.get_running_loop().create_future()
-        self.now += seconds
-        await asyncio.sleep(0)
-
-
-BEGAN = QuickClock().now
-
-
 @pytest.mark.parametrize(
     ("hashes", "strict", "rows", "left"),
     [((0, MIDDLE), True, 0, 1), ((MIDDLE + 1, LAST), True, 3, 0), ((0, MIDDLE), False, 3, 0)],

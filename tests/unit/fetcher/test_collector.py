@@ -52,10 +52,6 @@ class World:
         self.feeds.append(feed)
         return self.stats[shard]
 
-    def leave(self, shard: str) -> None:
-        """A shard is not read any more."""
-        self.feeds = [feed for feed in self.feeds if feed.key.shard != shard]
-
     def values(self) -> Values:
         return merge({}, self.collector())
 

@@ -1,8 +1,9 @@
 """Whom a feed wakes for which event."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 from kinesis_efo.clock import Clock, SystemClock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
@@ -15,21 +16,6 @@ from tests.support.fetched import settle
 KEY = ShardKey("orders", "shardId-0")
 
 
-class Listener:
-    """Counts."""
-
-    def __init__(self) -> None:
-        self.touched = 0
-        self.woken = 0
-
-    def touch(self, shards: Iterable[ShardKey]) -> None:
-        assert list(shards) == [KEY]
-        self.touched += 1
-
-    def wake(self) -> None:
-        self.woken += 1
-
-
 def raised(error: KinesisEfoError) -> None:
     raise error
 
@@ -40,7 +26,6 @@ async def unexpected(cause: str) -> None:
 
 def feed_by(
     subscribe: Any,
-    listener: Listener,
     clock: Clock,
     lost: Callable[[str], Awaitable[None]] | None = None,
 ) -> ShardFeed:
@@ -48,7 +33,7 @@ def feed_by(
         KEY,
         subscribe,
         Budget(1 << 20),
-        listener,
+        Mock(),
         lambda _children: None,
         raised,
         FetchCounts(),
@@ -70,7 +55,7 @@ async def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
     async def lost(cause: str) -> None:
         told.append((cause, buffer.ended))
 
-    feed = feed_by(lambda *_: Gone(), Listener(), SystemClock(), lost=lost)
+    feed = feed_by(lambda *_: Gone(), SystemClock(), lost=lost)
     feed.begin(TRIM_HORIZON)
     buffer = feed.buffer
     assert buffer is not None
@@ -85,7 +70,7 @@ def test_order_outside_the_buffer_commits_nothing() -> None:
             await asyncio.Event().wait()
 
     async def run() -> None:
-        feed = feed_by(lambda *_: Waiting(), Listener(), SystemClock())
+        feed = feed_by(lambda *_: Waiting(), SystemClock())
         feed.apply_order(Order(1, TRIM_HORIZON, Position.after(5), []))
         assert feed.buffer is not None
         assert feed.buffer.committed is None

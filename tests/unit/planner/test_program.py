@@ -1,10 +1,6 @@
-"""How processes of one Spark program find each other's runs, with real processes and the kernel's locks."""
+"""How processes of one Spark program find each other's runs, with the locks of the kernel."""
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,40 +13,6 @@ from kinesis_efo.processes import Process
 ADDRESS = FetcherAddress("here", 4711)
 ENTRY = RunEntry(ADDRESS, "secret", {"orders": "arn:orders"})
 JVM = Process.of(os.getpid())
-
-HOST = """
-import sys
-from pathlib import Path
-from kinesis_efo.calls.address import FetcherAddress
-from kinesis_efo.planner.program import Program, RunEntry
-from kinesis_efo.processes import Process
-program = Program.locate(Path(sys.argv[1]), Process(int(sys.argv[2]), sys.argv[3]), sys.argv[4])
-with program.deciding(lambda: None):
-    if sys.argv[5] == "host":
-        file = program.begin(RunEntry(FetcherAddress("here", 1), "s", {"orders": "arn:orders"}))
-    else:
-        print("deciding", flush=True)
-        sys.stdin.readline()
-print("there", flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts processes of the program: a host, or one that is about to decide."""
-    with ExitStack() as stack:
-
-        def start(part: str) -> subprocess.Popen[str]:
-            command = [sys.executable, "-c", HOST, str(tmp_path / "notes"), str(JVM.pid), JVM.started, "lake", part]
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            assert process.stdout is not None
-            assert process.stdout.readline().strip() == ("there" if part == "host" else "deciding")
-            return process
-
-        yield start
 
 
 def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
@@ -86,10 +48,6 @@ def test_concurrent_searches_find_no_false_host(tmp_path: Path) -> None:
         assert not run.lives
         program.fcntl.flock(other, program.fcntl.LOCK_EX | program.fcntl.LOCK_NB), "it has not kept it either"
     run.close()
-
-
-def locks(directory: Path) -> list[Path]:
-    return list((directory / "notes").glob("*.lock"))
 
 
 def test_removed_file_of_a_run_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.options import Bounds, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Mark, Offset, Position, ShardKey
 from kinesis_efo.records.events import Arrivals
-from kinesis_efo.run.access import Logged, Next
+from kinesis_efo.run.access import Begin, Logged, Next
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 from kinesis_efo.run.query_ends import EndPositions
 from kinesis_efo.run.query_planner import Advance, QueryPlanner
@@ -139,10 +139,19 @@ def planner_of(**calls: Any) -> QueryPlanner:
     """A planner of a query that answers some calls of it as a test says."""
     query: Any = Mock(progress=Progress(), wait_held=AsyncMock(return_value=True), **calls)
     run: Any = Mock(clock=LoopClock(), limits=KINESIS_LIMITS, placed=AsyncMock(return_value=[None]))
+    run.initial = AsyncMock(return_value=at(first=TRIM_HORIZON))
     run.run.streams.stream.return_value.horizon = AsyncMock(return_value=None)
     return QueryPlanner(
         run, query, "q", SourceOptions.parse({"manifest": "m.json", "maxTriggerDelay": "5s"}), ["orders"]
     )
+
+
+@pytest.mark.parametrize(("known", "then"), [(None, Mark("ab", 1)), (Mark("cd", 41), Mark("cd", 42))])
+async def test_mark_of_the_checkpoint_continues_or_is_added(known: Mark | None, then: Mark) -> None:
+    planner = planner_of(poll=AsyncMock(return_value=PollReply([progress()], [])))
+    assert (await planner.answer(Begin(new=True, mark=Mark("ab")))).mark == Mark("ab")
+    step = await planner.answer(Next(Offset(at(first=1), mark=known), 0.2))
+    assert step.end.mark == then
 
 
 async def test_report_of_the_last_micro_batch_is_awaited() -> None:

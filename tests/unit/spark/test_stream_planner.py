@@ -194,6 +194,20 @@ def test_only_the_first_micro_batch_is_checked_for_losses() -> None:
     assert [call.first for call in run.asked if isinstance(call, Plan)] == [True, False]
 
 
+def test_plan_that_came_with_an_end_is_used_once_logged() -> None:
+    ends = [Offset({key(0): Position.after(at)}, mark=Mark("ab", at)) for at in (1, 5, 9)]
+    left = ends[1:]
+    run: Any = Run(lambda call: Step(left.pop(0), plan=served(HERE)) if isinstance(call, Next) else served(HERE))
+    run.record_logged = run.did.append
+    planner, at = planned_by(run), ends[0].to_dict()
+    for _ in range(2):
+        end = planner.latest(at, once=False)
+        assert [each.key for task in planner.tasks(at, end) for each in task.ranges] == [key(0)]
+        at = end
+    assert [type(call) for call in run.asked] == [Begin, Next, Plan, Next]
+    assert run.did == ["start", ends[2].mark], "the run learns of the first one by the call"
+
+
 def test_idle_source_answers_at_once_if_others_have_rows() -> None:
     run = Run(lambda call: {Next: Step(), Plan: served(HERE)}.get(type(call)))
     planner, begin = planned_by(run), START.to_dict()

@@ -201,9 +201,11 @@ class ModelEvents:
 
     async def _something_came(self) -> bool:
         waits = [asyncio.ensure_future(event.wait()) for event in (self._stream.grown, self._closing)]
-        done, _ = await asyncio.wait(waits, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        try:
+            done, _ = await asyncio.wait(waits, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
         return bool(done)
 
     def _event(self, continuation: int | None, records: Iterable[tuple[int, int]] = ()) -> Event:

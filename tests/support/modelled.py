@@ -7,10 +7,8 @@ when nobody can go on, so a deadlock cannot pass unseen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.collector import FetcherCollector
@@ -35,7 +33,7 @@ from tests.support.lease_store import MemoryLeaseStore, Network
 from tests.support.model_stream import ModelStream
 from tests.support.planned import finish, planned
 from tests.support.polled_stream import PolledClient
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 NO_LIMIT = 1 << 60
@@ -152,16 +150,6 @@ def horizon(stream: ModelStream) -> Offset:
     return Offset(
         {ShardKey("orders", name): TRIM_HORIZON for name, shard in stream.shards_by_id.items() if not shard.parents}
     )
-
-
-def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test in virtual time, an hour of it at most."""
-
-    def wrapped() -> None:
-        run(asyncio.wait_for(test(), 3600))
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
 
 
 async def until_read(query: Query, offset: Offset, rows: int, check: bool = True) -> Offset:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
 from tests.support.model_stream import ModelStream
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 REF = StreamRef("orders", "dev-orders", "arn:stream", "arn:consumer")
 FIRST, SECOND = (ShardKey("orders", f"shardId-00000000000{number}") for number in range(2))
@@ -76,9 +77,8 @@ class Planner:
         self.requests.append((LoopClock().monotonic(), request))
         self._check()
         if self.standing == "working" and request.revision == self.revision and not self.done and request.wait:
-            changed = asyncio.ensure_future(self._changed.wait())
-            await asyncio.wait([changed], timeout=request.wait)
-            changed.cancel()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), request.wait)
             self._check()
         self.forgot = self.forgot and request.revision > 0
         if self.forgot:
@@ -130,9 +130,9 @@ class Host:
         task: The fetcher's run.
     """
 
-    def __init__(self, stream: ModelStream) -> None:
+    def __init__(self) -> None:
         clock = LoopClock()
-        self.stream = stream
+        self.stream = stream = ModelStream(shards=2)
         self.planner = Planner()
         self.further = further = FurtherStream()
         self.opened: list[StreamRef] = []
@@ -172,41 +172,23 @@ class Host:
         return {ShardKey("orders", shard) for shard, number in self.stream.open.items() if number}
 
 
-def scenario(shards: int = 2) -> Callable[[Callable[[Host], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Run a test in virtual time, with a fetcher that runs."""
-
-    def wrap(test: Callable[[Host], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-        async def main() -> None:
-            async with Host(ModelStream(shards=shards)) as host:
-                await test(host)
-
-        def wrapped() -> None:
-            run(asyncio.wait_for(main(), 3600))
-
-        wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-        return wrapped
-
-    return wrap
-
-
-@scenario()
-async def test_reports_keep_the_pause_that_the_planner_asks_for(host: Host) -> None:
-    host.planner.reply = lambda _report: ReportReply(True, revision=host.planner.revision, pause=0.5)
-    host.planner.give(FIRST)
-    await asyncio.sleep(2)
-    before = len(host.planner.reports)
-    for _ in range(200):
-        host.stream.put(0, 30)
-        await asyncio.sleep(0.01)
-    times = [at for at, _ in host.planner.reports[before:]]
-    assert 3 <= len(times) <= 5
-    assert all(later - earlier >= 0.499 for earlier, later in pairwise(times))
+async def test_reports_keep_the_pause_that_the_planner_asks_for() -> None:
+    async with Host() as host:
+        host.planner.reply = lambda _report: ReportReply(True, revision=host.planner.revision, pause=0.5)
+        host.planner.give(FIRST)
+        await asyncio.sleep(2)
+        before = len(host.planner.reports)
+        for _ in range(200):
+            host.stream.put(0, 30)
+            await asyncio.sleep(0.01)
+        times = [at for at, _ in host.planner.reports[before:]]
+        assert 3 <= len(times) <= 5
+        assert all(later - earlier >= 0.499 for earlier, later in pairwise(times))
 
 
 @pytest.mark.parametrize("newer", [0, 1])
-def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> None:
-    @scenario()
-    async def test(host: Host) -> None:
+async def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> None:
+    async with Host() as host:
         host.planner.seconds = 100.0
         host.planner.give(FIRST)
         await asyncio.sleep(6)
@@ -229,40 +211,38 @@ def test_answered_report_permits_subscriptions_to_current_shards(newer: int) -> 
         await asyncio.sleep(10)
         assert host.read == {FIRST}
 
-    test()
+
+async def test_a_stream_that_cannot_be_listed_ends_the_fetcher() -> None:
+    async with Host() as host:
+        host.planner.give(FIRST, CLICKS)
+        await asyncio.sleep(1)
+        host.further.listed.set_exception(OSError("not listed"))
+        with pytest.raises(SubscriptionError, match=r"stream 'clicks': .* not listed"):
+            await host.task
+        assert not list(host.fetcher)
 
 
-@scenario()
-async def test_a_stream_that_cannot_be_listed_ends_the_fetcher(host: Host) -> None:
-    host.planner.give(FIRST, CLICKS)
-    await asyncio.sleep(1)
-    host.further.listed.set_exception(OSError("not listed"))
-    with pytest.raises(SubscriptionError, match=r"stream 'clicks': .* not listed"):
-        await host.task
-    assert not list(host.fetcher)
-
-
-@scenario()
-async def test_replaced_fetcher_closes_its_shards_and_rejoins(host: Host) -> None:
-    host.planner.give(FIRST, SECOND)
-    host.stream.put(0, 30)
-    await asyncio.sleep(2)
-    assert host.planner.reports[-1][1].number > 1
-    before, told = len(host.planner.requests), len(host.planner.reports)
-    host.planner.forgot = True
-    host.planner.notify()
-    await asyncio.sleep(0.1)
-    assert host.read == set()
-    await asyncio.sleep(6)
-    again = host.planner.requests[before][1]
-    assert (again.name, again.revision, again.done) == ("name-1", 0, 0)
-    assert len(host.stream.subscribed) == 4, "they were closed and opened again"
-    await asyncio.sleep(2)
-    first = next(report for _, report in host.planner.reports[told:] if report.name == "name-1")
-    assert first.number == 1
-    assert {news.key: news.start for news in first.shards} == dict.fromkeys((FIRST, SECOND), TRIM_HORIZON)
-    assert host.read == {FIRST, SECOND}
-    assert host.stream.collisions == []
+async def test_replaced_fetcher_closes_its_shards_and_rejoins() -> None:
+    async with Host() as host:
+        host.planner.give(FIRST, SECOND)
+        host.stream.put(0, 30)
+        await asyncio.sleep(2)
+        assert host.planner.reports[-1][1].number > 1
+        before, told = len(host.planner.requests), len(host.planner.reports)
+        host.planner.forgot = True
+        host.planner.notify()
+        await asyncio.sleep(0.1)
+        assert host.read == set()
+        await asyncio.sleep(6)
+        again = host.planner.requests[before][1]
+        assert (again.name, again.revision, again.done) == ("name-1", 0, 0)
+        assert len(host.stream.subscribed) == 4, "they were closed and opened again"
+        await asyncio.sleep(2)
+        first = next(report for _, report in host.planner.reports[told:] if report.name == "name-1")
+        assert first.number == 1
+        assert {news.key: news.start for news in first.shards} == dict.fromkeys((FIRST, SECOND), TRIM_HORIZON)
+        assert host.read == {FIRST, SECOND}
+        assert host.stream.collisions == []
 
 
 def test_error_of_one_query_does_not_end_the_fetcher() -> None:

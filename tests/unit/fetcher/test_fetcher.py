@@ -14,11 +14,10 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.metrics import catalog as metrics
 from tests.support.model_stream import ModelStream
-from tests.support.modelled import Query, everything, expected, horizon, scenario, until_read
+from tests.support.modelled import Query, everything, expected, horizon, until_read
 from tests.support.virtual_time import LoopClock, run
 
 
-@scenario
 async def test_checkpoints_are_written_without_polls() -> None:
     stream = ModelStream(shards=2)
     async with Query(stream) as query:
@@ -36,7 +35,6 @@ async def test_checkpoints_are_written_without_polls() -> None:
     assert [row.record for _, row in sorted(rows.items())] == [everything(stream)[0][1], None]
 
 
-@scenario
 async def test_error_of_the_shard_watch_reaches_the_query() -> None:
     class Broken(ModelStream):
         """Answers from the second time on what nobody expects."""
@@ -54,7 +52,6 @@ async def test_error_of_the_shard_watch_reaches_the_query() -> None:
         assert isinstance(caught.value.__cause__, AttributeError)
 
 
-@scenario
 async def test_a_stalled_query_shows_in_the_metrics() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, *[1000] * 40)

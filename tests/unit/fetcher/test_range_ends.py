@@ -11,7 +11,7 @@ from kinesis_efo.errors import DataLossError, RetriesExhaustedError
 from kinesis_efo.positions import TRIM_HORIZON, Offset, Position, ShardKey, ShardRange
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.model_stream import ModelStream
-from tests.support.modelled import Query, expected, horizon, scenario
+from tests.support.modelled import Query, expected, horizon
 from tests.support.polled_stream import PolledClient
 from tests.support.virtual_time import LoopClock
 
@@ -44,32 +44,27 @@ async def timed(reading: Any) -> tuple[Any, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 5_000])
-def test_missing_last_record_is_awaited_and_then_lost(behind: int) -> None:
-    @scenario
-    async def test() -> None:
-        stream, store = ModelStream(shards=1), MemoryLeaseStore()
-        stream.put(0, 30, 30, 30)
-        [wanted] = await planned_by(stream, store, polls=True)
-        last = stream[0].records[-1][0]
-        client = polled(stream, gone={last}, lag=[behind])
-        async with Query(stream, store, polled=client) as query:
-            began = LoopClock().monotonic()
-            with pytest.raises(DataLossError) as lost:
-                await query.read(wanted)
-            assert 600 <= LoopClock().monotonic() - began < 620
-            message = str(lost.value)
-            assert f"shard {KEY} was read up to AFTER:{stream[0].records[1][0]}, and record {last}" in message
-            assert f"had no records; the last one reported a lag of {behind} ms" in message
-            assert "failOnDataLoss" in message
-            with pytest.raises(DataLossError):
-                await query.poll(Offset({KEY: wanted.through}))  # it ends the query: another attempt would wait as long
-        async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
-            assert await query.read(wanted) == [(KEY.shard, number) for number, _ in stream[0].records[:2]]
-
-    test()
+async def test_missing_last_record_is_awaited_and_then_lost(behind: int) -> None:
+    stream, store = ModelStream(shards=1), MemoryLeaseStore()
+    stream.put(0, 30, 30, 30)
+    [wanted] = await planned_by(stream, store, polls=True)
+    last = stream[0].records[-1][0]
+    client = polled(stream, gone={last}, lag=[behind])
+    async with Query(stream, store, polled=client) as query:
+        began = LoopClock().monotonic()
+        with pytest.raises(DataLossError) as lost:
+            await query.read(wanted)
+        assert 600 <= LoopClock().monotonic() - began < 620
+        message = str(lost.value)
+        assert f"shard {KEY} was read up to AFTER:{stream[0].records[1][0]}, and record {last}" in message
+        assert f"had no records; the last one reported a lag of {behind} ms" in message
+        assert "failOnDataLoss" in message
+        with pytest.raises(DataLossError):
+            await query.poll(Offset({KEY: wanted.through}))  # it ends the query: another attempt would wait as long
+    async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
+        assert await query.read(wanted) == [(KEY.shard, number) for number, _ in stream[0].records[:2]]
 
 
-@scenario
 async def test_record_that_is_always_skipped_is_a_loss() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, *[30] * 5)
@@ -87,7 +82,6 @@ async def test_record_that_is_always_skipped_is_a_loss() -> None:
 # -- a range that ends where nothing had come
 
 
-@scenario
 async def test_range_without_records_ends_at_its_position() -> None:
     stream = ModelStream(shards=1)
     empty = ShardRange(KEY, TRIM_HORIZON, Position.after(1005))
@@ -98,7 +92,6 @@ async def test_range_without_records_ends_at_its_position() -> None:
 
 
 @pytest.mark.slow
-@scenario
 async def test_no_range_waits_for_ever() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30)
@@ -116,7 +109,6 @@ async def test_no_range_waits_for_ever() -> None:
 # -- which numbers a buffer covers
 
 
-@scenario
 async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, 30, 30, 30)
@@ -133,7 +125,6 @@ async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
         assert LoopClock().monotonic() - began < 20
 
 
-@scenario
 async def test_skipped_record_loses_no_other_record() -> None:
     stream, store = ModelStream(shards=1), MemoryLeaseStore()
     stream.put(0, 30, 30, 30)
@@ -149,7 +140,6 @@ async def test_skipped_record_loses_no_other_record() -> None:
 # -- a task that is slow, or hangs
 
 
-@scenario
 async def test_processing_time_of_a_task_is_no_waiting_time() -> None:
     stream = ModelStream(shards=1)
     stream.put(0, 30)
@@ -168,7 +158,6 @@ async def test_processing_time_of_a_task_is_no_waiting_time() -> None:
 
 
 @pytest.mark.slow
-@scenario
 async def test_fetcher_frozen_beyond_the_patience_of_ranges_continues() -> None:
     stream = ModelStream(shards=1, event_records=(1,))
     stream.put(0, *[3000] * 40)

@@ -22,9 +22,9 @@ from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_process
 from kinesis_efo.planner.program import OwnFile, Program, RunEntry
 from kinesis_efo.planner.shared_run import SharedRun
-from kinesis_efo.positions import Mark, Offset, Position, ShardKey
+from kinesis_efo.positions import Mark, Position, ShardKey
 from kinesis_efo.processes import Process
-from kinesis_efo.run.access import BatchPlan, Begin, Call, Logged, Next, Plan, Reading, Step
+from kinesis_efo.run.access import Call, Logged, Next, Step
 from kinesis_efo.run.clients import Clients
 from kinesis_efo.run.thread import finished
 
@@ -86,20 +86,11 @@ class FakeQuery:
         finally:
             self.at_once -= 1
         match call:
-            case Begin(new=True):
-                return Offset({ShardKey(name, "a"): Position.at_timestamp(7) for name in self.streams}, {}, call.mark)
             case Next():
                 end = call.position.moved_to({**call.position, KEY: Position.after(BIG + 1)}, {KEY: BIG})
                 return Step(None if end is call.position else end)
-            case Plan():
-                ranges = call.begin.ranges_to(call.end)
-                return BatchPlan(
-                    [self._run.address], [(wanted.key, 0, 300) for wanted in ranges], [(KEY, (5, 2**128 - 1))]
-                )
             case Logged():
                 return True
-            case Reading():
-                return self._run.reading
         return None
 
     def done(self, kind: type[Call[Any]]) -> list[Any]:
@@ -119,7 +110,6 @@ class FakeRun:
         self.options = options
         self.clock = SystemClock()
         self.planner_address: FetcherAddress | None = None
-        self.reading = False
         self.refs: dict[str, StreamRef] = dict(streams.streams)
         self.queries: list[FakeQuery] = []
         self.stopped = False

@@ -1,7 +1,6 @@
 """Of which streams aggregates may be left out: of none whose records Kinesis distributed itself at any time."""
 
 import logging
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.run.strictness import ASK_SECONDS, Strictness
 from tests.support.model_stream import ModelStream
 from tests.support.transports import refused
-from tests.support.virtual_time import LoopClock, run
+from tests.support.virtual_time import LoopClock
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 
@@ -46,51 +45,40 @@ class Asked:
         return await self.strictness.of(["orders"]) == {"orders"}
 
 
-def drive(scenario: Callable[[Asked], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario(Asked())
-
-    run(main())
-
-
 async def pause(seconds: float = ASK_SECONDS) -> None:
     await LoopClock().sleep(seconds)
 
 
-def test_nothing_is_omitted_after_automatic_distribution(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(strict: Asked) -> None:
-        assert await strict()
-        strict.model.distributes = Distribution.AUTO
-        await pause()
-        assert not await strict()
-        strict.model.distributes = Distribution.KEYED
-        await pause(3600)
-        assert not await strict()
-        strict.begin()
-        assert not await strict(), "after a restart, either"
-
+async def test_nothing_is_omitted_after_automatic_distribution(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    drive(scenario)
+    strict = Asked()
+    assert await strict()
+    strict.model.distributes = Distribution.AUTO
+    await pause()
+    assert not await strict()
+    strict.model.distributes = Distribution.KEYED
+    await pause(3600)
+    assert not await strict()
+    strict.begin()
+    assert not await strict(), "after a restart, either"
     assert len(caplog.messages) == 2, "one for each run"
     assert "no KPL aggregate is dropped: Kinesis distributes or distributed its records itself" in caplog.messages[0]
 
 
-def test_nothing_is_omitted_with_unknown_distribution(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(strict: Asked) -> None:
-        strict.model.distributes = refused("AccessDeniedException")
-        assert not await strict()
-        await pause()
-        assert not await strict()
-        strict.model.distributes = Distribution.KEYED
-        await pause()
-        assert await strict(), "it was never AUTO"
-        strict.model.distributes = refused("ThrottlingException")
-        await pause()
-        assert await strict(), "a call that failed takes nothing back"
-        strict.model.distributes = Distribution.AUTO
-        await pause()
-        assert not await strict()
-
+async def test_nothing_is_omitted_with_unknown_distribution(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    drive(scenario)
+    strict = Asked()
+    strict.model.distributes = refused("AccessDeniedException")
+    assert not await strict()
+    await pause()
+    assert not await strict()
+    strict.model.distributes = Distribution.KEYED
+    await pause()
+    assert await strict(), "it was never AUTO"
+    strict.model.distributes = refused("ThrottlingException")
+    await pause()
+    assert await strict(), "a call that failed takes nothing back"
+    strict.model.distributes = Distribution.AUTO
+    await pause()
+    assert not await strict()
     assert [("it is unknown" in message) for message in caplog.messages] == [True, False]

@@ -3,6 +3,7 @@
 import pickle
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
@@ -100,20 +101,12 @@ def test_other_columns_are_refused() -> None:
 
 
 def test_a_task_reads_its_ranges_and_counts_omissions(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Any] = []
-
-    class FakeReading:
-        def __init__(self, *given: object, left_out: Any, again: bool) -> None:
-            assert not again
-            made.append((*given, left_out))
-
-        def batches(self) -> list[str]:
-            return ["rows"]
-
-    monkeypatch.setattr(reading, "Reading", FakeReading)
+    made = Mock()
+    made.return_value.batches.return_value = ["rows"]
+    monkeypatch.setattr(reading, "Reading", made)
     options = BatchOptions.parse({"manifest": "m.json"})
     ranges: Any = ("a range",)
     assert list(KinesisBatchReader(options, manifest("orders"), 0.0).read(BatchPartition(ranges))) == ["rows"]
-    ((parts, streams, given, left_out),) = made
-    assert (parts, streams, given) == (ranges, manifest("orders"), options.source)
-    assert (left_out.func, left_out.keywords) == (LEFT_OUT.add, {"settings": options.source.metrics})
+    given, more = made.call_args
+    assert (given, more["again"]) == ((ranges, manifest("orders"), options.source), False)
+    assert (more["left_out"].func, more["left_out"].keywords) == (LEFT_OUT.add, {"settings": options.source.metrics})

@@ -1,10 +1,12 @@
 """Aggregates as AWS' own library for Lambdas makes them (`aws-kinesis-agg`): it packs any keys together, whatever their shards."""
 
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from hashlib import md5
 
 from aws_kinesis_agg.aggregator import RecordAggregator
+from aws_kinesis_agg.deaggregator import deaggregate_records
 
 
 def aggregated(records: Iterable[tuple[str, bytes]], size: int = 100) -> Iterator[dict[str, str | bytes]]:
@@ -38,6 +40,20 @@ def as_the_kpl(records: Iterable[tuple[str, bytes]], shards: int, size: int = 50
         firsts = [some[number] for number in range(0, len(some), size)]
         for (first, _), parcel in zip(firsts, aggregated(some, size), strict=True):
             yield {**parcel, "PartitionKey": "a", "ExplicitHashKey": str(_hash(first))}
+
+
+def read_by_aws(key: str, data: bytes) -> Iterator[tuple[str, bytes, str | None]]:
+    """The records in a record, as AWS's library for Python decodes them: partition key, data and explicit hash key."""
+    kinesis = {
+        "kinesisSchemaVersion": "1.0",
+        "sequenceNumber": "1",
+        "partitionKey": key,
+        "approximateArrivalTimestamp": 0,
+        "data": b64encode(data),
+    }
+    for user in deaggregate_records([{"kinesis": kinesis}]):
+        found = user["kinesis"]
+        yield found["partitionKey"], b64decode(found["data"]), found.get("explicitHashKey")
 
 
 def _hash(key: str) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from kinesis_efo.fetcher.budget import EVENT_OVERHEAD, Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.records.events import ChildShard, Event, EventHead
+from kinesis_efo.records.events import ChildShard, Event, EventHead, read_head
 
 KEY = ShardKey("orders", "shardId-000000000000")
 
@@ -22,6 +22,14 @@ def event(end: int | None, records: int = 1, size: int = 100, children: Sequence
     """An event whose buffered size is `EVENT_OVERHEAD + size`."""
     payload = json.dumps({"end": end}).encode().ljust(size)[:size]
     return Event(payload, EventHead(end, 0, records, tuple(ChildShard(child, ("p",), 0, 1) for child in children)))
+
+
+def event_with(end: int, *numbers: int) -> Event:
+    """An event whose records have these numbers."""
+    records = [{"SequenceNumber": str(number), "Data": ""} for number in numbers]
+    body = {"ContinuationSequenceNumber": str(end), "MillisBehindLatest": 0, "Records": records, "ChildShards": []}
+    payload = json.dumps(body).encode()
+    return Event(payload, read_head(payload))
 
 
 def idle(end: int) -> Event:

@@ -7,19 +7,18 @@ import sys
 import textwrap
 import threading
 import time
-from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from aws_kinesis_agg.deaggregator import deaggregate_records
 
 from kinesis_efo.errors import AccessRefusedError, RecordRefusedError, StreamNotFoundError
 from kinesis_efo.options import AwsSettings
 from kinesis_efo.producer import Producer, ProducerSettings
 from kinesis_efo.records.aggregation import deaggregate
 from kinesis_efo_local import AwsError, NoFaults, Request
+from tests.support.aggregates import read_by_aws
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.messages import raises
 
@@ -107,19 +106,7 @@ def test_aggregates_reach_readers_and_exceed_the_record_limit(target: Start) -> 
     assert time.monotonic() - began < 8, "20,000 records at 2,000 a second would take 9 s"
     records = kinesis.records()
     assert len(records) < 1_000
-    wrapped = [
-        {
-            "kinesis": {
-                "kinesisSchemaVersion": "1.0",
-                "sequenceNumber": record["SequenceNumber"],
-                "partitionKey": record["PartitionKey"],
-                "approximateArrivalTimestamp": 0,
-                "data": b64encode(record["Data"]),
-            }
-        }
-        for record in records
-    ]
-    by_aws = {user["kinesis"]["partitionKey"] for user in deaggregate_records(wrapped)}
+    by_aws = {key for record in records for key, *_ in read_by_aws(record["PartitionKey"], record["Data"])}
     assert by_aws == {f"key-{number}" for number in range(20_000)}
     assert Counter(key for key, _ in users(kinesis)) == Counter(by_aws)
 

@@ -1,6 +1,5 @@
 """What a fetcher of another process tells the planner."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.fetcher.status import Subscription
 from kinesis_efo.fetcher.work import RowKey, ShardNews
 from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
-from kinesis_efo.records.events import Event, read_head
+from tests.support.fetched import event_with
 
 
 class Feed:
@@ -26,7 +25,7 @@ class Feed:
 
     async def add(self, end: int, *numbers: int) -> None:
         assert self.buffer is not None
-        await self.buffer.admit(event(end, *numbers), 0.0)
+        await self.buffer.admit(event_with(end, *numbers), 0.0)
 
 
 class Fetcher:
@@ -40,14 +39,6 @@ class Fetcher:
 
     def subscription(self, key: ShardKey) -> Subscription:
         return Subscription("open", int(key.shard[-1]) + 1, 0, 0)
-
-
-def event(end: int, *numbers: int) -> Event:
-    records = [{"SequenceNumber": str(number), "Data": ""} for number in numbers]
-    payload = json.dumps(
-        {"ContinuationSequenceNumber": str(end), "MillisBehindLatest": 0, "Records": records, "ChildShards": []}
-    ).encode()
-    return Event(payload, read_head(payload))
 
 
 def reporter(*feeds: Feed) -> Reporter:

@@ -1,7 +1,6 @@
 """The buffer of one shard: what it covers, how it is cut, who makes whom wait."""
 
 import asyncio
-import json
 
 import pytest
 
@@ -11,21 +10,28 @@ from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.buffer import ShardBuffer
 from kinesis_efo.positions import LastRecord, ShardKey
 from kinesis_efo.records.events import Event, EventHead
-from tests.support.fetched import EVENT_OVERHEAD, SHARD_END, TRIM_HORIZON, after, buffer, event, fill, idle, run, settle
+from tests.support.fetched import (
+    EVENT_OVERHEAD,
+    SHARD_END,
+    TRIM_HORIZON,
+    after,
+    buffer,
+    event,
+    event_with,
+    fill,
+    idle,
+    run,
+    settle,
+)
 
 SIZE = EVENT_OVERHEAD + 100
 KEY = ShardKey("orders", "shardId-000000000000")
 NO_LIMIT = 1 << 60
 
 
-def numbered_event(continuation: int, *numbers: int) -> Event:
-    records = [{"SequenceNumber": str(number), "Data": ""} for number in numbers]
-    return Event(json.dumps({"Records": records}).encode(), EventHead(continuation, 0, len(numbers), last=numbers[-1]))
-
-
 def test_record_is_known_at_which_a_query_has_ended() -> None:
     b = buffer()
-    fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28))
+    fill(b, event_with(15, 11, 12), event_with(30, 22, 28))
     for through, record in ((12, 12), (14, 12), (15, 12), (28, 28), (29, 28)):
         b.drop_before(after(through), {})
         assert b.last_record_up_to(after(through)) == LastRecord(record)
@@ -34,7 +40,7 @@ def test_record_is_known_at_which_a_query_has_ended() -> None:
 
 def test_query_behind_the_buffer_skips_no_record() -> None:
     b = buffer()
-    fill(b, numbered_event(15, 11, 12), numbered_event(30, 22, 28), numbered_event(45, 41))
+    fill(b, event_with(15, 11, 12), event_with(30, 22, 28), event_with(45, 41))
     b.drop_before(after(30), {})
     assert b.last_record_up_to(after(15)) is None
 

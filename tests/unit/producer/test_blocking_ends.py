@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,8 +20,6 @@ from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
 from tests.support.messages import raises
 from tests.support.producers import Opened, with_parts
 from tests.unit.producer.test_producer import SOON, blocking, until
-
-FORK = multiprocessing.get_context("fork")
 
 
 class Call(threading.Thread):
@@ -142,34 +139,23 @@ def texts_of(calls: Sequence[Callable[[], object]]) -> list[str]:
     return texts
 
 
-def in_child(work: Callable[[], list[str]], way: str) -> list[str]:
+def in_child(work: Callable[[], list[str]]) -> list[str]:
     """Run `work` in a forked process, and return its result."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def child(sender: Connection) -> None:
-        sender.send(work())
-
+    receiver, sender = multiprocessing.Pipe(duplex=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        if way == "multiprocessing":
-            process = FORK.Process(target=child, args=(sender,))
-            process.start()
-        elif not (pid := os.fork()):
+        if not (pid := os.fork()):
             try:
-                child(sender)
+                sender.send(work())
             finally:
                 os._exit(0)
     assert receiver.poll(SOON), "the forked process hangs"
     texts: list[str] = receiver.recv()
-    if way == "multiprocessing":
-        process.join(SOON)
-    else:
-        os.waitpid(pid, 0)
+    os.waitpid(pid, 0)
     return texts
 
 
-@pytest.mark.parametrize("way", ["multiprocessing", "os.fork"])
-def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
+def test_call_in_a_forked_process_names_the_opening() -> None:
     opened = Opened()
     with with_parts(Producer("orders"), connect=opened) as producer:
         sent = producer.send(b"x", "k")
@@ -177,7 +163,7 @@ def test_call_in_a_forked_process_names_the_opening(way: str) -> None:
             sent.result, sent.exception, lambda: producer.put(b"y", "k"), lambda: producer.put_many([(b"y", "k")]), producer.flush, producer.close,
             producer.abort, lambda: producer.__exit__(None, None, None), lambda: producer.metrics,
         ]  # fmt: skip
-        texts = in_child(lambda: texts_of(calls), way)
+        texts = in_child(lambda: texts_of(calls))
         producer.put(b"z", "k")
     assert set(opened.stored) == {b"x", b"z"}
     for text in texts:

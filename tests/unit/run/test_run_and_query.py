@@ -245,6 +245,12 @@ async def test_new_query_warns_once_unless_another_continues(
         assert await warned(centre, caplog, *others) == expected
 
 
+async def test_joining_query_is_compared_with_the_runs_rows(caplog: pytest.LogCaptureFixture) -> None:
+    async with started(store=read_before()) as centre:
+        Planning(centre.run, name="later").resume(Offset({FIRST: Position.after(5)}))
+    assert sum("give it a new output directory" in message for message in caplog.messages) == 1
+
+
 async def _is_gone(_: FetcherAddress) -> bool:
     return True
 

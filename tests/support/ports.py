@@ -5,6 +5,15 @@ import socket
 from pathlib import Path
 
 
+def accepts(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether somebody listens."""
+    try:
+        socket.create_connection((host, port), 5).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_ports(count: int = 1) -> range:
     """Free ports one after the other that the system gives to nobody who asks for any port, nor this to other test processes.
 

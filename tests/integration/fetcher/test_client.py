@@ -22,6 +22,7 @@ from kinesis_efo.errors import FetcherRefusedError, FetcherUnreachableError
 from kinesis_efo.positions import Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.messages import raises
+from tests.support.ports import accepts
 from tests.support.world import wait_until
 
 KEY = ShardKey("orders", "shardId-000000000000")
@@ -271,14 +272,6 @@ def client() -> Iterator[FetcherClient]:
 def test_range_cut_off_by_the_service_reports_the_stop(client: FetcherClient) -> None:
     with pytest.raises(FetcherUnreachableError, match="has stopped in the middle of a call"):
         _ = [list(payloads) for _, payloads in client.get([WANTED])]
-
-
-def accepts(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 5).close()
-    except OSError:
-        return False
-    return True
 
 
 class Told(msgspec.Struct):

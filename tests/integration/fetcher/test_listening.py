@@ -16,7 +16,7 @@ from kinesis_efo.calls.tls import make_certificate
 from kinesis_efo.errors import FetcherError
 from kinesis_efo.fetcher.service import FetcherService
 from tests.support.messages import raises
-from tests.support.ports import free_ports
+from tests.support.ports import accepts, free_ports
 
 
 @pytest.fixture
@@ -39,19 +39,11 @@ def taken(stack: ExitStack, host: str = "127.0.0.1") -> int:
     return int(stack.enter_context(socket.create_server((host, 0), family=family)).getsockname()[1])
 
 
-def answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host, port), 5).close()
-    except ConnectionRefusedError:
-        return False
-    return True
-
-
 def test_loopback_alone(stack: ExitStack) -> None:
     address = serve(stack, Listening()).address
     assert (address.namespace, address.hosts, address.certificate) == (network_namespace(), (), None)
-    assert answers("127.0.0.1", address.port)
-    assert not answers("127.0.0.2", address.port)
+    assert accepts(address.port, "127.0.0.1")
+    assert not accepts(address.port, "127.0.0.2")
 
 
 def test_every_address_of_both_families(stack: ExitStack) -> None:
@@ -62,10 +54,10 @@ def test_every_address_of_both_families(stack: ExitStack) -> None:
         ("driver",),
         certificate.pem,
     )
-    assert answers("127.0.0.1", address.port)
-    assert answers("127.0.0.2", address.port)
+    assert accepts(address.port, "127.0.0.1")
+    assert accepts(address.port, "127.0.0.2")
     if socket.has_dualstack_ipv6():
-        assert answers("::1", address.port)
+        assert accepts(address.port, "::1")
 
 
 def test_it_ends_although_a_caller_comes_at_that_moment(stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +82,8 @@ def test_one_address_is_not_reached_over_loopback(stack: ExitStack) -> None:
     # Another process may have the same port of the loopback address where the system chooses it.
     address = serve(stack, Listening("127.0.0.2", free_ports(), hosts=("127.0.0.2",))).address
     assert address.hosts_from(network_namespace()) == ("127.0.0.2",)
-    assert answers("127.0.0.2", address.port)
-    assert not answers("127.0.0.1", address.port)
+    assert accepts(address.port, "127.0.0.2")
+    assert not accepts(address.port, "127.0.0.1")
 
 
 @pytest.mark.parametrize("certificate", [None, make_certificate(datetime.now(UTC))], ids=["clear", "tls"])
@@ -153,4 +145,4 @@ def test_address_of_another_host_is_named(stack: ExitStack, host: str, reason: s
 def test_a_name_is_one_address(stack: ExitStack) -> None:
     address = serve(stack, Listening("localhost", hosts=("localhost",))).address
     assert (address.hosts, address.certificate) == (("localhost",), None)
-    assert answers("localhost", address.port)
+    assert accepts(address.port, "localhost")

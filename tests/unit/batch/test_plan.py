@@ -9,19 +9,15 @@ import pytest
 from kinesis_efo.batch import planning
 from kinesis_efo.batch.planning import plan, tip_at
 from kinesis_efo.batch.ranges import BatchRange
-from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, BatchOptions
 from tests.support.fake_clients import FakeClients
+from tests.support.shared_runs import manifest
 from tests.support.virtual_time import LoopClock, run
 
 START = 1_700_001_000.0
 """The epoch time at which virtual time begins."""
 
-REFS = {
-    name: StreamRef(name, f"dev-{name}", f"arn:aws:kinesis:eu-west-1:123456789012:stream/dev-{name}", None)
-    for name in ("orders", "clicks")
-}
-MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", REFS, "m.json", {name: f"dev-{name}" for name in REFS})
+MANIFEST = manifest("orders", "clicks")
 
 
 class Kinesis:
@@ -74,9 +70,9 @@ def test_streams_are_listed_again_once_the_end_has_passed(monkeypatch: pytest.Mo
     planned = Planned(monkeypatch)
     assert [part.key.stream for part in planned.found] == ["orders", "clicks"]
     assert [call["StreamARN"] for call in planned.clients.calls("list_shards")] == [
-        ref.stream_arn for ref in [*REFS.values()] * 2
+        ref.stream_arn for ref in [*MANIFEST.streams.values()] * 2
     ]
-    assert planned.clients.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
+    assert planned.clients.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "us-east-1")]
     assert [(client.service, client.open) for client in planned.clients.clients] == [("kinesis", False)]
     assert planned.seconds == 1, "the tip is a second after the call"
 

@@ -17,16 +17,15 @@ from kinesis_efo.batch.ranges import BatchRange
 from kinesis_efo.batch.reading import Reading
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import AccessRefusedError
-from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import AwsSettings, BatchOptions, SourceOptions
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, ShardKey
 from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.aggregates import aggregated
 from tests.support.fake_clients import FakeClients
+from tests.support.shared_runs import manifest
 from tests.support.transports import refused
 
-ORDERS = StreamRef("orders", "dev-orders", "arn:aws:kinesis:eu-west-1:123456789012:stream/dev-orders", None)
-MANIFEST = Manifest("lake", "dev", "eu-west-1", "leases", {"orders": ORDERS}, "m.json", {"orders": "dev-orders"})
+MANIFEST = manifest("orders")
 RANGES = [BatchRange(ShardKey("orders", f"shardId-{n:012}"), (0, 9), TRIM_HORIZON, SHARD_END) for n in range(3)]
 SOURCE = BatchOptions.parse({"manifest": "m.json"}).source
 HASHES = {"StartingHashKey": "0", "EndingHashKey": "9"}
@@ -67,7 +66,7 @@ def test_all_shards_are_read_and_every_client_is_closed(
     rows = [row for batch in Reading(RANGES, MANIFEST, SOURCE).batches() for row in batch["partitionKey"].to_pylist()]
     assert sorted(rows) == sorted(3 * [part.key.shard for part in RANGES])
     assert is_over(made)
-    assert made.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "eu-west-1")]
+    assert made.made == [(AwsSettings(role_session_name="kinesis-efo-lake"), "us-east-1")]
     assert len(made.clients) == 6, "a client for control and one for reading, for each shard"
     assert {call["ShardIteratorType"] for call in made.calls("get_shard_iterator")} == {"TRIM_HORIZON"}
     assert len([line for line in caplog.messages if "complete after" in line]) == 3

@@ -16,18 +16,15 @@ from kinesis_efo.kinesis.clock import KinesisClock
 from kinesis_efo.kinesis.recovery import KINESIS_LIMITS
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.kinesis.transport import Unlimited
-from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.positions import TRIM_HORIZON
 from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.fake_clients import FakeClients
+from tests.support.shared_runs import manifest
 from tests.support.virtual_time import LoopClock
 
 SHARD = "shardId-000000000000"
-REFS = {name: StreamRef(name, f"dev-{name}", f"arn:{name}", f"arn:{name}/consumer") for name in ("orders", "clicks")}
-MANIFEST = Manifest(
-    "lake", "dev", "eu-west-1", "leases", REFS, "m.json", {name: ref.stream_name for name, ref in REFS.items()}
-)
+MANIFEST = manifest("orders", "clicks")
 RECORD = {"Data": "A" * 40_000, "PartitionKey": "", "SequenceNumber": "1"}
 
 
@@ -64,7 +61,7 @@ async def test_polling_has_the_rate_of_the_option(rate: str, seconds: float, lim
         streams = await opened(stack, clients, clock, maxShardRate=rate)
         apart = streams["orders"].separate
         assert apart is not None
-        events = await apart.transport.subscribe(REFS["orders"], SHARD, TRIM_HORIZON, Unlimited())
+        events = await apart.transport.subscribe(MANIFEST.streams["orders"], SHARD, TRIM_HORIZON, Unlimited())
         times = []
         for _ in range(4):
             assert (await anext(aiter(events))).head.records == 10

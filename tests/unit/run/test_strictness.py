@@ -7,15 +7,13 @@ import pytest
 from kinesis_efo.fetcher.streams import Streams
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.leases.notes import RunNotes
-from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.run.strictness import ASK_SECONDS, Strictness
 from tests.support.model_stream import ModelStream
+from tests.support.shared_runs import manifest
 from tests.support.transports import refused
 from tests.support.virtual_time import LoopClock
-
-ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 
 
 class Leases:
@@ -37,8 +35,9 @@ class Asked:
         self.begin()
 
     def begin(self) -> None:
-        ref = StreamRef("orders", "dev-orders", ARN, f"{ARN}/consumer/lake:1")
-        stream = Stream(ref, self.model, self.model, RetrySettings(), "m.json", LoopClock())  # type: ignore[arg-type]
+        stream = Stream(
+            manifest("orders").streams["orders"], self.model, self.model, RetrySettings(), "m.json", LoopClock()
+        )  # type: ignore[arg-type]
         self.strictness = Strictness(Streams({"orders": stream}), self.leases, 60.0, LoopClock())  # type: ignore[arg-type]
 
     async def __call__(self) -> bool:

@@ -6,14 +6,13 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from kinesis_efo.calls.address import Listening
-from kinesis_efo.errors import FetcherError, FetcherUnreachableError
+from kinesis_efo.errors import FetcherError
 from kinesis_efo.manifest import Manifest
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.run import thread
@@ -81,22 +80,6 @@ def test_stop_continues_after_a_failed_part(
     assert not {each for each in set(threading.enumerate()) - before if each.name.startswith("kinesis-efo")}
     assert "planted" in caplog.text
     runtime.stop()
-
-
-@pytest.mark.slow
-def test_call_ends_with_its_loop(begun: Callable[[Whole], RunThread]) -> None:
-    runtime = begun(Whole())
-    runs = threading.Event()
-
-    async def wait() -> None:
-        runs.set()
-        await asyncio.sleep(3600)
-
-    with ThreadPoolExecutor(1) as caller:
-        call = caller.submit(runtime.call, wait())
-        assert runs.wait(60)
-        runtime.stop()
-        assert isinstance(call.exception(60), FetcherUnreachableError)
 
 
 def test_python_without_sqlite_needs_a_lease_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """A fetcher over real HTTP and a real service: ranges, repetition, leases, resharding, what goes wrong."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +16,7 @@ from kinesis_efo.errors import (
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 from kinesis_efo.tasks.client import FetcherClient
 from tests.support.aggregates import aggregated
-from tests.support.fetching import Row, reading
+from tests.support.fetching import reading
 from tests.support.messages import raises
 from tests.support.world import World, wait_until
 
@@ -41,32 +41,6 @@ def large(w: World) -> ShardRange:
     """Put 601 records, many times what a small buffer can have, and return their range."""
     w.put(numbered(600, size=10_000))
     return EVERYTHING._replace(through=Position.after(put_one(w, b"z")))
-
-
-def in_order(rows: Iterable[Row]) -> None:
-    """Per partition key, in the order in which they were put."""
-    last: dict[tuple[str, str | None], tuple[int, bytes]] = {}
-    for row in rows:
-        key = (row.stream, row.key)
-        assert last.get(key, (0, b"")) < (row.sequence, row.data[:8])
-        last[key] = (row.sequence, row.data[:8])
-
-
-def test_poll_get_commit(world: MakeWorld) -> None:
-    w = world({"orders": 2, "clicks": 1})
-    put = numbered(1000)
-    w.put(put)
-    w.put(put, "clicks")
-    with reading(w) as r:
-        rows = r.until(2000)
-        assert sorted(row.data for row in rows) == sorted(2 * [data for _, data in put])
-        in_order(rows)
-        w.put(numbered(10, first=1000))
-        assert len(r.until(2010)) == 2010
-        before, after = r.batches[-1]
-        again = [row for wanted in before.ranges_to(after) for row in r.read(wanted)]
-        assert again == r.rows[-len(again) :]
-    wait_until(lambda: all("leaseOwner" not in row for row in w.leases().values()), 60)
 
 
 def test_departed_reader_does_not_delay_the_next(world: MakeWorld) -> None:

@@ -6,12 +6,9 @@ import asyncio
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinesis_efo.decisions.lineage import Shard
-from kinesis_efo.errors import FetcherError
 from kinesis_efo.metrics import catalog as metrics
 from tests.support.model_stream import ModelStream
 from tests.support.modelled import Query, everything, expected, horizon, until_read
@@ -33,23 +30,6 @@ async def test_checkpoints_are_written_without_polls() -> None:
     rows = {key: query.store.lease(f"orders:{key.shard}") for key in tips}
     assert {key: row.position for key, row in rows.items()} == dict(tips)
     assert [row.record for _, row in sorted(rows.items())] == [everything(stream)[0][1], None]
-
-
-async def test_error_of_the_shard_watch_reaches_the_query() -> None:
-    class Broken(ModelStream):
-        """Answers from the second time on what nobody expects."""
-
-        listings = 0
-
-        async def shards(self, stream_arn: str) -> list[Shard]:
-            self.listings += 1
-            return await super().shards(stream_arn) if self.listings == 1 else [None]  # type: ignore[list-item]
-
-    stream = Broken()
-    async with Query(stream) as query:
-        with pytest.raises(FetcherError, match="watching the shards failed: AttributeError") as caught:
-            await asyncio.wait_for(until_read(query, horizon(stream), 1), 100)
-        assert isinstance(caught.value.__cause__, AttributeError)
 
 
 async def test_a_stalled_query_shows_in_the_metrics() -> None:

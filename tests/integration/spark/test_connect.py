@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import pytest
 from kinesis_efo_local import LocalAws
 from tests.support.arriving import arriving, numbered
 from tests.support.driven import Driver, assert_once_and_in_order
-from tests.support.ports import free_ports
+from tests.support.ports import accepts, free_ports
 from tests.support.world import World, wait_until
 
 # On 4.0, whose clients of Spark Connect have offsets in a form of their own.
@@ -90,11 +89,7 @@ class Server:
 
     def _listens(self, port: int) -> bool:
         assert self.process.poll() is None, self.log.read_text(errors="replace")[-5000:]
-        try:
-            socket.create_connection(("127.0.0.1", port), 5).close()
-        except OSError:
-            return False
-        return True
+        return accepts(port)
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.clock import SystemClock
 from kinesis_efo.cluster.remote_fetcher import Assignment, FetcherIdentity, RemoteFetcher
-from kinesis_efo.errors import FetcherUnreachableError, RetriesExhaustedError, SubscriptionError
+from kinesis_efo.errors import RetriesExhaustedError, SubscriptionError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.fetcher import Fetcher, FetcherSettings
 from kinesis_efo.fetcher.streams import Streams
-from kinesis_efo.fetcher.work import Order, Report, ReportReply, RowKey, ShardNews, Work, WorkRequest
+from kinesis_efo.fetcher.work import Order, Report, ReportReply, RowKey, Work, WorkRequest
 from kinesis_efo.kinesis.stream import Stream
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey
+from kinesis_efo.positions import TRIM_HORIZON, ShardKey
 from tests.support.model_stream import ModelStream
 from tests.support.virtual_time import LoopClock
 
@@ -41,11 +41,7 @@ class Planner:
         requests: The requests for work, with when they came.
         reports: The reports, with when they came.
         shards: What the fetcher may read, by its newest revision.
-        standing: What it is told.
-        done: What is told once as done.
         reply: Makes the answer to the next reports, from a report.
-        away: Whether nothing comes through.
-        failing: Raised for every call, if set.
         forgot: Whether the fetcher counts as dead, until it asks as a new one.
     """
 
@@ -54,14 +50,10 @@ class Planner:
         self.reports: list[tuple[float, Report]] = []
         self.shards: list[ShardKey] = []
         self.revision = 1
-        self.standing = "working"
-        self.done: list[tuple[ShardKey, Position]] = []
         self.seconds = LEASE
         self.number = 0
         self.reply: Callable[[Report], ReportReply] = lambda _report: ReportReply(True, revision=self.revision)
-        self.away = False
         self.forgot = False
-        self.failing: Exception | None = None
         self._changed = asyncio.Event()
 
     def give(self, *shards: ShardKey) -> None:
@@ -75,39 +67,22 @@ class Planner:
 
     async def work(self, request: WorkRequest) -> Work:
         self.requests.append((LoopClock().monotonic(), request))
-        self._check()
-        if self.standing == "working" and request.revision == self.revision and not self.done and request.wait:
+        if request.revision == self.revision and request.wait:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), request.wait)
-            self._check()
         self.forgot = self.forgot and request.revision > 0
         if self.forgot:
             return Work("unknown")
-        if self.standing != "working":
-            return Work(self.standing)
-        done, self.done = self.done, []
         self.number += 1
         shards = self.shards if request.revision != self.revision else None
-        orders = [(key, Order(1, TRIM_HORIZON, TRIM_HORIZON)) for key in shards or ()] + [
-            (key, Order(1, None, at)) for key, at in done
-        ]
+        orders = [(key, Order(1, TRIM_HORIZON, TRIM_HORIZON)) for key in shards or ()]
         streams = {} if shards is None else {"orders": REF, "clicks": FURTHER}
         seconds = dict.fromkeys(("orders", "clicks"), self.seconds)
         return Work("working", self.revision, shards, seconds, self.number, orders, streams=streams)
 
     async def report(self, report: Report) -> ReportReply:
         self.reports.append((LoopClock().monotonic(), report))
-        self._check()
         return self.reply(report)
-
-    def _check(self) -> None:
-        if self.failing is not None:
-            raise self.failing
-        if self.away:
-            raise FetcherUnreachableError("the network is cut")
-
-    def told(self, key: ShardKey) -> list[ShardNews]:
-        return [news for _, report in self.reports for news in report.shards if news.key == key]
 
 
 class FurtherStream(ModelStream):
@@ -135,12 +110,9 @@ class Host:
         self.stream = stream = ModelStream(shards=2)
         self.planner = Planner()
         self.further = further = FurtherStream()
-        self.opened: list[StreamRef] = []
         streams = Streams({"orders": Stream(REF, stream, stream, RetrySettings(), "m.json", clock)}, may_grow=True)
-        self.streams = streams
 
         def open_stream(ref: StreamRef) -> Stream:
-            self.opened.append(ref)
             return Stream(ref, further, further, RetrySettings(), "m.json", clock)
 
         self.fetcher = Fetcher(streams, Budget(1 << 20, now=clock.monotonic), FetcherSettings(True, 30.0), clock)

@@ -20,10 +20,8 @@ class Opened:
     def __init__(self, ref: StreamRef) -> None:
         self.ref = ref
         self.listed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.patient = False
 
     async def refresh(self, *, patient: bool) -> None:
-        self.patient = patient
         await self.listed
 
     async def identify(self) -> None:

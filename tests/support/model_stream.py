@@ -62,6 +62,7 @@ class ModelStream:
         self.open: dict[str, int] = {}
         self.collisions: list[str] = []
         self.distributes: Distribution | Exception = Distribution.KEYED
+        self.distributions_asked = 0
         self.events: dict[str, ModelEvents] = {}
         width = (MAX_HASH + 1) // shards
         for number in range(shards):
@@ -138,6 +139,7 @@ class ModelStream:
         return StreamSummary(1_700_000_000, 24 * 3600.0)
 
     async def distribution(self, stream_arn: str) -> Distribution:
+        self.distributions_asked += 1
         if isinstance(self.distributes, Exception):
             raise self.distributes
         return self.distributes

@@ -11,6 +11,7 @@ from kinesis_efo.raw_bodies import RAW_BODY
 from tests.support.model_stream import BEGAN_MS, ModelShard, ModelStream
 from tests.support.transports import refused
 
+ITERATOR_SECONDS = 300.0
 _NAMES = "orders under account 123456789012"
 
 
@@ -20,7 +21,6 @@ class PolledClient:
     Args:
         stream: The stream.
         clock: Virtual time.
-        limits: Whether calls and bytes per second are limited.
 
     Attributes:
         calls: Times of recent GetRecords, by shard.
@@ -30,11 +30,11 @@ class PolledClient:
         faults: Called with the shard before each GetRecords is answered; may raise.
         lag: Milliseconds behind that answers without records tell, one after the other; the last one goes on. None: the truth.
         behind: Milliseconds behind that answers tell which leave something, for a shard and the number that they come to.
-        end_with_records: Whether the answer with a closed shard's last records tells its end, too.
-        iterator_seconds: Seconds after which an iterator expires.
+        gone: Numbers of records that are not there any more.
+        stuck: Whether each answer gives back the iterator that was asked with.
     """
 
-    def __init__(self, stream: ModelStream, clock: Clock, *, limits: bool = True) -> None:
+    def __init__(self, stream: ModelStream, clock: Clock) -> None:
         self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_, **__: None))
         self.calls: dict[str, deque[float]] = defaultdict(deque)
         self.limits_asked: list[int] = []
@@ -43,11 +43,10 @@ class PolledClient:
         self.faults: Callable[[str], None] = lambda _: None
         self.lag: list[int] = []
         self.behind: Callable[[ModelShard, int], int] = lambda *_: 1000
-        self.end_with_records = False
-        self.iterator_seconds = 300.0
+        self.gone: set[int] = set()
+        self.stuck = False
         self._stream = stream
         self._clock = clock
-        self._limits = limits
         self._busy_until: dict[str, float] = defaultdict(float)
 
     async def get_shard_iterator(self, **request: Any) -> dict[str, Any]:
@@ -67,22 +66,27 @@ class PolledClient:
         self._admit(shard_id, now)
         self.limits_asked.append(Limit)
         self.faults(shard_id)
-        if now - issued > self.iterator_seconds:
+        if now - issued > ITERATOR_SECONDS:
             message = (
                 f"Iterator expired. The iterator was created at time {issued} while right now it is {now} which is further in the "
-                f"future than the tolerated delay of {self.iterator_seconds * 1000:.0f} milliseconds."
+                f"future than the tolerated delay of {ITERATOR_SECONDS * 1000:.0f} milliseconds."
             )
             raise refused("ExpiredIteratorException", message, operation="GetRecords")
         shard = self._stream.shards_by_id[shard_id]
         records, size = [], 0
         for number, length in shard.records:
-            if number > at and len(records) < Limit and (size + length <= 10 << 20 or not records):
+            if (
+                number > at
+                and number not in self.gone
+                and len(records) < Limit
+                and (size + length <= 10 << 20 or not records)
+            ):
                 records.append((number, length))
                 size += length
         self._busy_until[shard_id] = now + size / (2 << 20)
         at = records[-1][0] if records else at
-        left = any(number > at for number, _ in shard.records)
-        ended = shard.last is not None and not left and (not records or self.end_with_records)
+        left = any(number > at and number not in self.gone for number, _ in shard.records)
+        ended = shard.last is not None and not left and not records
         body = {
             "Records": [self._stream.record(*record) for record in records],
             "MillisBehindLatest": self.behind(shard, at) if left else 0,
@@ -106,7 +110,7 @@ class PolledClient:
         # Five times 0.2 s is not exactly 1 s in floating point.
         while recent and recent[0] <= now - 1 + 1e-6:
             recent.popleft()
-        if self._limits and (len(recent) >= 5 or now < self._busy_until[shard_id] - 1e-6):
+        if len(recent) >= 5 or now < self._busy_until[shard_id] - 1e-6:
             self.refused[shard_id] += 1
             message = f"Rate exceeded for shard {shard_id} in stream {_NAMES}."
             raise refused("ProvisionedThroughputExceededException", message, operation="GetRecords")

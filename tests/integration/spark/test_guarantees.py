@@ -144,7 +144,7 @@ def test_available_now_reads_exactly_what_is_there(world: MakeWorld, queries: Qu
             )
             w.wait_active()
             w.put(numbered(50, first=450))
-        else:
+        elif SPARK_VERSION >= (4, 2):  # before, one micro-batch reads the children, whose rows a next one would store
             assert found == {**last, "orders:shardId-000000000000": "SHARD_END"}
 
 

@@ -39,7 +39,7 @@ from kinesis_efo.leases.store import LeaseStore
 from kinesis_efo.manifest import Manifest, StreamRef
 from kinesis_efo.options import SourceOptions
 from kinesis_efo.planner import run_link, run_process, shared_run
-from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.program import Program, RunEntry, RunFile
 from kinesis_efo.planner.run_link import RunConnection, Silence
 from kinesis_efo.planner.shared_run import SharedRun, WhereService
 from kinesis_efo.positions import Mark, Offset, ShardRange
@@ -213,12 +213,21 @@ class MemoryRuntime(RunThread):
         budget = Budget(setup.options.buffer_bytes, now=clock.monotonic)
 
         open_stream = opener(client, setup.options, setup.limits, clock)
-        self._whole = WholeRun(setup, network, open_stream, budget, clock, self._announce_streams, self._log_lines)
-        await self._whole.start(self._stack)
+        self._whole = whole = WholeRun(
+            setup, network, open_stream, budget, clock, self._announce_streams, self._log_lines
+        )
+        # The real process has its registry of metrics, which would keep this run, to itself.
+        process.ends.append(lambda: whole.end_report())
+        await whole.start(self._stack)
 
 
 class PatientProgram(Program):
-    """Waits in virtual time."""
+    """Waits in virtual time. The kernel closes the files of a process that is killed."""
+
+    def runs(self) -> list[RunFile]:
+        found = super().runs()
+        ProgramWorld.current.machine.current.process.ends += [file.close for file in found]
+        return found
 
     def deciding(self, check: Callable[[], None], sleep: Any = None) -> Any:
         return super().deciding(check, ProgramWorld.current.machine.sleep)
@@ -757,6 +766,7 @@ def in_virtual_time(machine: Machine) -> Iterator[None]:
         return future.result()
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ProgramWorld, "current", None, raising=False)  # so that no world outlives its test
         for module in (shared_run, run_link, whole_run, thread):
             patch.setattr(module, "threading", Threads(machine))
         for module in (shared_run, run_process, run_link):

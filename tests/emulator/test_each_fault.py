@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
@@ -14,7 +13,6 @@ from kinesis_efo.errors import (
     AccessRefusedError,
     ConsumerNotFoundError,
     ConsumerTakenOverError,
-    DataLossError,
     InvalidRequestError,
     KeyUnusableError,
     KinesisEfoError,
@@ -252,38 +250,6 @@ async def test_faults_of_one_consumer_leave_another_alone() -> None:
     ):
         await world.read()
     assert faults.strikes
-
-
-# Shows whole shard trimmed.
-@pytest.mark.parametrize("fail", [True, False])
-@virtual
-async def test_shards_trimmed_while_the_query_is_down(fail: bool) -> None:
-    """Trimmed records fail the query, or are left out if `failOnDataLoss` is off; the others are read once and in order."""
-    # As long as Kinesis' own: a shard that is still there tells of the loss only by comparison with the stream's retention.
-    settings = {"retention_seconds": 24 * HOUR, "max_event_records": 5}
-    world, _ = world_with(settings=settings, shards=2, fail_on_data_loss=fail, max_records=10)
-    world.put_some(60)
-    await world.read(rows=15)
-    world.split(0)
-    await asyncio.sleep(48 * HOUR)
-    # The last micro-batch was committed, so that it is not repeated.
-    _, end = world.application.offsets[-1]
-    world.application.offsets.append((end, end))
-    read = Counter(row.key for row in world.application.rows)
-    lost = {key: count - read[key] for key, count in world.written.items()}
-    world.put_some(60)
-    if fail:
-        with pytest.raises(DataLossError, match=r"shardId-00000000000[01]"):
-            await world.read(rows=1000)
-        world.check(whole=False)
-        return
-    await world.read(rows=read.total() + 60)
-    numbers: dict[str, list[int]] = {}
-    for row in world.application.rows:
-        numbers.setdefault(row.key, []).append(int(row.data.split(b":")[0]))
-    for key, written in world.written.items():
-        gone = range(read[key], read[key] + lost[key])
-        assert numbers[key] == [number for number in range(written) if number not in gone]
 
 
 # Shows clock jumps.

@@ -28,42 +28,6 @@ from tests.support.messages import raises
 SMALL = {"max_event_records": 5}
 
 
-# Shows 51, 54, 56.
-@virtual
-async def test_a_split_and_a_merge_while_reading() -> None:
-    world = MemoryWorld(shards=2, settings=SMALL, max_records=20)
-
-    def reshard(number: int) -> None:
-        if number < 30:
-            world.put_some(40)
-        if number == 5:
-            world.split(0)
-        if number == 12:
-            world.merge(1)
-
-    world.put_some(200)
-    await world.read(meanwhile=reshard, batches=30)
-    world.check()
-    world.check_order_of_shards()
-    assert len({row.shard for row in world.application.rows}) == 5
-
-
-@virtual
-async def test_a_child_is_split_before_its_parent_is_drained() -> None:
-    world = MemoryWorld(settings=SMALL, max_records=10)
-    world.put_some(100)
-    world.split(0)
-    world.put_some(100)
-    world.split(0)
-    world.put_some(100)
-    world.split(2)
-    world.put_some(100)
-    await world.read()
-    world.check()
-    world.check_order_of_shards()
-    assert len({row.shard for row in world.application.rows}) == 7
-
-
 # Shows 54.
 @pytest.mark.parametrize("seed", seeds(2))
 @virtual
@@ -95,89 +59,6 @@ async def test_many_reshards_before_the_first_record_is_read() -> None:
         world.scale(target)
     world.put_some(200, keys=50)
     await world.read(seconds=50)
-    world.check()
-    world.check_order_of_shards()
-
-
-# Shows 53.
-@virtual
-async def test_a_reshard_while_the_query_is_down() -> None:
-    world = MemoryWorld(shards=2, settings=SMALL)
-    world.put_some(100)
-    await world.read(rows=50)
-    world.put_some(100)
-    world.split(0)
-    world.put_some(100)
-    world.merge(1)
-    world.split(1)
-    world.put_some(100)
-    await world.read()
-    world.check()
-    world.check_order_of_shards()
-
-
-async def resharded() -> MemoryWorld:
-    """A stream with three generations of shards, all with records, and minutes between them."""
-    world = MemoryWorld(shards=2, settings=SMALL)
-    world.put_some(100)
-    await asyncio.sleep(60)
-    world.split(0)
-    world.put_some(100)
-    await asyncio.sleep(60)
-    world.merge(1)
-    world.put_some(100)
-    await asyncio.sleep(60)
-    return world
-
-
-# Shows 54.
-@virtual
-async def test_start_at_the_horizon_reads_closed_shards() -> None:
-    world = await resharded()
-    await world.read()
-    world.check()
-    world.check_order_of_shards()
-    assert len({row.shard for row in world.application.rows}) == 5
-
-
-# Shows 47, 58.
-@virtual
-async def test_a_query_that_starts_at_a_time_between_reshards() -> None:
-    world = MemoryWorld(shards=2, settings=SMALL)
-    world.put_some(100)
-    world.split(0)
-    world.put_some(100)
-    await asyncio.sleep(60)
-    world.skipped = dict(world.written)
-    world.application.start = Start(Position.at_timestamp(round(world.clock.time() * 1000)))
-    await asyncio.sleep(1)
-    world.put_some(100)
-    world.merge(1)
-    world.put_some(100)
-    await world.read()
-    world.check()
-    world.check_order_of_shards()
-    assert len({row.shard for row in world.application.rows}) == 4
-
-
-# Shows 49.
-@virtual
-async def test_start_at_latest_reads_new_records_through_reshards() -> None:
-    world = await resharded()
-    world.skipped = dict(world.written)
-    world.application.start = Start()
-
-    async def write(number: int) -> None:
-        if number == 0:
-            await asyncio.sleep(1)
-        if number < 20:
-            world.put_some(20)
-        if number in (3, 4):
-            world.split(0)
-        if number == 5:
-            world.merge(0)
-
-    await world.read(meanwhile=write, batches=20)
     world.check()
     world.check_order_of_shards()
 
@@ -351,25 +232,12 @@ async def test_stream_created_again_while_its_run_dies() -> None:
             await query.planner.check_replay(offset, ())
 
 
-# Shows leases of another stream.
-@virtual
-async def test_start_from_leases_of_a_former_stream_is_refused() -> None:
-    world = MemoryWorld(settings=SMALL)
-    world.put_some(40)
-    await world.read()
-    world.application.offsets.clear()
-    world.kinesis.call("DeleteStream", StreamName=STREAM, EnforceConsumerDeletion=True)
-    await asyncio.sleep(60)
-    world.kinesis.call("CreateStream", StreamName=STREAM, ShardCount=1)
-    world.application.start = Start(from_leases=True)
-    with pytest.raises(StreamReplacedError, match="deleted and created again since"):
-        await world.read(seconds=60)
-
-
 # Shows 49.
 @virtual
 async def test_latest_is_decided_once_despite_a_failure_before_records() -> None:
     world = MemoryWorld(shards=2)
+    world.put_some(50)
+    world.split(1)
     world.put_some(50)
     world.skipped = dict(world.written)
     world.application.start = Start()

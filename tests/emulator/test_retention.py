@@ -132,26 +132,6 @@ async def test_children_that_expire_during_their_query_are_an_error() -> None:
 
 @virtual
 async def test_start_from_leases_skips_parents_of_begun_children(caplog: pytest.LogCaptureFixture) -> None:
-    w = world()
-    async with Query(w.application) as query:
-        offset = await split_while(w, await query.begin(), query)
-        offset = await read_on(query, offset, 10)
-        finish(query.planner, offset)
-    table, read = w.application.table.items, rows(w)
-    (parent,) = (row for row in table.values() if row.get("checkpoint") == {"S": "SHARD_END"})
-    parent["checkpoint"] = {"S": "TRIM_HORIZON"}  # as a crash leaves it
-    w.application.offsets, w.application.start = [], Start(from_leases=True)
-    w.put_some(20)
-    async with Query(w.application) as query:
-        offset = await query.begin()
-        assert [at.is_end for at in offset.values()].count(True) == 1
-        await read_on(query, offset, 10)
-    assert rows(w) == read + 20
-    assert "count as read to their end" in caplog.text
-
-
-@virtual
-async def test_start_from_leases_logs_passed_shards_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=7)
     async with Query(w.application) as query:
         offset = await query.begin()
@@ -166,10 +146,15 @@ async def test_start_from_leases_logs_passed_shards_in_one_line(caplog: pytest.L
         finish(query.planner, offset)
     for row in w.application.table.items.values():
         if row.get("checkpoint") == {"S": "SHARD_END"}:
-            row["checkpoint"] = {"S": "TRIM_HORIZON"}
+            row["checkpoint"] = {"S": "TRIM_HORIZON"}  # as a crash leaves it
     w.application.offsets, w.application.start = [], Start(from_leases=True)
+    read = rows(w)
+    w.put_some(20)
     async with Query(w.application) as query:
-        await query.begin()
+        offset = await query.begin()
+        assert [at.is_end for at in offset.values()].count(True) == 7
+        await read_on(query, offset, 10)
+    assert rows(w) == read + 20
     (line,) = [message for message in caplog.messages if "count as read to their end" in message]
     assert line.startswith("stream orders: ")
     assert line.count("(TRIM_HORIZON; ") == 5
@@ -271,32 +256,6 @@ async def test_repeated_micro_batch_logs_losses_before_it_ends(caplog: pytest.Lo
     assert "has not come again" in ranges
 
 
-@pytest.mark.parametrize("fails", [True, False])
-@virtual
-async def test_ending_query_passes_a_trimmed_shard_with_a_report(fails: bool) -> None:
-    w = world()
-    w.application.fail_on_data_loss = fails
-    async with Query(w.application) as query:
-        w.put_some(40)
-        offset = await query.batch(await query.begin())
-        w.split(0)
-        w.put_some(10)
-        later(w, 26 * HOUR)
-        w.put_some(10)
-        if fails:
-            with pytest.raises(DataLossError, match="does not exist any more"):
-                await tips(query, offset)
-        else:
-            parent, *children = (await tips(query, offset)).values()
-            assert parent.is_end and len(children) == 2 and not any(each.is_end for each in children)
-
-
-async def tips(query: Query, offset: Offset) -> Offset:
-    while (found := await query.planner.tips(offset, 1.0)) is None:
-        pass
-    return found
-
-
 @pytest.mark.parametrize("hours", [1.0, 26.0])
 @virtual
 async def test_idle_polled_child_without_row_fails_after_retention(hours: float) -> None:
@@ -323,48 +282,6 @@ async def test_idle_polled_child_without_row_fails_after_retention(hours: float)
         else:
             await read_on(query, offset, 40)
             assert rows(w) == read + 80
-
-
-@pytest.mark.parametrize("hours", [1.0, 26.0])
-@virtual
-async def test_later_answers_to_another_query_hide_no_loss(hours: float) -> None:
-    w = world(shards=2)
-    w.application.polls = True
-    async with Query(w.application) as query:
-        mine = await read_on(query, await query.begin(), 10, 10.0)
-        finish(query.planner, mine)
-    w.put_some(40)
-    later(w, hours * HOUR)
-    logged, w.application.offsets = w.application.offsets, []
-    read = rows(w)
-    async with Query(w.application) as other:
-        offset = await read_on(other, await other.begin(), 10, 30.0)
-        finish(other.planner, offset)
-    assert rows(w) == read + (40 if hours == 1.0 else 0)
-    w.application.offsets = logged
-    async with Query(w.application) as query:
-        assert await query.planner.wait_held(60.0)
-        if hours == 26.0:
-            with pytest.raises(DataLossError):
-                await read_on(query, mine, 20)
-        else:
-            await read_on(query, mine, 40)
-            assert rows(w) == read + 80
-
-
-@virtual
-async def test_idle_polled_shard_read_every_day_has_lost_nothing() -> None:
-    w = world(shards=2)
-    w.application.polls = True
-    offset: Offset | None = None
-    for _ in range(4):
-        async with Query(w.application) as query:
-            assert await query.planner.wait_held(60.0)
-            offset = await read_on(query, offset or await query.begin(), 10, 10.0)
-            finish(query.planner, offset)
-        later(w, 20 * HOUR)
-    assert offset is not None
-    assert {*offset.values()} == {TRIM_HORIZON}
 
 
 @pytest.mark.parametrize("polls", [False, True])

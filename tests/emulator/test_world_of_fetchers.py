@@ -6,26 +6,6 @@ from kinesis_efo.errors import AlreadyRunningError, FetcherError
 from tests.emulator.world import world
 
 
-def test_shards_are_read_by_all_fetchers() -> None:
-    with world(shards=8, fetchers=4) as w:
-        query = w.query()
-        w.put(80)
-        query.reads(80)
-        assert len(w.subscribers()) == 4
-
-
-# Shows invariant 5.
-def test_fetcher_that_dies_loses_nothing() -> None:
-    with world(shards=4, fetchers=2) as w:
-        query = w.query()
-        w.put(40)
-        query.reads(40)
-        w.put(40)
-        w.kill_fetcher()
-        w.put(40)
-        query.reads(120, within=180)
-
-
 def test_all_fetchers_that_die_are_replaced() -> None:
     with world(shards=4, fetchers=3) as w:
         query = w.query()
@@ -50,16 +30,6 @@ def test_fetcher_without_network_loses_and_repeats_nothing(seconds: int) -> None
         w.put(40)
         query.reads(140, within=60)
         assert len(w.subscribers()) == 2
-
-
-def test_two_minutes_without_any_network_lose_nothing() -> None:
-    with world(shards=4, fetchers=2) as w:
-        query = w.query()
-        w.put(40)
-        query.reads(40)
-        w.cut_off("host0", "host1", seconds=120)
-        w.put_for(120, every=10)
-        query.reads(52, within=120)
 
 
 def test_query_without_any_fetcher_for_long_fails() -> None:
@@ -87,14 +57,16 @@ def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
             w.later(120)
 
 
+# Shows invariant 5.
 def test_shards_are_shared_out_again_when_a_fetcher_returns() -> None:
     with world(shards=6, fetchers=3) as w:
         query = w.query()
         w.put(60)
         query.reads(60)
+        w.put(60)
         w.kill_fetcher()
         w.put(60)
-        query.reads(120, within=120)
+        query.reads(180, within=180)
         w.later(60)
         assert len(w.subscribers()) == 3
 
@@ -119,17 +91,6 @@ def test_other_fetchers_read_children_after_their_parent() -> None:
             w.split()
         w.put(20)
         query.reads(80, within=240)
-
-
-# Shows invariant 12.
-def test_run_that_dies_is_joined_again_by_fetchers() -> None:
-    with world(shards=4, fetchers=2) as w:
-        query = w.query()
-        for number in range(1, 4):
-            w.later(10)
-            w.put(20)
-            w.kill_run()
-            query.reads(20 * number, within=90)
 
 
 # Shows invariant 12.
@@ -213,9 +174,9 @@ def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.Monke
         assert not w.subscribers()
 
 
-@pytest.mark.parametrize("seconds", [24, 28])
+@pytest.mark.parametrize("seconds", [24, 28, 120])
 @pytest.mark.parametrize("hosts", [("host0",), ("host0", "host1")])
-def test_fetcher_cut_off_between_expiry_and_death_reads_on(hosts: tuple[str, ...], seconds: int) -> None:
+def test_fetcher_cut_off_around_its_expiry_reads_on(hosts: tuple[str, ...], seconds: int) -> None:
     with world(shards=4, fetchers=2) as w:
         query = w.query()
         w.put(40)

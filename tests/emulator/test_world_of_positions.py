@@ -125,10 +125,10 @@ def test_start_from_leases_reports_expired_generations_as_lost() -> None:
         query = w.query()
         query.reads(10)
         query.stop()
-        for _ in range(2):
+        for reshard in (w.split, w.merge, w.split):
             w.put(5)
             w.later(60)
-            w.split()
+            reshard()
         w.later(5400)
         w.put(5)
         w.warns("does not exist any more", "are gone", "LimitExceededException")
@@ -398,21 +398,6 @@ def test_job_beside_a_query_ends_after_one_proof() -> None:
         job = w.query(available_now=True, trigger=90.0)
         job.ends(4, within=900)
         assert job.batches <= 2
-
-
-def test_start_from_rows_of_trimmed_generations_is_a_loss() -> None:
-    with world(shards=2, options={"readMode": "polling"}, retention_seconds=3600.0) as w:
-        query = w.query()
-        w.put(3, key="a")
-        query.reads(3)
-        query.stop()
-        for reshard in (w.split, w.merge, w.split, w.merge):
-            w.put(8)
-            reshard()
-            w.later(60)
-        w.later(3500)
-        w.warns("are gone")
-        w.query(startingPosition="LEASES").fails(DataLossError)
 
 
 @pytest.mark.parametrize("is_first", [False, True])

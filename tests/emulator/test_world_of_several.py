@@ -141,7 +141,7 @@ def test_queries_that_start_at_latest_have_the_same_rows(fetchers: int) -> None:
         second.reads(10)
 
 
-# Shows invariant 12, run killed.
+# Shows invariant 12, invariant 5, run killed.
 @everywhere
 def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
@@ -152,22 +152,6 @@ def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
             w.kill_run()
             for query in queries:
                 query.reads(12 * number, within=90)
-
-
-@everywhere
-def test_query_behind_catches_up_while_records_arrive(fetchers: int) -> None:
-    with world(fetchers=fetchers) as w:
-        w.put(300)
-        first = w.query()
-        first.reads(300)
-        second = w.query(maxRecordsPerTrigger="30")
-        w.put_for(120, every=0.5)
-        first.reads(540, within=10)
-        second.reads(540, within=30)
-        w.later(60)
-        asked = w.calls("GetRecords")
-        w.put_for(30, every=1)
-        assert w.calls("GetRecords") == asked, "it shares the subscription again"
 
 
 @everywhere

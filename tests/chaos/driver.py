@@ -35,13 +35,12 @@ def once(flag: str) -> bool:
 
 def main(config: dict[str, Any]) -> None:
     os.environ["DRIVER_GROUP"] = str(os.getpgid(0))
-    builder = SparkSession.builder.master(config.get("master", "local[2]")).appName("chaos")
+    builder = SparkSession.builder.master("local[2]").appName("chaos")
     for key, value in {
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
-        **config.get("conf", {}),
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

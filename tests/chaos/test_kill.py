@@ -1,8 +1,8 @@
 """SIGKILL of a driver at the points that hurt, of all its processes and of some: the output equals the input,
 and no process, port or subscription is left.
 
-Kills at random times are in test_kills_of_parts.py and the soak. What ends by itself is tested with the process that Spark keeps (integration/spark/test_lifecycle.py) and without Spark
-(test_workers.py).
+Kills at random times are in test_kills_of_parts.py and the soak. What ends by itself is tested with the process that Spark keeps
+(integration/spark/test_lifecycle.py).
 """
 
 from collections.abc import Callable

@@ -60,15 +60,6 @@ async def test_a_hostile_event_that_stays_ends_the_query(name: str) -> None:
     assert len(str(caught.value)) < 1000, "a payload must not flow into the log"
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@virtual
-async def test_a_hostile_event_that_passes_costs_nothing_but_time(name: str) -> None:
-    world = MemoryWorld(faults=Sent(lambda _: HOSTILE[name][0], times=5))
-    world.put_some(30)
-    await world.read()
-    world.check()
-
-
 @virtual
 async def test_padding_is_held_within_the_budget() -> None:
     """Unknown fields of megabytes: one event per shard is admitted, whatever its size."""

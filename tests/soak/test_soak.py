@@ -1,8 +1,6 @@
 """The soak's checks, which must find violations, and a very short soak."""
 
-from collections import Counter
 from pathlib import Path
-from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tests.soak.mishaps import FRAME, KINDS, Mishaps
 from tests.soak.oracle import Ledger, Oracle, Violation, encode
 from tests.soak.run import Plan, soak
 from tests.soak.vitals import Sample, growth
@@ -43,19 +40,6 @@ def test_only_orders_within_keys_are_right(keys: list[int], how: str, data: st.D
             records[at], records[later] = records[later], records[at]
     with pytest.raises(Violation):
         Ledger().take(rows(*records), "here")
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ([(1, 0), (1, 2)], "micro-batch 7: of key 1, record 2 came, but 1 is lost or late"),
-        ([(1, 0), (2, 0), (1, 0)], "of key 1, record 0 came twice or too late"),
-        ([(3, 1)], "record 1 came, but 0 is lost"),
-    ],
-)
-def test_the_first_wrong_record_is_named(numbers: list[tuple[int, int]], message: str) -> None:
-    with pytest.raises(Violation, match=message):
-        Ledger().take(rows(*numbers), "micro-batch 7")
 
 
 def write(directory: Path, batch: int, *numbers: tuple[int, int], committed: bool = True) -> None:
@@ -113,19 +97,6 @@ def test_only_lasting_growth_is_reported() -> None:
         "run 1: threads",
     ]
     assert found[0].endswith(" MiB")
-
-
-def test_faults_strike_what_is_in_use() -> None:
-    now = [0.0]
-    mishaps = Mishaps(Random(1), 3.0, lambda: now[0])
-    for _ in range(40_000):
-        now[0] += 0.05
-        for target in (FRAME, "UpdateItem"):
-            mishaps.strikes(target)
-    struck = Counter(target for target, _ in mishaps.struck.elements())
-    assert struck.keys() == {FRAME, "UpdateItem"}
-    assert struck.total() > 2000 / 3 * 0.8
-    assert {kind for target, kind in mishaps.struck if target == FRAME} == set(KINDS[FRAME])
 
 
 @pytest.mark.long

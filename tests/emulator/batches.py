@@ -224,11 +224,7 @@ class BatchScenario:
 
     def _reshard(self) -> None:
         self.resharded_at = self.now
-        count = len(self.world.kinesis.state.streams[STREAM].open_shards)
-        if count > 1 and self.random.random() < 0.4:
-            self.world.merge(self.random.randrange(count - 1))
-        else:
-            self.world.split(self.random.randrange(count))
+        self.world.reshard(self.random)
 
     # -- the reads
 

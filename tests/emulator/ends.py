@@ -158,7 +158,7 @@ class EndsScenario:
         self.acknowledged: list[tuple[float, str]] = []
         self._put(self.backlog)
         for _ in range(self.reshards):
-            self._reshard()
+            self.world.reshard(self.random)
             self._put(self.backlog // 3)
         await asyncio.sleep(self.age)
         self._put(random.choice((0, self.backlog)))
@@ -189,15 +189,7 @@ class EndsScenario:
             await asyncio.sleep(self.random.expovariate(self.rate))
             self._put(1)
             if self.reshards and self.random.random() < 0.002:
-                self._reshard()
-
-    def _reshard(self) -> None:
-        world = self.world
-        count = len(world.kinesis.state.streams[STREAM].open_shards)
-        if count > 1 and self.random.random() < 0.4:
-            world.merge(self.random.randrange(count - 1))
-        else:
-            world.split(self.random.randrange(count))
+                self.world.reshard(self.random)
 
     async def _run_once(self) -> None:
         application, clock = self.world.application, self.world.clock
@@ -238,7 +230,7 @@ class EndsScenario:
     async def _reshard_soon(self) -> None:
         await asyncio.sleep(self.random.choice((0.1, 1.0, 2.0)))
         if self.random.random() < 0.5:
-            self._reshard()
+            self.world.reshard(self.random)
             self._put(10)
 
     async def _beside(self, query: EndingQuery) -> None:

@@ -98,6 +98,14 @@ class MemoryWorld:
         one, other = self.kinesis.state.streams[STREAM].open_shards[index : index + 2]
         self.kinesis.call("MergeShards", StreamName=STREAM, ShardToMerge=one.id, AdjacentShardToMerge=other.id)
 
+    def reshard(self, random: Random) -> None:
+        """Split a shard, or merge two."""
+        count = len(self.kinesis.state.streams[STREAM].open_shards)
+        if count > 1 and random.random() < 0.4:
+            self.merge(random.randrange(count - 1))
+        else:
+            self.split(random.randrange(count))
+
     def scale(self, target: int) -> None:
         """Change the number of open shards with UpdateShardCount."""
         request = {"TargetShardCount": target, "ScalingType": "UNIFORM_SCALING"}

@@ -15,67 +15,23 @@ from tests.emulator.query import NO_LIMIT, Query
 from tests.emulator.test_each_fault import virtual
 from tests.support.planned import finish, planned
 
-SHARDS = 4
 EVER = Position.after(10**60)
 
 
-async def neighbours_latencies(*, blocked: bool, rounds: int = 300) -> tuple[list[float], Query]:
-    """Latencies from put to reader, seconds, of three shards, while the fourth has no data, or far more than its reader takes."""
-    world = MemoryWorld(Random(1), shards=SHARDS, settings={"read_limit": False}, buffer_bytes=2 << 20)
-    # One key per shard.
-    keys: dict[str, str] = {}
-    for number in range(100):
-        shard = world.kinesis.state.streams[STREAM].shard_for(f"k{number}", None)
-        keys.setdefault(shard.id, f"k{number}")
-    stuck, *others = sorted(keys)
-    latencies: list[float] = []
-    loop = asyncio.get_running_loop()
+async def neighbours_latencies(
+    shards: int, buffer_bytes: int, *, pause: float, before: int = 0, each: int = 0, rounds: int = 30
+) -> tuple[list[float], State]:
+    """Latencies from put to reader, seconds, of all shards but one, and the state of that one's subscription in the end.
 
-    async with Query(world.application) as query:
-        offset = await query.begin()
-        await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
-        query.planner.plan(Offset(dict.fromkeys(offset, EVER), mark=Mark("query", 1)))
-
-        async def read(shard: str) -> None:
-            wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
-            async for chunk in query.run.serving.of("query").read(wanted):
-                if shard == stuck:
-                    await asyncio.Event().wait()
-                latencies.extend([loop.time() - sent] * len(chunk))
-
-        sent = 0.0
-        readers = [asyncio.create_task(read(shard)) for shard in keys]
-        if blocked:
-            for _ in range(30):
-                world.put(keys[stuck], 500_000)
-        await asyncio.sleep(60)
-        for _ in range(rounds):
-            sent = loop.time()
-            for shard in others:
-                world.put(keys[shard], 1_000)
-            await asyncio.sleep(0.5)
-        for reader in readers:
-            reader.cancel()
-        await asyncio.gather(*readers, return_exceptions=True)
-        if blocked:
-            # Closed for want of capacity, instead of open and idle.
-            assert query.streams["orders"].subscriptions.stats[stuck].state is State.PAUSED
-    return latencies, query
-
-
-@virtual
-async def test_stuck_shard_does_not_delay_the_others() -> None:
-    free, _ = await neighbours_latencies(blocked=False)
-    blocked, query = await neighbours_latencies(blocked=True)
-    assert len(blocked) == len(free) == 300 * (SHARDS - 1)
-    assert quantiles(blocked, n=100)[98] <= 1.5 * quantiles(free, n=100)[98] + 1e-6
-    assert query.fetcher.budget.used <= 2 << 20
-
-
-@pytest.mark.long
-@virtual
-async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
-    world = MemoryWorld(Random(1), shards=1000, settings={"read_limit": False}, buffer_bytes=64 << 20)
+    Args:
+        shards: How many shards there are; up to 100 of them are read.
+        buffer_bytes: The budget.
+        pause: What the reader of the one takes for a chunk, seconds.
+        before: How many large records it gets first.
+        each: How many large records it gets in each round.
+        rounds: How often the others get a record.
+    """
+    world = MemoryWorld(Random(1), shards=shards, settings={"read_limit": False}, buffer_bytes=buffer_bytes)
     stream = world.kinesis.state.streams[STREAM]
     keys = {stream.shard_for(f"k{number}", None).id: f"k{number}" for number in range(100)}
     hot, *others = sorted(keys)
@@ -86,22 +42,23 @@ async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
         offset = await query.begin()
         await query.planner.poll(offset, NO_LIMIT, NO_LIMIT, 1.0)
         query.planner.plan(Offset(dict.fromkeys(offset, EVER), mark=Mark("query", 1)))
-        await asyncio.sleep(60)
-        assert all(each.state is State.STREAMING for each in query.streams["orders"].subscriptions.stats.values())
-        sent = 0.0
+        sent, stats = 0.0, query.streams["orders"].subscriptions.stats
 
         async def read(shard: str) -> None:
             wanted = ShardRange(ShardKey("orders", shard), offset[ShardKey("orders", shard)], EVER, EVER.value)
             async for chunk in query.run.serving.of("query").read(wanted):
                 if shard == hot:
-                    # A sink that takes less than comes.
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(pause)
                 else:
                     latencies.extend([loop.time() - sent] * len(chunk))
 
         readers = [asyncio.create_task(read(shard)) for shard in keys]
-        for _ in range(30):
-            for _ in range(4):
+        for _ in range(before):
+            world.put(keys[hot], 500_000)
+        await asyncio.sleep(60)
+        assert before or all(each.state is State.STREAMING for each in stats.values())
+        for _ in range(rounds):
+            for _ in range(each):
                 world.put(keys[hot], 900_000)
             sent = loop.time()
             for shard in others:
@@ -110,8 +67,23 @@ async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-        assert query.fetcher.budget.used <= 64 << 20
-    assert len(latencies) == 30 * len(others)
+        assert query.fetcher.budget.used <= buffer_bytes
+        assert len(latencies) == rounds * len(others)
+        return latencies, stats[hot].state
+
+
+@virtual
+async def test_stuck_shard_does_not_delay_the_others() -> None:
+    free, _ = await neighbours_latencies(4, 2 << 20, pause=0.0, rounds=300)
+    blocked, state = await neighbours_latencies(4, 2 << 20, pause=1e9, before=30, rounds=300)
+    assert quantiles(blocked, n=100)[98] <= 1.5 * quantiles(free, n=100)[98] + 1e-6
+    assert state is State.PAUSED, "closed for want of capacity, instead of open and idle"
+
+
+@pytest.mark.long
+@virtual
+async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
+    latencies, _ = await neighbours_latencies(1000, 64 << 20, pause=1.0, each=4)
     assert max(latencies) <= 2.0
 
 

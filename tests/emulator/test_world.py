@@ -118,21 +118,15 @@ def test_frozen_run_fails_its_query_after_warnings() -> None:
 
 
 # Shows invariant 3.
+@pytest.mark.parametrize(
+    "limit", [{"maxRecordsPerTrigger": "6"}, {"maxBytesPerTrigger": "6k"}], ids=["records", "data"]
+)
 @everywhere
-def test_micro_batches_have_no_more_records_than_their_limit(fetchers: int) -> None:
-    with world(shards=3, fetchers=fetchers, max_event_records=1) as w:
-        w.put(60)
-        query = w.query(maxRecordsPerTrigger="6")
-        query.reads(60, within=180)
-        assert max(map(len, query.spark.checkpoint.rows.values())) == 6
-
-
-@everywhere
-def test_micro_batches_have_no_more_data_than_their_limit(fetchers: int) -> None:
-    with world(shards=3, fetchers=fetchers, max_event_records=1) as w:
+def test_micro_batches_have_no_more_than_their_limit(fetchers: int, limit: dict[str, str]) -> None:
+    with world(shards=3, fetchers=fetchers, max_event_records=1, options=limit) as w:
         w.warns("'maxBytesPerTrigger' counts the data of records since 0.3")
         w.put(60, size=1_000)
-        query = w.query(maxBytesPerTrigger="6k")
+        query = w.query()
         query.reads(60, within=180)
         assert max(map(len, query.spark.checkpoint.rows.values())) == 6
 

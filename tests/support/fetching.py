@@ -188,20 +188,9 @@ def prepare(
 
 
 @contextmanager
-def reading(
-    world: World,
-    *,
-    at: Offset | None = None,
-    limits: Limits = QUICK,
-    clock: Clock | None = None,
-    listening: Listening = LOOPBACK_ONLY,
-    retry: RetrySettings | None = None,
-    **options: str,
-) -> Iterator[Reading]:
-    """Read a world with a started fetcher, from an offset, or from the start that the options give."""
-    runtime = prepare(
-        world, limits=limits, clock=clock, listening=listening, retry=retry, start_fetchers=None, **options
-    )
+def reading(world: World, *, at: Offset | None = None, **settings: Any) -> Iterator[Reading]:
+    """Read a world with a started fetcher, from an offset, or from the start that the options give; see `prepare`."""
+    runtime = prepare(world, **settings)
     runtime.start()
     try:
         with FetcherClient(runtime.address, runtime.secret) as client:

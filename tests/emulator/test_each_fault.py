@@ -238,22 +238,3 @@ async def test_connections_that_always_break_end_the_query() -> None:
         "allows more",
     ):
         await world.read()
-
-
-# Shows clock jumps.
-@virtual
-async def test_both_clocks_jump_by_hours() -> None:
-    world, _ = world_with(shards=2)
-
-    async def jump(number: int) -> None:
-        if number < 40:
-            world.clock.jump += (-1) ** number * 3600 * (number % 5)
-            world.application.clock.jump -= 1800 * (number % 7)  # type: ignore[attr-defined]
-            world.put_some(7)
-            if number % 10 == 5:
-                world.split(0)
-            await asyncio.sleep(3)
-
-    query = await world.read(meanwhile=jump, batches=40)
-    world.check()
-    assert query.oracle.faults == {}

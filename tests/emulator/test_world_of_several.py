@@ -126,21 +126,6 @@ def test_query_that_leaves_is_not_waited_for(fetchers: int) -> None:
         second.reads(90, within=120)
 
 
-@everywhere
-def test_queries_that_start_at_latest_have_the_same_rows(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers, options={"startingPosition": "LATEST"}) as w:
-        w.put(20)
-        first = w.query()
-        w.later(30)
-        w.put(10)
-        first.reads(10)
-        second = w.query()
-        w.later(30)
-        w.put(10)
-        first.reads(20)
-        second.reads(10)
-
-
 # Shows invariant 12, invariant 5, run killed.
 @everywhere
 def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
@@ -152,17 +137,6 @@ def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
             w.kill_run()
             for query in queries:
                 query.reads(12 * number, within=90)
-
-
-@everywhere
-def test_ending_query_shares_a_run_with_a_continuous_one(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers) as w:
-        first = w.query()
-        w.put(50)
-        first.reads(50)
-        w.query(available_now=True, maxRecordsPerTrigger="20").ends(50)
-        w.put(10)
-        first.reads(60, within=10)
 
 
 # Shows invariant 7.

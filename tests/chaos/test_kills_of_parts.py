@@ -1,5 +1,7 @@
-"""SIGKILL of single processes of a program with two queries, again and again, while shards split: each query has each record once, in order.
+"""SIGKILL of single processes of a program with two queries, again and again, while shards split: each query has each record once, in order,
+and no process or subscription is left.
 
+What ends by itself is tested with the process that Spark keeps (integration/spark/test_lifecycle.py).
 `KINESIS_EFO_KILLS=50` says how many.
 """
 
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import pyspark
@@ -22,9 +24,9 @@ from tests.support.world import World, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-KILLS: Final = int(os.environ.get("KINESIS_EFO_KILLS", "5"))
+KILLS: Final = int(os.environ.get("KINESIS_EFO_KILLS", "6"))
 JVM: Final = "org.apache.spark.deploy.SparkSubmit"
-KINDS: Final = ("run", "planner", "run and planner", "JVM", "all")
+KINDS: Final = ("run", "planner", "workers", "run and planner", "JVM", "all")
 RESHARD_EVERY: Final = 4
 STILL_SECONDS: Final = 120.0
 """Nobody stands still for longer. A new program has to start its Spark."""
@@ -71,13 +73,23 @@ def test_two_queries_outlive_kills_of_each_part(
             if "run" in kind:
                 # A run whose first planner was killed is nobody's child.
                 wait_until(lambda: _reader(w), 60, "a run that holds the lease").kill()
+            if kind == "workers":
+                # The tasks are tried again.
+                for process in _processes(driver, "pyspark.daemon"):
+                    process.kill()
             if "planner" in kind:
                 random.choice(_processes(driver, READER)).kill()
             if kind in ("JVM", "all"):
                 if kind == "JVM":
-                    run = wait_until(lambda: _reader(w), 60, "a run that holds the lease")
-                    _processes(driver, JVM)[0].kill()
-                    run.wait(30)  # it ends by itself
+                    jvm, run = (
+                        _processes(driver, JVM)[0],
+                        wait_until(lambda: _reader(w), 60, "a run that holds the lease"),
+                    )
+                    started = [*jvm.children(recursive=True), run]
+                    jvm.kill()
+                    _, alive = psutil.wait_procs(started, 60)
+                    assert not alive, "processes outlive the JVM"
+                    wait_until(lambda: not _subscriptions(w), 60, "the end of all subscriptions")
                 driver.kill()
                 driver = program()
                 sinks = sinks_of(driver)
@@ -91,6 +103,11 @@ def test_two_queries_outlive_kills_of_each_part(
     for sink in sinks:
         assert_once_and_in_order(sink.query.wait_for_rows(count[0], STILL_SECONDS), count[0])
     assert killed.total() == KILLS
+
+
+def _subscriptions(w: World) -> list[Any]:
+    names = w.streams.values()
+    return [each for each in w.aws.kinesis.subscriptions if each.consumer.stream.name in names]
 
 
 def _reader(w: World) -> psutil.Process | None:

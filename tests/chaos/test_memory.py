@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kinesis_efo_local import LocalAws, Settings
 from tests.integration.spark.conftest import spark  # noqa: F401
+from tests.soak.vitals import own_memory
 from tests.support.world import World, make_world, wait_until
 
 pytestmark = [pytest.mark.spark43, pytest.mark.long, pytest.mark.timeout(900)]
@@ -61,14 +62,6 @@ class Sampler:
                     self.most = max(self.most, own_memory(self.process.pid))
                 except OSError:
                     return
-
-
-def own_memory(pid: int) -> int:
-    """Bytes of anonymous resident memory."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0  # it has just ended
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
-"""The report of a soak: a table, a picture, and a JSON file with the same figures."""
+"""The report of a soak: a table, and a JSON file with the same figures."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-
-from tests.soak.vitals import Sample
 
 
 @dataclass
@@ -51,10 +48,9 @@ class Report:
     violations: list[str] = field(default_factory=list)
 
 
-def save(report: Report, samples: Sequence[Sample], kills: Sequence[float], directory: Path) -> None:
-    """Write `soak.json` and `memory.png`."""
+def save(report: Report, directory: Path) -> None:
+    """Write `soak.json`."""
     (directory / "soak.json").write_text(json.dumps(vars(report), indent=2) + "\n")
-    draw(samples, kills, directory / "memory.png")
 
 
 def show(report: Report, console: Console, directory: Path) -> None:
@@ -78,39 +74,8 @@ def show(report: Report, console: Console, directory: Path) -> None:
     ):
         table.add_row(name, value)
     console.print(table)
-    console.print(f"figures and picture: {directory}")
+    console.print(f"figures: {directory}")
     for violation in report.violations:
         console.print(f"FAILED: {violation}", style="bold red", markup=False)
     if not report.violations:
         console.print("passed: nothing lost, doubled or out of order; nothing grew", style="bold green")
-
-
-def draw(samples: Sequence[Sample], kills: Sequence[float], path: Path) -> None:
-    """Draw memory, files and threads of the reader, and the backlog, over time."""
-    # Each process of the tests imports this module, most of them without drawing: 0.4 s of CPU for each.
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
-        figure = Figure(figsize=(10, 7), layout="constrained")
-        memory, counts, backlog = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 2])
-        minutes = [sample.seconds / 60 for sample in samples]
-        for life in sorted({sample.life for sample in samples}):
-            part = [sample for sample in samples if sample.life == life]
-            at = [sample.seconds / 60 for sample in part]
-            memory.plot(at, [sample.memory / (1 << 20) for sample in part], color="#3182bd")
-            counts.plot(at, [sample.files for sample in part], color="#756bb1", label=None if life else "open files")
-            counts.plot(at, [sample.threads for sample in part], color="#31a354", label=None if life else "threads")
-        backlog.fill_between(minutes, [sample.backlog for sample in samples], step="post", color="#9ecae1")
-        memory.set_title(
-            "Memory of the process that reads; dashed: SIGKILL of the driver", loc="left", fontweight="bold"
-        )
-        memory.set_ylabel("MiB")
-        counts.legend(frameon=False)
-        backlog.set_ylabel("records waiting")
-        backlog.set_xlabel("minutes")
-        for axes in (memory, counts, backlog):
-            axes.set_ylim(bottom=0)
-            for kill in kills:
-                axes.axvline(kill / 60, color="#de2d26", linestyle="--", linewidth=1)
-        figure.savefig(path, dpi=120)

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import psutil
 
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_local import LocalAws, Settings
-from tests.chaos.conftest import Driver
 from tests.soak.load import Load
 from tests.soak.mishaps import Mishaps
 from tests.soak.oracle import Oracle, Violation
 from tests.soak.report import Report, save
 from tests.soak.vitals import Probe, Sample, growth
+from tests.support.driven import Driver, local_driver, reshard
 from tests.support.world import World, make_world
 
 LOOK_SECONDS = 0.5
@@ -104,7 +103,6 @@ class Soak:
             Random(plan.seed + 2),
         )
         self._kills_left = self._kill_times()
-        self._kills: list[float] = []
         self._reshard_at = plan.reshard_seconds / 2
         self._began = self._moved_at = time.monotonic()
         self._driver: Driver | None = None
@@ -143,7 +141,7 @@ class Soak:
         now = self._seconds
         if now >= self._reshard_at:
             self._reshard_at = now + self._random.uniform(0.5, 1.5) * self._plan.reshard_seconds
-            self._reshard()
+            self.report.reshards[reshard(self._world, self._random)] += 1
         if self._kills_left and now >= self._kills_left[0] and self._made_progress:
             self._kills_left.pop(0)
             self._kill()
@@ -161,7 +159,7 @@ class Soak:
             self._moved_at = now
         self.report.largest_backlog = max(self.report.largest_backlog, backlog)
         assert self._driver is not None and self._probe is not None
-        if self._driver.process.poll() is not None:
+        if self._driver.process.poll() is not None or "FAILED" in self._log:
             raise Violation(f"the query ended by itself:\n{self._log}")
         if now - self._moved_at > STALL_SECONDS:
             raise Violation(f"no micro-batch for {STALL_SECONDS:.0f} s with {backlog} records waiting:\n{self._log}")
@@ -198,8 +196,9 @@ class Soak:
             **({"fetchers": str(fetchers)} if fetchers else {}),
         }
         # Each fetcher keeps a core.
-        self._driver = Driver(self._plan.directory, self._world, options=options, master=f"local[{2 + fetchers}]")
-        self._driver.go()
+        directory = self._plan.directory
+        self._driver = local_driver(directory / f"driver{self._life}.log", 2 + fetchers)
+        self._driver.start(f"run-{self._life}", self._world, directory, options=options)
         self._probe = Probe(self._driver.process.pid, fetchers)
         self._committed_before = self._oracle.committed
         self._moved_at = time.monotonic()
@@ -216,7 +215,6 @@ class Soak:
         time.sleep(self._random.uniform(0, 2))
         assert self._driver is not None
         self._driver.kill()
-        self._kills.append(self._seconds)
         self.report.kills += 1
         self._plan.say(f"{self._seconds:6.0f} s  SIGKILL; {self._oracle.ledger.records:,} records so far")
 
@@ -247,28 +245,6 @@ class Soak:
         assert self._driver is not None
         return self._driver.log.read_text(errors="replace")[-4000:]
 
-    # -- the stream
-
-    def _reshard(self) -> None:
-        kinesis, name = self._world.kinesis, self._world.streams["orders"]
-        if kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
-            return
-        shards = sorted(
-            (shard for shard in _shards(kinesis, name) if "EndingSequenceNumber" not in shard["SequenceNumberRange"]),
-            key=_first_hash,
-        )
-        share = len(shards) / self._plan.shards
-        if self._random.random() * 2 > share:
-            shard = self._random.choice(shards)
-            middle = (_first_hash(shard) + int(shard["HashKeyRange"]["EndingHashKey"])) // 2
-            kinesis.split_shard(StreamName=name, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
-            self.report.reshards["splits"] += 1
-        elif len(shards) > 1:
-            at = self._random.randrange(len(shards) - 1)
-            one, other = (shard["ShardId"] for shard in shards[at : at + 2])
-            kinesis.merge_shards(StreamName=name, ShardToMerge=one, AdjacentShardToMerge=other)
-            self.report.reshards["merges"] += 1
-
     # -- the end
 
     def _sum_up(self) -> None:
@@ -284,23 +260,11 @@ class Soak:
         report.violations += growth(self.samples)
         if not self.samples:
             report.violations.append("the process that reads was never found: its memory is not known")
-        save(report, self.samples, self._kills, self._plan.directory)
+        save(report, self._plan.directory)
 
     @property
     def _name(self) -> str:
         return self._world.streams["orders"]
-
-
-def _shards(kinesis: Any, name: str) -> list[dict[str, Any]]:
-    shards: list[dict[str, Any]] = []
-    while not shards:  # some answers say that there are none
-        pages = kinesis.get_paginator("list_shards").paginate(StreamName=name)
-        shards = [shard for page in pages for shard in page["Shards"]]
-    return shards
-
-
-def _first_hash(shard: dict[str, Any]) -> int:
-    return int(shard["HashKeyRange"]["StartingHashKey"])
 
 
 def _describe(process: psutil.Process) -> str:

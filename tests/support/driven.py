@@ -24,9 +24,9 @@ MARK = "KINESIS_EFO_TEST"
 """In the environment of a test's program and of all that it starts, to tell it from those of other tests."""
 
 
-def local_driver(log: Path) -> Driver:
+def local_driver(log: Path, cores: int = 4) -> Driver:
     """A Spark program on this machine, in a process group of its own. Its output goes to a file."""
-    config = {"master": "local[4]", "conf": {"spark.ui.enabled": "false"}}
+    config = {"master": f"local[{cores}]", "conf": {"spark.ui.enabled": "false"}}
     path = str(Path(__file__).parents[1] / "cluster" / "driver.py")
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -225,19 +225,21 @@ def assert_once_and_in_order(rows: list[Row], count: int) -> None:
     assert [shard for shard, numbers in by_shard.items() if numbers != sorted(numbers)] == [], "out of order"
 
 
-def reshard(w: World, random: Random) -> None:
-    """Split a shard in the middle, or merge two of three or more."""
+def reshard(w: World, random: Random) -> str:
+    """Split a shard in the middle, or merge two of three or more; returns "splits" or "merges"."""
     stream = w.streams["orders"]
     shards = [each for each in w.shards() if "EndingSequenceNumber" not in each["SequenceNumberRange"]]
     shards.sort(key=lambda each: int(each["HashKeyRange"]["StartingHashKey"]))
     at = random.randrange(len(shards) - 1)
     one, other = (each["ShardId"] for each in shards[at : at + 2])
-    if random.random() < 0.5 and len(shards) > 2:
+    merges = random.random() < 0.5 and len(shards) > 2
+    if merges:
         w.kinesis.merge_shards(StreamName=stream, ShardToMerge=one, AdjacentShardToMerge=other)
     else:
         middle = sum(int(shards[at]["HashKeyRange"][name]) for name in ("StartingHashKey", "EndingHashKey")) // 2
         w.kinesis.split_shard(StreamName=stream, ShardToSplit=one, NewStartingHashKey=str(middle))
     w.wait_active()
+    return "merges" if merges else "splits"
 
 
 def _number(batch: Path) -> int:

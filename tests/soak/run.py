@@ -4,11 +4,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import psutil
+from botocore.exceptions import ClientError
 
 from kinesis_efo.options import AwsSettings
 from kinesis_efo_local import LocalAws, Settings
@@ -141,7 +143,8 @@ class Soak:
         now = self._seconds
         if now >= self._reshard_at:
             self._reshard_at = now + self._random.uniform(0.5, 1.5) * self._plan.reshard_seconds
-            self.report.reshards[reshard(self._world, self._random)] += 1
+            with suppress(ClientError):  # a mishap may strike each try
+                self.report.reshards[reshard(self._world, self._random)] += 1
         if self._kills_left and now >= self._kills_left[0] and self._made_progress:
             self._kills_left.pop(0)
             self._kill()

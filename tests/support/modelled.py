@@ -89,6 +89,7 @@ class Query:
         """The next offset; the same where there is nothing new. Who asks for more than was planned is done with that."""
         if offset == self._planned:
             await self.commit(offset)
+        await self.planner.wait_held(1.0)
         reply = await self.planner.poll(offset, max_bytes, max_records, 0.2)
         self._planned = planned(offset, reply)
         return self._planned
@@ -99,7 +100,8 @@ class Query:
         """The rows of one range, or of its first chunks."""
         payloads: list[bytes] = []
         if self.planner.progress.finished is None:
-            self.planner.begin(Offset({wanted.key: wanted.after}), Offset({wanted.key: wanted.through}))
+            ends = Offset({wanted.key: wanted.through})
+            await self.planner.check_replay(Offset({wanted.key: wanted.after}), [wanted], ends)
         reader = self.run.serving.of("query").read(wanted)
         try:
             async for chunk in reader:

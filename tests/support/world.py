@@ -95,7 +95,7 @@ class World:
 
     def records(self, stream: str = "orders") -> list[dict[str, Any]]:
         """All records of a stream, shard by shard."""
-        return [record for found in stored(self.kinesis, self.streams[stream]).values() for record in found]
+        return stored_records(self.kinesis, self.streams[stream])
 
     def wait_active(self, stream: str = "orders") -> None:
         """Wait until a reshard is done."""
@@ -164,13 +164,9 @@ def _client(aws: LocalAws, service: str) -> Any:
     return made[key]
 
 
-def stored(kinesis: Any, stream: str) -> list[dict[str, Any]]:
-    """All records of a stream, shard by shard."""
-    found: list[dict[str, Any]] = []
-    for shard in kinesis.list_shards(StreamName=stream)["Shards"]:
-        asked = {"StreamName": stream, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
-        found += kinesis.get_records(ShardIterator=kinesis.get_shard_iterator(**asked)["ShardIterator"])["Records"]
-    return found
+def stored_records(kinesis: Any, name: str) -> list[dict[str, Any]]:
+    """The records of a stream, by its name in Kinesis, shard by shard."""
+    return [record for found in stored(kinesis, name).values() for record in found]
 
 
 def create_lease_table(dynamodb: Any, name: str) -> None:

@@ -167,7 +167,7 @@ def wait_for_stop(query: StreamingQuery, stopping: threading.Event, *, patience:
 def stop_after_batch(query: StreamingQuery, *, patience: float = 600.0) -> None:
     """Stop a query between two micro-batches. Arguments and errors are those of `wait_for_stop`."""
     logger.info("stopping query %s after its micro-batch", query.runId)
-    began, announce_after = time.monotonic(), _SLOW_SECONDS
+    began, announce_after = time.monotonic(), min(_SLOW_SECONDS, patience / 10)
     running = _batch(query)
     # On a busy host, every check may miss the pause between two micro-batches, so also end this loop when the next one has started.
     while query.isActive and not _at_boundary(query) and _batch(query) == running:

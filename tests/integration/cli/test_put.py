@@ -9,12 +9,12 @@ import pytest
 
 from tests.integration.cli.conftest import Cli, Here, process
 from tests.support.ports import free_ports
-from tests.support.world import World, stored, wait_until
+from tests.support.world import World, stored_records, wait_until
 
 
 def _records(here: World) -> list[tuple[str, bytes]]:
     """Partition key and data of all records, shard by shard."""
-    return [(each["PartitionKey"], each["Data"]) for each in stored(here.kinesis, here.streams["orders"])]
+    return [(each["PartitionKey"], each["Data"]) for each in stored_records(here.kinesis, here.streams["orders"])]
 
 
 def test_lines_of_standard_input_are_written(cli: Cli) -> None:

@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from kinesis_efo_local import LocalAws
 from tests.support.answers import FixedClock
 from tests.support.raw_kinesis import RawKinesis
-from tests.support.world import stored
+from tests.support.world import stored_records
 
 SUCCEEDS = "DryRunOperationException"
 THROTTLED = "ThrottlingException"
@@ -62,7 +62,7 @@ def stream(run: Any, clock: FixedClock) -> Stream:
 def test_dry_run_of_a_good_call_changes_nothing(stream: Stream, call: str) -> None:
     assert stream.outcome(call) == SUCCEEDS
     assert not stream.aws.kinesis.subscriptions
-    assert stored(stream.kinesis, "orders") == []
+    assert stored_records(stream.kinesis, "orders") == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.world import stored, wait_until
+from tests.support.world import stored_records, wait_until
 
 from .conftest import Bench, refused, summary
 
@@ -40,7 +40,7 @@ def test_encryption_is_started_shown_and_stopped(run: Run) -> None:
     wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")
     assert (summary(kinesis)["EncryptionType"], summary(kinesis)["KeyId"]) == ("KMS", "alias/aws/kinesis")
     put = kinesis.put_record(StreamName="orders", PartitionKey="k", Data=b"x")
-    (record,) = stored(kinesis, "orders")
+    (record,) = stored_records(kinesis, "orders")
     assert (put["EncryptionType"], record["EncryptionType"]) == ("KMS", "KMS")
     kinesis.stop_stream_encryption(**encryption, KeyId="alias/aws/kinesis")
     wait_until(lambda: summary(kinesis)["StreamStatus"] == "ACTIVE")

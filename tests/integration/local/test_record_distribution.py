@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.raw_kinesis import RawKinesis
-from tests.support.world import stored, wait_until
+from tests.support.world import stored_records, wait_until
 
 from .conftest import refused, summary
 
@@ -61,7 +61,7 @@ def test_options_of_the_other_strategy_are_refused(kinesis: Any) -> None:
         kinesis.put_record(StreamName="keyed", Data=b"x")
     with refused("ValidationException"):
         kinesis.put_records(StreamName="keyed", Records=[{"Data": b"1", "PartitionKey": "k"}, {"Data": b"2"}])
-    assert len(stored(kinesis, "keyed")) == 2
+    assert len(stored_records(kinesis, "keyed")) == 2
 
 
 def test_queues_count_as_consumers_of_on_demand_streams(kinesis: Any) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from kinesis_efo.driver import graceful
 from kinesis_efo.driver.graceful import SIGNALS, stop_signals, wait_for_stop
 
 
@@ -134,6 +133,14 @@ def test_a_hadoop_program_ended_by_signal_is_no_failure(failure: Exception) -> N
     assert wait_for_stop(Query(_nothing, hit), _asked()) is True  # type: ignore[arg-type]
 
 
+def test_slow_stop_is_announced_once(caplog: pytest.LogCaptureFixture) -> None:
+    script = [_nothing] * 8, _shows("Waiting for data")
+    assert wait_for_stop(Query(*script[0], script[1]), _asked(), patience=1.0)  # type: ignore[arg-type]
+    assert [record.getMessage() for record in caplog.records] == [
+        "stopping after the micro-batch, in up to 1 s; Ctrl-C again cuts it short"
+    ]
+
+
 @contextlib.contextmanager
 def default_handlers() -> Iterator[None]:
     originals = {number: signal.getsignal(number) for number in SIGNALS}
@@ -144,6 +151,31 @@ def default_handlers() -> Iterator[None]:
     finally:
         for number, handler in originals.items():
             signal.signal(number, handler)
+
+
+def test_second_ctrl_c_does_not_call_the_jvm(caplog: pytest.LogCaptureFixture) -> None:
+    """Spark's handler calls the JVM while the interrupted code may be reading a reply: py4j logs three tracebacks."""
+
+    def handler(*_: object) -> None:
+        pytest.fail("Spark's handler was called")
+
+    handler.__module__ = "pyspark.core.context"
+    with default_handlers():
+        signal.signal(signal.SIGINT, handler)
+        with stop_signals(Client()):  # type: ignore[arg-type]
+            signal.raise_signal(signal.SIGINT)
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                # As py4j does, which then fails to close the connection.
+                logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015
+                try:
+                    raise OSError
+                except OSError:
+                    logging.getLogger("py4j.clientserver").exception("closing failed")
+            else:
+                pytest.fail("the second signal was ignored")
+    assert not caplog.records
 
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,7 @@ def test_waits_count_data() -> None:
 
 def planner_of(**calls: Any) -> QueryPlanner:
     """A planner of a query that answers some calls of it as a test says."""
+    calls = {"silent": Mock(return_value={}), **calls}
     query: Any = Mock(progress=Progress(), wait_held=AsyncMock(return_value=True), **calls)
     run: Any = Mock(clock=LoopClock(), limits=KINESIS_LIMITS, placed=AsyncMock(return_value=[None]))
     run.initial = AsyncMock(return_value=at(first=TRIM_HORIZON))
@@ -168,6 +169,16 @@ async def test_report_of_the_last_micro_batch_is_awaited() -> None:
         assert asked.done() is done
     assert await asked
     assert not await planner.answer(Logged(Mark("ab", 7), 5.0))
+
+
+async def test_lag_of_silent_shards_is_reported_every_two_seconds() -> None:
+    planner = planner_of(poll=AsyncMock(return_value=PollReply([progress()], [])), silent=lambda _: {SECOND: 60_000})
+    reports = []
+    for pause in (0.0, 1.0, 1.0):
+        await asyncio.sleep(pause)
+        step = await planner.answer(Next(at(first=1, second=1), 0.2))
+        reports.append(dict(step.behind).get(SECOND))
+    assert reports == [60_000, None, 60_000]
 
 
 async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:

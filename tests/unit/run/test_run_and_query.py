@@ -194,7 +194,7 @@ async def test_events_are_dropped_once_every_query_has_processed_them() -> None:
     async with started() as centre:
         centre.stream.put(0, 10, 10)
         other = Planning(centre.run, name="other")
-        other.begin(ONE)
+        await other.poll(ONE, 10, 20, 0.0)
         (shard,) = (await poll(centre, ONE, 5.0)).shards
         end, (feed,) = Offset({FIRST: shard.through}), centre.run.fetcher
         assert feed.buffer is not None
@@ -223,7 +223,7 @@ async def warned(centre: Query, caplog: pytest.LogCaptureFixture, *others: Calla
             await doing
     with caplog.at_level(logging.WARNING):
         for query in (centre.planner, Planning(centre.run, name="second")):
-            query.mark_new(["orders"], from_leases=False)
+            query.resumption.mark_new(["orders"], from_leases=False)
             for number in (20, 21):
                 finish(query, Offset(dict.fromkeys(SHARDS[:2], Position.after(number))))
     return sum("this query is new, without a checkpoint" in message for message in caplog.messages)
@@ -234,8 +234,8 @@ async def warned(centre: Query, caplog: pytest.LogCaptureFixture, *others: Calla
     [
         ([], 1),
         ([lambda centre: Planning(centre.run, name="old").resume(Offset({FIRST: Position.after(10)}))], 0),
-        ([lambda centre: Planning(centre.run, name="leases").mark_new(["orders"], from_leases=True)], 0),
-        ([lambda centre: Planning(centre.run, name="clicks").mark_new(["clicks"], from_leases=True)], 1),
+        ([lambda centre: Planning(centre.run, name="leases").resumption.mark_new(["orders"], from_leases=True)], 0),
+        ([lambda centre: Planning(centre.run, name="clicks").resumption.mark_new(["clicks"], from_leases=True)], 1),
     ],
 )
 async def test_new_query_warns_once_unless_another_continues(
@@ -264,3 +264,14 @@ async def test_stop_does_not_wait_for_dead_fetchers() -> None:
         before = LoopClock().monotonic()
         await centre.run.stop()
         assert LoopClock().monotonic() - before < 1.0
+
+
+async def test_silent_shard_has_the_lag_of_its_silence() -> None:
+    async with started(shards=2) as centre:
+        both = Offset({FIRST: TRIM_HORIZON, SECOND: TRIM_HORIZON})
+        await poll(centre, both)
+        now = centre.run.clock.monotonic()
+        for key, reported_at in ((FIRST, now - 9.0), (SECOND, now - 60.0)):
+            row = centre.run.table.shared[key]
+            row.behind, row.reported_at = 500, reported_at
+        assert centre.planner.silent(both) == {SECOND: 60_500}

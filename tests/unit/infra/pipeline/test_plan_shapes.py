@@ -110,9 +110,11 @@ def test_no_plan_shape_ends_in_a_traceback(plan: Json, other: Json) -> None:
     comparison.differences(read, against)
     region, prices = "eu-west-1", prices_of("eu-west-1")
     assert prices
+    kinesis = MagicMock()
+    kinesis.describe_stream_summary.return_value = {"StreamDescriptionSummary": {}}
     told = (
         *limits.refusals(plan, ["aws_dynamodb_table.a"]), *limits.of_another_account(plan, ["1"]), *limits.notes(read),
-        *limits.applications_to_stop(plan), *foreign.beyond_quota(MagicMock(), deployment, plan),
+        *limits.applications_to_stop(plan), *foreign.beyond_quota(kinesis, deployment, plan),
         *cost.table(cost.changes(plan), region, prices, advantage=False), *cost.idle(plan, region, prices, advantage=False),
     )  # fmt: skip
     foreign.as_planned(deployment, plan)

@@ -129,6 +129,7 @@ def test_micro_batches_have_no_more_than_their_limit(fetchers: int, limit: dict[
         query = w.query()
         query.reads(60, within=180)
         assert max(map(len, query.spark.checkpoint.rows.values())) == 6
+        assert len(w.kinesis.reports) == ("maxBytesPerTrigger" in limit)
 
 
 # Shows 9.

@@ -206,7 +206,7 @@ class Query:
         if application.committed and application.random.random() < 0.3:
             return end
         application.repeated += application.committed
-        self.planner.begin(start, end)
+        await self.planner.check_replay(start, start.ranges_to(end), end)
         await self.run_batch(start, end, again=True)
         return end
 
@@ -224,6 +224,7 @@ class Query:
     async def poll(self, offset: Offset) -> Offset:
         """Plan the next micro-batch; returns its end."""
         application = self.application
+        await self.planner.wait_held(1.0)
         reply = await self.planner.poll(offset, application.max_bytes, application.max_records, 1.0)
         return planned(offset, reply)
 

@@ -103,6 +103,8 @@ class PolledClient:
             ]
         if not records and self.lag:
             body["MillisBehindLatest"] = self.lag.pop(0) if len(self.lag) > 1 else self.lag[0]
+        if self.stuck and not ended:
+            body["NextShardIterator"] = ShardIterator
         return {RAW_BODY: json.dumps(body).encode()}
 
     def _admit(self, shard_id: str, now: float) -> None:

@@ -293,6 +293,7 @@ class QueryOracle:
         self.reports = reports
         self.accepts = accepts
         self.streams: dict[str, Membership] = {}
+        self._left: dict[str, Membership] = {}
         self.rows = 0
         self.exceptions: Counter[str] = Counter()
 
@@ -302,7 +303,8 @@ class QueryOracle:
 
     def leaves(self, stream: str) -> None:
         """The query reads a stream no more, as was asked."""
-        self.streams.pop(stream, None)
+        if (member := self.streams.pop(stream, None)) is not None:
+            self._left[stream] = member  # a report that was made before is judged later
 
     def committed(self, rows: Sequence[Row], at: float) -> None:
         """A micro-batch is committed."""
@@ -434,7 +436,7 @@ class QueryOracle:
                 at < report.at - MORE_SECONDS and each == shard and arrival > end + TRIM_SECONDS
                 for at, each, arrival in member.read_at
             )
-            for stream, member in self.streams.items()
+            for stream, member in (self._left | self.streams).items()
             if _names_stream(report.text, stream)
             for shard in _SHARD.findall(report.text)
             for begin, end in (map(_epoch, times) for times in _BETWEEN.findall(report.text))

@@ -2072,7 +2072,7 @@ class Scenario:
             return
         query = self.random.choice(kept)
         certain = not self.rivals and not self.recreated and not self.touched and self.machine.now > self.frozen_until
-        if self.random.random() < 0.5:
+        if self.random.random() < 0.5 or query.program is not None:
             self._kill_planner_of(query)
             query.restore(certain=certain)
         else:

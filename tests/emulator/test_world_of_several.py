@@ -512,6 +512,36 @@ def test_loss_at_the_start_of_one_query_fails_no_other(mode: str, fetchers: int)
         healthy.reads(30, within=120)
 
 
+# A query that had begun, but not read the lease rows yet, decided what the shared buffer accepts.
+def test_accepted_loss_is_not_fatal_while_another_query_waits_for_a_lease() -> None:
+    with world(streams=("orders", "events"), retention_seconds=3600.0) as w:
+        w.warns("are gone", "events", "LimitExceeded")
+        w.put(10, "orders")
+        accepting, waiting = w.query(["orders"]), w.query(["orders", "events"])
+        accepting.reads(10)
+        waiting.reads(10)
+        accepting.stop()
+        waiting.stop()
+        w.later(600)
+        w.put(10, "orders")
+        w.later(4000)
+        accepting.start()
+        accepting.fails(DataLossError)
+        w.later(5)
+        here, w.program = w.program, w.another_program("there")
+        owner = w.query(["events"], startingPosition="LATEST")
+        w.later(10)
+        w.program.kill()
+        w.queries.remove(owner)
+        w.program = here
+        waiting.start()
+        w.later(5)
+        accepting.accepts_one_loss()
+        w.put(5, "orders")
+        accepting.reads(15)
+        waiting.fails(DataLossError, within=200)
+
+
 # The lowest accepted position of all queries was that of each, so that the later start failed for ever.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:

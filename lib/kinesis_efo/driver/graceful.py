@@ -106,7 +106,7 @@ def stop_signals(spark: SparkSession) -> Iterator[threading.Event]:
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
     """Filter py4j's tracebacks of a Ctrl-C that interrupts a call to the JVM, and of closing the connection of this call."""
-    error = record.exc_info[1] if record.exc_info else None
+    error = record.exc_info[1] if record.exc_info and "py4j" in record.pathname else None
     return not any(isinstance(each, KeyboardInterrupt) for each in (error, getattr(error, "__context__", None)))
 
 

@@ -84,7 +84,7 @@ def job(spark: SparkSession | SparkSession.Builder, *, exit: bool = True) -> Ite
         try:
             # Do not stop Spark in a forked child: the session belongs to the process that entered the context.
             if session is not None and os.getpid() == process:
-                _end(session, failures.restores, quietly=code != 0, last=exit and code != 0)
+                _end(session, failures.restores, quietly=code != 0, last=exit and code != 0 and not hasattr(sys, "ps1"))
         except KeyboardInterrupt:
             code, words = INTERRUPTED, f"{name} was interrupted"
     failures.report(but=words)

@@ -72,8 +72,8 @@ class Query:
         self.progress: Final = Progress()  # The query's planned and finished offsets
         self._run = run
         self._given_streams = streams
-        self._rows = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
-        self._rows.checked = set()
+        self.rows: Final = run.table.join(name, self.progress, max_skew, self._raise_if_failed)
+        self.rows.checked = set()
         self._ends = ends or Bounds()
         self._shards: Collection[ShardKey] | None = None
         self._has_moved_rows = False
@@ -95,11 +95,11 @@ class Query:
         if len(self._run.queries) == 1:
             self._run.failure.set(error)
         else:
-            self._rows.failure.set(error)
+            self.rows.failure.set(error)
 
     def _raise_if_failed(self) -> None:
         self._run.failure.raise_if_set()
-        self._rows.failure.raise_if_set()
+        self.rows.failure.raise_if_set()
 
     # -- called by the run
 
@@ -122,11 +122,11 @@ class Query:
     @property
     def catches_up(self) -> bool:
         """Whether the query is catching up with GetRecords in any shard. Thread-safe."""
-        return self._rows.has_separate_rows
+        return self.rows.has_separate_rows
 
     def status(self, *, shards: bool = False, stream: str | None = None) -> QueryStatus:
         """Return the query's status for tools, with a list of its shards if `shards`. With `stream`, count only that stream's shards."""
-        brought, now = self._run.fetcher.counts[self._rows.name], self._run.clock.monotonic()
+        brought, now = self._run.fetcher.counts[self.rows.name], self._run.clock.monotonic()
         known = QueryStatus(
             self.number,
             sorted(self.streams),
@@ -138,7 +138,7 @@ class Query:
             name=self.name,
         )
         where = [
-            shard_status(self._run.table, self._rows, key, done, now)
+            shard_status(self._run.table, self.rows, key, done, now)
             for key, done in (self.progress.finished or {}).items()
             if stream in (None, key.stream)
         ]
@@ -157,8 +157,8 @@ class Query:
         """Leave the run, which stops fetching for this query. Lease rows may then advance past this query's positions."""
         self.stop()
         self._run.leave(self)
-        self._rows.failure.stop()
-        self._run.table.leave(self._rows)
+        self.rows.failure.stop()
+        self._run.table.leave(self.rows)
 
     # -- called by `QueryPlanner`
 
@@ -229,7 +229,7 @@ class Query:
             await self._run.clock.sleep(min(1.0, at_most))
             return PollReply([], [], [], undecided=True)
         starting = self._starting(offset)
-        shards = await self._rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
+        shards = await self.rows.planner.poll(offset, max_data, max_records, 0.0 if starting else at_most)
         self._uncounted = shards or self._uncounted
         self._gap.look(self._run.clock.monotonic(), partial(self.status, shards=True) if self.catches_up else None)
         self._run.failure.raise_if_set()
@@ -246,7 +246,7 @@ class Query:
 
     def owns(self, row: RowKey) -> bool:
         """Whether a buffer is filled only for this query."""
-        return row.query == self._rows.name
+        return row.query == self.rows.name
 
     def facts(self, key: ShardKey, position: Position) -> Facts:
         """Return the facts that show whether records after a position were lost: from the run, and from this query's start and options."""
@@ -265,9 +265,9 @@ class Query:
 
     async def _check_losses(self, offset: Offset) -> bool:
         rows = self._has_rows
-        if (known := await self._losses.check(offset, rows=rows)) and rows and self._rows.checked is not None:
-            self._rows.checked = None
-            self._run.table.update_orders(self._rows.shards())
+        if (known := await self._losses.check(offset, rows=rows)) and rows and self.rows.checked is not None:
+            self.rows.checked = None
+            self._run.table.update_orders(self.rows.shards())
         return known
 
     async def _check(self, checking: Awaitable[T]) -> T:
@@ -297,19 +297,19 @@ class Query:
     def still_quiet(self, offset: Offset, quiet: Mapping[ShardKey, float]) -> dict[ShardKey, float]:
         """Filter `quiet` (when each shard's tip was reached): keep shards in which the query still appears to be at the tip."""
         now = self._run.clock.monotonic()
-        rows = {key: self._rows.row(key, offset[key]) for key in quiet if key in offset}
+        rows = {key: self.rows.row(key, offset[key]) for key in quiet if key in offset}
         return {key: quiet[key] for key, row in rows.items() if row is not None and row.quiet(now)}
 
     def silent(self, offset: Offset) -> dict[ShardKey, int]:
         """Return the lag in milliseconds of shards from which no event has arrived for so long that the silence counts as lag."""
         now = self._run.clock.monotonic()
-        rows = ((key, self._rows.row(key, at)) for key, at in offset.items() if not at.is_end)
+        rows = ((key, self.rows.row(key, at)) for key, at in offset.items() if not at.is_end)
         lags = ((key, row.behind_now(now), row.behind) for key, row in rows if row is not None)
         return {key: lag for key, lag, last in lags if lag is not None and lag != last}
 
     def stop_reading(self, shards: frozenset[ShardKey]) -> None:
         """Stop reading `shards`, which the query has finished. Otherwise, their new events would fill the buffers and never be dropped."""
-        planner = self._rows.planner
+        planner = self.rows.planner
         if shards != planner.finished_shards:
             changed = shards ^ planner.finished_shards
             planner.finish(shards)
@@ -317,13 +317,9 @@ class Query:
 
     def pause(self, *, yes: bool) -> None:
         """Pause or resume fetching for this query. It is paused until its end is known, because it may have reached its end already."""
-        if self._rows.pauses != yes:
-            self._rows.pauses = yes
-            self._run.table.update_orders(self._rows.shards())
-
-    async def until_tip(self, at_most: float) -> None:
-        """Wait up to `at_most` seconds for records in a shard that the query has read to the tip."""
-        await self._rows.planner.until_tip(at_most)
+        if self.rows.pauses != yes:
+            self.rows.pauses = yes
+            self._run.table.update_orders(self.rows.shards())
 
     def _follow(self, offset: Offset) -> None:
         """Update which shards have lease rows, if the offset has other shards than before or ListShards has returned a missing shard."""
@@ -338,7 +334,7 @@ class Query:
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
         """Record that Spark has processed everything up to `offset`. `end` is the end of the micro-batch that begins there, if known."""
         self._raise_if_failed()
-        before, checked = self.progress.finished, self._rows.checked
+        before, checked = self.progress.finished, self.rows.checked
         if checked is not None:
             checked |= {key for key, at in offset.items() if self._is_recent(key, at)}
         if self.progress.begin(offset, end):
@@ -372,7 +368,7 @@ class Query:
         if self._shards is None:
             # Usually, the last poll has called `_follow`. However, the single micro-batch of option `catchUp` is planned without a poll.
             self._follow(offset)
-        found = self._run.table.update_orders(moved.keys() | left, self._rows.name, finished=moved)
+        found = self._run.table.update_orders(moved.keys() | left, self.rows.name, finished=moved)
         # In the first call, also use the sequence numbers in the offset, since only an earlier run may have buffered the last micro-batch.
         before = {} if self._has_moved_rows else {key: LastRecord(number) for key, number in offset.lasts.items()}
         self._run.move_lease_rows(offset, moved, before | found)
@@ -390,7 +386,7 @@ class Query:
     def last_records(self, ranges: Sequence[ShardRange]) -> dict[ShardKey, int]:
         """Return the sequence number of each range's last record. Leaves out ranges whose last record is unknown."""
         self._run.failure.raise_if_set()
-        found = {wanted.key: self._run.table.last_record(self._rows.name, wanted) for wanted in ranges}
+        found = {wanted.key: self._run.table.last_record(self.rows.name, wanted) for wanted in ranges}
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(
@@ -410,9 +406,9 @@ class Query:
             # Wait until the check succeeds: reading does not reveal the loss of records that a shared buffer has already skipped.
             await self._run.clock.sleep(_LIST_SECONDS)
             self._raise_if_failed()
-        if self._rows.checked is not None:
-            self._rows.checked |= {each.key for each in ranges}
-            self._run.table.update_orders(self._rows.checked)
+        if self.rows.checked is not None:
+            self.rows.checked |= {each.key for each in ranges}
+            self._run.table.update_orders(self.rows.checked)
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """Return the hash key range of each shard in which tasks drop aggregated records that belong to other shards."""
@@ -491,6 +487,8 @@ class Query:
         while True:
             # Wait until ListShards returns all shards of the offset: the query would ignore a shard for which no end position was found.
             await self._run.streams.list_shards(offset)
+            # Wait for the leases: the check needs the rows, and subscribing without a lease would disconnect the run that owns it.
+            await self._run.leases.wait_held(self.streams, self._run.patience)
             known = await self._check_losses(offset)
             ends = Ends(self._ends, self._run.streams, offset, self._run.clock)
             # The query reads the descendants of trimmed shards instead. Check whether the descendants were trimmed, too.
@@ -498,8 +496,6 @@ class Query:
                 await self._run.clock.sleep(_LIST_SECONDS)
                 await self._run.streams.refresh(self.streams)
                 continue
-            # Wait for the leases: subscribing without a lease would disconnect the run that owns the lease.
-            await self._run.leases.wait_held({key.stream for key in ends.pending}, self._run.patience)
             found = await ends.find(self._suspend_others)
             # If listing reveals new children of ended shards, search again: the children can have records before the query's end.
             ended = {key: end for key, end in found.ends.items() if end.is_end}

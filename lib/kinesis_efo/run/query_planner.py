@@ -315,7 +315,7 @@ class QueryPlanner:
         if not may_wait((each for each in reply.shards if not self._ending.ends_at(each.key, each.through)), least):
             return False
         left = max(0.0, min(due_at, give_up_at, now + _WAIT_SECONDS) - now)
-        await (self.query.until_tip(left) if least is None else self._run.clock.sleep(left))
+        await (self.query.rows.planner.until_tip(left) if least is None else self._run.clock.sleep(left))
         return True
 
     async def _plan(self, call: Plan) -> BatchPlan:

@@ -422,9 +422,10 @@ class Run(LeaseListener):
         """Return the position up to which losses after `position` are accepted; None if they affect a query that does not accept them."""
         accepted, stream = [], self.streams.stream(shard.stream)
         for query in self.queries:
-            finished = query.progress.finished
-            if finished is None or ((at := finished.get(shard)) is not None and not at.reaches(position)):
-                continue  # the query has not begun, or is behind the shared buffer and catches up with a buffer of its own
+            finished, checked = query.progress.finished, query.rows.checked
+            at = None if finished is None else finished.get(shard)
+            if (checked is not None and shard not in checked) or (at is not None and not at.reaches(position)):
+                continue  # the query does not read the shard yet, or is behind the shared buffer and catches up with a buffer of its own
             if (own := query.accepted.get(shard)) is not None:
                 accepted.append(own)
             elif at is not None and not stream.is_recent(shard.shard, at):

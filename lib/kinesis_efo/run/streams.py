@@ -43,7 +43,8 @@ class RunStreams:
     def add(self, streams: Mapping[str, StreamRef], in_use: Collection[str]) -> None:
         """Start opening those of the given streams that are new to the run, or that were read and are not `in_use`: they may be re-created."""
         for name, ref in streams.items():
-            if name not in self._refs or name in self._read - {*in_use}:
+            opening = self._opening.get(name)
+            if name not in self._refs or (name in self._read - {*in_use} and (opening is None or opening.done())):
                 self._refs[name] = ref
                 self._opening[name] = asyncio.create_task(self._open(name, ref), name=f"open {name}")
         self._read |= streams.keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import metadata
+from importlib.metadata import distributions
 
 
 def address(page: str, section: str = "", urls: Sequence[str] | None = None) -> str:
@@ -12,6 +12,7 @@ def address(page: str, section: str = "", urls: Sequence[str] | None = None) -> 
     >>> address("runbook", "rows-come-late", ["Documentation, https://docs.example.com/1.2/"])
     'https://docs.example.com/1.2/runbook.html#rows-come-late'
     """
-    known = metadata("kinesis-efo").get_all("Project-URL") or [] if urls is None else urls
-    site = dict(each.split(", ", 1) for each in known).get("Documentation")
+    if urls is None:
+        urls = [url for each in distributions(name="kinesis-efo") for url in each.metadata.get_all("Project-URL") or ()]
+    site = dict(each.split(", ", 1) for each in urls).get("Documentation")
     return (f"{site.rstrip('/')}/{page}.html" if site else f"docs/{page}.md") + (section and f"#{section}")

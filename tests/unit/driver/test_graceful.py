@@ -166,16 +166,15 @@ def test_second_ctrl_c_does_not_call_the_jvm(caplog: pytest.LogCaptureFixture) -
             signal.raise_signal(signal.SIGINT)
             try:
                 signal.raise_signal(signal.SIGINT)
-            except KeyboardInterrupt:
-                # As py4j does, which then fails to close the connection.
-                logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015
-                try:
-                    raise OSError
-                except OSError:
-                    logging.getLogger("py4j.clientserver").exception("closing failed")
+            except KeyboardInterrupt as interrupt:
+                for name in ("root", "py4j.clientserver"):
+                    log = logging.getLogger(None if name == "root" else name)
+                    for path in ("/site/py4j/clientserver.py", "/app/job.py"):
+                        cause = type(interrupt), interrupt, None
+                        log.handle(logging.LogRecord(name, logging.ERROR, path, 1, path, (), cause))
             else:
                 pytest.fail("the second signal was ignored")
-    assert not caplog.records
+    assert caplog.messages == ["/app/job.py"] * 2, "errors of the program are logged"
 
 
 def test_a_foreign_signal_handler_becomes_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,8 @@ async def test_larger_micro_batch_is_awaited_up_to_the_delay_or_tip() -> None:
     clock = LoopClock()
     far, tip = (ShardProgress(FIRST, Position.after(10), 1, 900, behind, data=100) for behind in (60_000, 0))
     reply = PollReply([far], [])
-    planner = planner_of(poll=AsyncMock(return_value=reply), until_tip=clock.sleep)
+    planner = planner_of(poll=AsyncMock(return_value=reply))
+    planner.query.rows.planner.until_tip = clock.sleep  # type: ignore[method-assign]
     await planner.finished([Mark("ab", 1)], None, alone=True)
     offset, began = at(first=TRIM_HORIZON), clock.monotonic()
     assert (await planner.answer(Next(offset, 10.0))).end is not None

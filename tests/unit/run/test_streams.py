@@ -68,6 +68,22 @@ async def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
     assert list(streams.opened) == ["orders", "clicks"]
 
 
+async def test_stream_that_nobody_reads_is_opened_again_once() -> None:
+    opening = Opening()
+    streams, clicks = opening.streams, {"clicks": ref("clicks")}
+    for again in range(2):  # the second client comes while the stream is being opened
+        streams.add(clicks, ())
+        await passes()
+        assert len(opening.further) == 1, again
+    opening.further[0].listed.set_result(None)
+    await streams.ready(clicks)
+    streams.add(clicks, clicks)
+    streams.add(clicks, ())
+    await passes()
+    assert len(opening.further) == 2
+    assert streams.opened["clicks"] is opening.further[0], "until the new one is listed"
+
+
 async def test_client_that_cannot_share_streams_gets_the_reason() -> None:
     streams = Opening().streams
     assert streams.faults({"orders": ref("orders"), "clicks": ref("clicks")}) == []

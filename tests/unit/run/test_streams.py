@@ -82,6 +82,9 @@ async def test_stream_that_nobody_reads_is_opened_again_once() -> None:
     await passes()
     assert len(opening.further) == 2
     assert streams.opened["clicks"] is opening.further[0], "until the new one is listed"
+    opening.further[1].listed.set_result(None)
+    await streams.ready(clicks)
+    assert streams.opened["clicks"] is opening.further[1]
 
 
 async def test_client_that_cannot_share_streams_gets_the_reason() -> None:

@@ -29,6 +29,7 @@ reached them: events without records can advance a shard to its end position, bu
 _PROVEN_PART: Final = 1 / 48
 """Fraction of the minimum retention by which an idle shard's low watermark must advance before it is stored in the offset again."""
 _SILENT_SECONDS: Final = 2.0
+"""Minimum seconds between two searches for silent shards, whose lag grows without a new event."""
 _WAIT_SECONDS: Final = 0.2
 """Seconds between two checks whether a micro-batch that waits for more records has become large enough."""
 
@@ -273,7 +274,7 @@ class QueryPlanner:
             reply = PollReply(idle, undecided=reply.undecided)
         end = self._advance.to(position, reply, self._mark)
         now, after = self._run.clock.monotonic(), end or position
-        if end is not None and now >= self._silent_due:  # not in each micro-batch: there may be thousands of shards
+        if end is not None and now >= self._silent_due:
             self._silent_due = now + _SILENT_SECONDS
             behind += (silent := self.query.silent(end)).items()
             self._behind.update(silent)

@@ -171,8 +171,7 @@ class Row:
             behind = max(behind, (self.behind or 0) + round(1000 * (subscription.age or 0.0)))  # it has failed
         waiting = None if index.waiting_since is None else max(0.0, now - index.waiting_since)
         end, held, records, oldest = str(index.end), index.held, index.records, index.lag(index.start, now)
-        key, told = self.key.shard, subscription
-        return ShardStatus(*key, end, held, records, waiting, behind, fetcher, told, oldest=oldest)
+        return ShardStatus(*self.key.shard, end, held, records, waiting, behind, fetcher, subscription, oldest=oldest)
 
 
 class Table:

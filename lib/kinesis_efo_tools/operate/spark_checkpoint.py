@@ -102,8 +102,8 @@ async def planned(folder: Folder) -> PlannedBatch | None:
     )  # fmt: skip
     lines = await _lines(folder, name, again)
     # Accept gaps if no numbers are consecutive: with asyncProgressTrackingEnabled, Spark skips batch numbers and starts without them.
-    some_are = any(number + 1 in numbers for numbers in (batches, commits) for number in numbers)
-    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or some_are):
+    consecutive = any(number + 1 in numbers for numbers in (batches, commits) for number in numbers)
+    if newest - 1 not in batches and newest > 0 and (len(batches) == 1 or consecutive):
         raise _refused(folder, f"offsets/{newest - 1} is missing, and a start reads it together with {name}")
     previous = f"offsets/{max(batches - {newest}, default=newest)}"
     earlier = await _lines(folder, previous)

@@ -105,6 +105,7 @@ _OUT: Final = ("RetriesExhaustedError", "FetcherError", "TableUnavailableError",
 _LONGEST_TRIGGER: Final = 600.0
 
 _FURTHER: Final = re.compile(r"checkpoint had been further by (\d+) micro-batch")
+_SILENCE: Final = re.compile("no event for|Connection reset")
 _BY_OUTAGE: Final = re.compile("an outage|throttled|Rate exceeded|had no records|starting or ending")
 _ACCEPT: Final = re.compile(r"option 'acceptDataLoss' to (\{.*?\}\})")
 
@@ -136,11 +137,11 @@ class Outcome:
 
 
 class Faults(NoFaults):
-    """Says now and then that a new shard does not exist, and lets subscriptions go silent without an end."""
+    """Says now and then that a new shard does not exist, and lets subscriptions go silent until the client's read times out."""
 
     def __init__(self) -> None:
         self.world: LossWorld
-        self._silent: set[Any] = set()
+        self._silent: dict[Any, float] = {}
 
     async def before(self, request: Request) -> None:
         """See `NoFaults`."""
@@ -157,8 +158,8 @@ class Faults(NoFaults):
         """See `NoFaults`."""
         world = self.world
         if subscription in self._silent or (world.silent is not None and world.silent.random() < _SILENT):
-            self._silent.add(subscription)
-            return []
+            since = self._silent.setdefault(subscription, world.now)
+            return [Reset()] if world.now - since > 36 else []
         young = subscription.shard.parents and world.now - subscription.shard.created_at < 2 * world.unknown_seconds
         return [frame, Reset()] if young and subscription.events and world.random.random() < 0.3 else [frame]
 
@@ -1347,9 +1348,9 @@ class Scenario:
             self._raise_failures()
             self._watch()
         # What is buffered may be trimmed, and come with the next trigger.
-        until = machine.now + _LONGEST_TRIGGER + self.retry + 300
+        until = machine.now + _LONGEST_TRIGGER + self.retry + 300 + self.retention * (self.jobs is not None)
         while machine.now < until and any(
-            not each.over and each.oracle.misses(self.world.now) for each in self.queries
+            not each.over and (each.error is not None or each.oracle.misses(self.world.now)) for each in self.queries
         ):
             machine.sleep(30.0)
         self.ending = True
@@ -1573,6 +1574,8 @@ class Scenario:
                 pass  # what looks for a tip and what reads the shard take it over from each other
             case "LeaseTableError" if query.given["startingPosition"] == "LEASES":
                 query.over = True
+            case "RetriesExhaustedError" if self.world.silent is not None and _SILENCE.search(str(error)):
+                pass  # three subscriptions in a row went silent
             case "RetriesExhaustedError" if not self.sees_tips and "has sent neither records nor the end" in str(error):
                 pass  # several readers share the answers, so that one may get more wrong ones in a row
             case "AlreadyRunningError" | "LeaseLostError" if self.rivals:

@@ -690,3 +690,19 @@ def test_loss_of_a_slow_query_does_not_fail_the_other() -> None:
         slow.fails(DataLossError, within=5000)
         w.put(5)
         fast.reads(125)
+
+
+# The subscription moved to the time at which another query had started, where no event came.
+def test_idle_shard_stays_proven_for_a_slow_query_beside_one_without_records() -> None:
+    with world(retention_seconds=1200.0) as w:
+        w.put(4)
+        slow = w.query()
+        slow.reads(4)
+        slow.pause_sink(1500)
+        w.put(4)
+        slow.plans()
+        other = w.query(startingPosition="LATEST")
+        w.later(1600)
+        w.put(1)
+        slow.reads(9)
+        other.reads(1)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from kinesis_efo.decisions.event_index import EventIndex
-from kinesis_efo.positions import Position, lowest, rank
+from kinesis_efo.positions import Position, PositionKind, lowest, rank
 
 # Minimum seconds before a subscription moves to another position again: Kinesis limits how often it can be reopened.
 MOVE_SECONDS: Final = 5.0
@@ -146,7 +146,9 @@ def _restart(
         return furthest, "unused"
     idle = not shared.events.records and not any(each.plans for each in queries.values())
     if behind and idle and all(_is_at_tip(queries[name], separate.get(name)) for name in behind):
-        return lowest(queries[name].reach for name in behind), "idle"
+        start = lowest(queries[name].reach for name in behind)
+        # Without a first event, a buffer that starts at a time or at the horizon would not serve the queries that are at a number.
+        return (start, "idle") if start.kind is PositionKind.AFTER else (None, "")
     return None, ""
 
 

@@ -271,6 +271,9 @@ class LossErrors:
         except DataLossError as error:
             self._errors.append(error)
 
+    def __bool__(self) -> bool:
+        return bool(self._errors)
+
     def raise_if_any(self) -> None:
         """Raise one DataLossError that contains all collected losses."""
         if len(self._errors) == 1:

@@ -28,7 +28,7 @@ from kinesis_efo.kinesis.transport import EventStream, Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.options import RetrySettings
 from kinesis_efo.patience import FIRST_WORD_SECONDS, Patience
-from kinesis_efo.positions import TRIM_HORIZON, Position, PositionKind
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, PositionKind
 from kinesis_efo.records.distribution import Distribution
 from kinesis_efo.records.events import ChildShard, EventHead
 
@@ -211,6 +211,10 @@ class Stream:
                 with losses.collect():
                     self._retention.report_gone(shard_id, position, known(shard_id, position or TRIM_HORIZON))
                     reported.add(shard_id)
+            # Report the losses at the beginning of their children, too, so that a user can accept all of them with a single restart.
+            for shard_id in self.lineage.startable({**positions, **dict.fromkeys(lost, SHARD_END)}) if losses else ():
+                with losses.collect():
+                    await self.check_position(shard_id, TRIM_HORIZON, known(shard_id, TRIM_HORIZON))
             losses.raise_if_any()
         for shard_id, position in positions.items():
             self._check_number(shard_id, position)

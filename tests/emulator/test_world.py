@@ -587,6 +587,24 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
         query.accepts_losses(18)
 
 
+# Each generation of shardsneeded a restart with another acceptance.
+def test_losses_of_a_gone_shard_and_its_children_are_one_error() -> None:
+    with world(retention_seconds=3600.0) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        query.stop()
+        w.put(5)
+        w.split()
+        w.put_for(3500, every=100)
+        w.later(1000)
+        w.warns("are gone", "does not exist any more")
+        query.start()
+        query.fails(DataLossError)
+        query.accepts_one_loss()
+        query.reads(35)
+
+
 # Shows shards vanish or appear.
 @everywhere
 def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> None:
@@ -781,6 +799,27 @@ def test_finished_range_that_expires_before_the_next_trigger_is_no_loss() -> Non
         w.kill_run()
         w.put(1)
         query.reads(21, within=1100)
+
+
+# A run that was killed beside a slow sink reported the loss of records that had already been read.
+@pytest.mark.parametrize("reads_later", [False, True])
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_micro_batch_that_was_read_may_expire_before_its_run_dies(fetchers: int, reads_later: bool) -> None:
+    with world(retention_seconds=1200.0, fetchers=fetchers) as w:
+        w.put_for(1100, every=100)
+        query = w.query()
+        other = w.query(startingPosition="LATEST")
+        query.pause_sink(200, before_reading=reads_later)
+        query.plans()
+        w.later(150)
+        w.kill_run()
+        w.warns("another takes over", "not renewed", "requesting its current fetcher", *["are gone"] * reads_later)
+        w.put(4)
+        if reads_later:
+            assert "are gone" in query.fails(DataLossError, within=300)
+        else:
+            query.reads(15, within=300)
+        other.reads(4)
 
 
 def test_idle_shard_that_a_slow_query_still_reads_is_no_loss() -> None:

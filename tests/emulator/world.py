@@ -410,9 +410,11 @@ class Query:
             for name in names:
                 end.pop(name, None)
 
-    def pause_sink(self, seconds: float) -> None:
-        """Let its sink be down for some time."""
+    def pause_sink(self, seconds: float, *, before_reading: bool = False) -> None:
+        """Let its sink be down for some time; with `before_reading`, tasks wait for it before they read, and read twice."""
         self.spark.down_until = self._world.machine.now + seconds
+        if before_reading:
+            self.spark.random.random = lambda: 0.0  # type: ignore[method-assign]
 
     def check(self) -> None:
         """Check that it has read every record that it could read, unless it has ended or was stopped."""

@@ -46,7 +46,6 @@ T = TypeVar("T")
 
 _CLOSING_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
-_FINISHED_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.1
 _MOST_DEATHS: Final = 3
 _DEATHS_SECONDS: Final = 1800.0
@@ -92,7 +91,6 @@ class SharedRun:
         self._stopping = threading.RLock()
         self._known = Begin()
         self._has_logged = self._doubted = False
-        self._finished: Mark | None = None  # The mark of the last micro-batch that the run has reported as finished
         self._silence = Silence(options.retry.timeout, ", ".join(self._streams))
         self._ended: Callable[[], str] = lambda: ""
         self._vain_starts = 0
@@ -292,33 +290,27 @@ class SharedRun:
             link = self._link = self._joined(streams)
             # Log this only after another process has taken over: when the query or Spark ends, no process takes over.
             logger.warning("the process that fetched for this query has ended: another takes over")
-            known = self._known
-            if known.end is not None and known.end.mark is not None and known.end.mark == self._finished:
-                # Do not request the records of a finished micro-batch: no task needs them, and they may have been trimmed by now.
-                known = replace(known, kept=known.end)
             with contextlib.suppress(RunLostError):  # if this run is lost too, the call is sent to the next run
-                link.ask(known)
+                link.ask(self._known)
 
     def _watch(self) -> None:
         """While the query waits between calls, replace its run if the run dies, because tasks still need one. Also report marks stored by
-        `record_logged`, and check whether the micro-batch is finished.
+        `record_logged`.
 
         If a task received no reply, call the run: if the run is suspended, this call times out, and the query fails.
         """
-        ask_at = 0.0
         while not self.left.wait(_LOOK_SECONDS):
             if (link := self._link) is None:
                 return
             logged = None
-            unfinished = self._options.listens and self.unfinished not in (None, self._finished)
-            if self._has_logged or (unfinished and self._clock() >= ask_at):
+            if self._has_logged:
                 self._has_logged = False  # clear this first, so that a concurrent call of `record_logged` is not missed
-                logged, ask_at = self._known.planned, self._clock() + _FINISHED_SECONDS
+                logged = self._known.planned
             doubted, self._doubted = self._doubted, False
             if logged is not None or doubted or not link.file.lives:
                 try:
                     if logged is not None:
-                        self._finished = logged if self._asked(Logged(logged)) else self._finished
+                        self._asked(Logged(logged))
                     elif not link.file.lives:
                         self._attach_again(link)
                     else:

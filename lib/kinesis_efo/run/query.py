@@ -19,6 +19,7 @@ from kinesis_efo.decisions.progress import Progress
 from kinesis_efo.errors import KinesisEfoError
 from kinesis_efo.fetcher.status import QueryStatus
 from kinesis_efo.fetcher.work import RowKey
+from kinesis_efo.kinesis.topology import SharedCall
 from kinesis_efo.leases.keys import LeaseKeys
 from kinesis_efo.leases.notes import RunNotes, new_query_warning, restored
 from kinesis_efo.leases.row import Lease
@@ -334,6 +335,7 @@ class Query:
     def begin(self, offset: Offset, end: Offset | None = None) -> None:
         """Record that Spark has processed everything up to `offset`. `end` is the end of the micro-batch that begins there, if known."""
         self._raise_if_failed()
+        self.rows.replay = None
         before, checked = self.progress.finished, self.rows.checked
         if checked is not None:
             checked |= {key for key, at in offset.items() if self._is_recent(key, at)}
@@ -390,15 +392,27 @@ class Query:
         return {key: last for key, last in found.items() if last is not None}
 
     async def check_replay(
-        self, begin: Offset, ranges: Sequence[ShardRange], end: Offset | None = None, *, repeated: bool = True
+        self,
+        begin: Offset,
+        ranges: Sequence[ShardRange],
+        end: Offset | None = None,
+        *,
+        repeated: bool = True,
+        if_requested: bool = False,
     ) -> None:
         """Begin the first micro-batch after a start or restart of the query, and check whether records in its `ranges` were lost.
 
-        Set `repeated` if the ranges were planned earlier, maybe long ago. Raises StreamReplacedError if a stream has been re-created.
+        Set `repeated` if the ranges were planned earlier, maybe long ago. With `if_requested`, check them only once a task requests one:
+        if the micro-batch is finished, its records may have been trimmed. Raises StreamReplacedError if a stream has been re-created.
         """
         self._check_created(begin)
         self.begin(begin, end)
         self._run.follow()  # keep the low watermarks of idle shards in the lease rows up to date until the first poll, too
+        self.rows.replay = SharedCall(partial(self._check_ranges, ranges, repeated=repeated), self._run.clock, inf)
+        if not if_requested:
+            await self.rows.replay.get()
+
+    async def _check_ranges(self, ranges: Sequence[ShardRange], *, repeated: bool) -> None:
         old = [each for each in ranges if not self._is_recent(each.key, each.after)]
         # Wait for the leases and, with them, the lease rows: a row may show that an idle shard was read further than `ranges`.
         await self._run.leases.wait_held({each.key.stream for each in old}, self._run.patience)
@@ -409,6 +423,7 @@ class Query:
         if self.rows.checked is not None:
             self.rows.checked |= {each.key for each in ranges}
             self._run.table.update_orders(self.rows.checked)
+        self.rows.replay = None
 
     async def hash_ranges(self, shards: Collection[ShardKey]) -> dict[ShardKey, tuple[int, int]]:
         """Return the hash key range of each shard in which tasks drop aggregated records that belong to other shards."""

@@ -200,7 +200,8 @@ class QueryPlanner:
         # If the query has already begun, a call from another thread was faster: `kept` is outdated, so ignore it.
         if call.kept is not None and query.progress.finished is None:
             # Tasks may still read the micro-batch that begins at `kept`. Begin there now: the `Next` call only comes after these tasks.
-            await query.check_replay(call.kept, () if call.end is None else call.kept.ranges_to(call.end), call.end)
+            ranges = [] if call.end is None else call.kept.ranges_to(call.end)
+            await query.check_replay(call.kept, ranges, call.end, if_requested=True)
         if not call.new:
             return None
         if start.from_leases and not self._rows_are_good:

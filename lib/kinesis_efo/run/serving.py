@@ -10,7 +10,7 @@ import msgspec
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.calls.service import Call, CallerGone, decoded
-from kinesis_efo.clock import Clock
+from kinesis_efo.clock import Clock, within
 from kinesis_efo.fetcher.buffer import NotCovered
 from kinesis_efo.fetcher.fetcher import Coordinator
 from kinesis_efo.fetcher.service import FetcherService
@@ -41,10 +41,13 @@ class Serving:
         give_up_at = self._clock.monotonic() + request.wait
         while True:
             self._coordinator.failure.raise_if_set()
-            self._table.get_query(request.query).failure.raise_if_set()
+            query = self._table.get_query(request.query)
+            if query.replay is not None:
+                await within(self._clock, give_up_at - self._clock.monotonic(), query.replay.get())
+            query.failure.raise_if_set()
             wanted = dict(zip(request.shards, request.after, strict=True))
-            rows = self._table.find(request.query, wanted, in_turn=in_turn)
-            found = [self._address(rows[key], home) for key in request.shards]
+            rows = self._table.find(request.query, wanted, in_turn=in_turn) if query.replay is None else {}
+            found = [self._address(rows.get(key), home) for key in request.shards]
             left = give_up_at - self._clock.monotonic()
             if None not in found or left <= 0:
                 return WhereReply(found, 1 if self.assignments is None else len(self.assignments.members))
@@ -67,7 +70,7 @@ class QuerySource:
         self._has_shared = has_shared
 
     def expect(self, ranges: Iterable[ShardRange]) -> float:
-        if self._coordinator.failure.error is None:
+        if self._coordinator.failure.error is None and self._table.get_query(self._query).replay is None:
             self._table.find(self._query, {wanted.key: wanted.after for wanted in ranges}, in_turn=True)
         return self._clock.monotonic()
 
@@ -92,7 +95,10 @@ class QuerySource:
         give_up_at = self._clock.monotonic() + patience
         while True:
             self._coordinator.failure.raise_if_set()
-            self._table.get_query(self._query).failure.raise_if_set()
+            query = self._table.get_query(self._query)
+            if query.replay is not None:
+                await query.replay.get()
+            query.failure.raise_if_set()
             row = self._table.find(self._query, {wanted.key: wanted.after})[wanted.key]
             if row is not None and (self._has_shared or not row.is_shared):
                 return row

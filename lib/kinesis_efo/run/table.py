@@ -28,6 +28,7 @@ from kinesis_efo.fetcher.fetcher import Fetcher
 from kinesis_efo.fetcher.status import ShardStatus, Subscription
 from kinesis_efo.fetcher.work import Order, RowKey, ShardNews
 from kinesis_efo.kinesis.stats import SILENCE_SECONDS, State
+from kinesis_efo.kinesis.topology import SharedCall
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, ShardKey, ShardRange, lowest, rank
 from kinesis_efo.run.micro_batches import MicroBatchPlanner
 
@@ -548,6 +549,7 @@ class QueryRows:
 
     `failure` stores an error that ends only this query. With `pauses`, only already planned events are fetched for the query. `checked`
     has the shards without losses at the query's start (None: all). The others are not fetched: a loss in a shared buffer fails all queries.
+    `replay` is a check for losses that must succeed before the query's tasks are served (None: no check).
     """
 
     def __init__(
@@ -562,6 +564,7 @@ class QueryRows:
         self.failure = Failure()
         self.pauses = False
         self.checked: set[ShardKey] | None = None
+        self.replay: SharedCall[None] | None = None
         self._table = table
         self._progress = progress
         self.planner: Final = MicroBatchPlanner(self.row, table.read_until, table.clock, check, max_skew)

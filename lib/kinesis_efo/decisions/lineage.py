@@ -156,10 +156,13 @@ class Lineage:
     def droppable(self, positions: Mapping[str, Position]) -> list[str]:
         """Return finished shards that can be removed from the offset: all their children are, or were, in the offset."""
         passed = self.ancestors(positions)
+        # With an outdated list, remove none: a parent that stays in the offset would start the shard again.
+        is_old = bool(self.too_new(positions))
         return sorted(
             shard_id
             for shard_id, position in positions.items()
-            if position.is_end
+            if not is_old
+            and position.is_end
             and (children := self._children.get(shard_id))
             and all(child in positions or child in passed for child in children)
         )

@@ -86,6 +86,7 @@ class World:
 
     def plan(self, _: int = 0) -> None:
         lineage = self.lineage()
+        finished = lineage.droppable(self.positions)
         for shard_id in lineage.startable(self.positions):
             assert shard_id not in self.started, "started twice"
             assert all(parent in self.ended or parent in self.skipped for parent in self.all[shard_id].parents), (
@@ -94,7 +95,7 @@ class World:
             self.positions[shard_id] = TRIM_HORIZON
             self.started.append(shard_id)
         assert lineage.lost(self.positions) == []
-        for shard_id in lineage.droppable(self.positions):
+        for shard_id in finished:
             assert self.positions.pop(shard_id).is_end
 
     def check(self) -> None:
@@ -114,17 +115,24 @@ class World:
 
 
 class StaleWorld(World):
-    """The query lists the shards now and then only; between, it knows what the ends of shards told."""
+    """The query's run lists the shards now and then. In between, and after an old list, it knows what the ends of shards announced."""
 
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
         self.known = dict(self.listed)
         self.told: dict[str, list[ChildShard]] = {}
+        self.lists = [self.known]
+
+    def replace_run(self, choice: int) -> None:
+        """Another run takes over. Its list may be older than that of the run before."""
+        self.told = {}
+        self.known = self.lists[-1 - choice % len(self.lists)]
 
     def list_again(self, _: int = 0) -> None:
         self.known = dict(self.listed)
 
     def go_on(self, choice: int) -> None:
+        self.lists.append(dict(self.listed))
         self.read_to_end(choice)
         self.plan()
 
@@ -141,7 +149,7 @@ class StaleWorld(World):
     def lineage(self) -> Lineage:
         lineage = Lineage(reversed(self.known.values()))
         for parent, children in self.told.items():
-            if parent in self.known:
+            if parent in lineage or lineage.too_new((parent,)):
                 lineage.merge(children, parent)
         return lineage
 
@@ -151,7 +159,7 @@ class StaleWorld(World):
             self.plan()
             for _ in range(len(self.positions)):
                 self.read_to_end(0)
-            if self.lineage().outdated:
+            if self.lineage().outdated or self.lineage().too_new(self.positions):
                 self.list_again()
         self.list_again()
         super().drain()
@@ -181,9 +189,10 @@ def test_start_at_the_horizon_reads_each_shard_after_parents(shards, before, dur
     ]
 
 
+STALE = (StaleWorld.list_again, StaleWorld.replace_run)
 stale_steps = st.lists(
     st.tuples(
-        st.sampled_from((World.split, World.merge, *[StaleWorld.go_on] * 4, World.read_a_bit, StaleWorld.list_again)),
+        st.sampled_from((World.split, World.merge, *[StaleWorld.go_on] * 4, World.read_a_bit, *STALE)),
         st.integers(0, 20),
     ),
     min_size=10,
@@ -259,6 +268,14 @@ def test_a_split_and_a_merge(positions: dict[str, Position], startable: list[str
 # Shows 52.
 def test_an_ended_shard_without_known_children_stays() -> None:
     assert Lineage(FAMILY[:1]).droppable({P: SHARD_END}) == []
+
+
+# After two runs in a row with old lists, a shard that had been read started again.
+def test_outdated_list_drops_no_shard() -> None:
+    child = "shardId-000000000004"
+    lineage = Lineage(FAMILY[:1])
+    lineage.merge([ChildShard(child, (M,), 0, 9)], M)
+    assert lineage.droppable({L: SHARD_END, R: SHARD_END, M: SHARD_END, child: TRIM_HORIZON}) == []
 
 
 def test_children_that_listshards_does_not_know_yet() -> None:

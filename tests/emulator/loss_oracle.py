@@ -247,7 +247,7 @@ class Membership:
         return begin is None or not begin.text.startswith(("AFTER", "AT_TIMESTAMP"))
 
     def _begin(self, shard: str, named: Mapping[str, Begin]) -> Begin | None:
-        return named.get(shard, self.others if not named else None)
+        return named.get(shard, self.others if not named or self.others.text == "TRIM_HORIZON" else None)
 
     def _need(self, record: Record, named: Mapping[str, Begin]) -> Need:
         facts = self.facts

@@ -40,7 +40,7 @@ def _lines(path: Path) -> int:
         ("modules of the runtime", 177),
         # 26 of them make requests for orchestrators, 260 are Glue, 15 the quota of an account, 20 the check of what is exported to a KCL,
         # 30 `top` and `lag` without a lease table.
-        ("lines of lib", 51_913),
+        ("lines of lib", 51_914),
         ("words of the pages", 29_000),
         ("words of README", 1_300),
     ],

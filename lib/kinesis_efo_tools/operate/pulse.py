@@ -330,7 +330,8 @@ def _pulse(now: ShardStatus, before: ShardStatus | None, seconds: float, *, busy
                 records_out = max(0.0, (came - (now.records - before.records)) / seconds)
         failures = max(0, now.subscription.failures - before.subscription.failures)
         if now.millis is not None and before.millis is not None:
-            trend = (now.millis - before.millis) / 1000 / seconds
+            # A subscription that has failed falls behind, whatever the average says.
+            trend = 1.0 if told.state == State.WAITING.value else (now.millis - before.millis) / 1000 / seconds
     return ShardPulse(
         now,
         incoming,

@@ -68,6 +68,8 @@ def test_when_it_will_have_caught_up() -> None:
     assert (one.trend, one.caught_up_in) == (-10, 50)
     (worse,) = after((0, [shard(behind=500_000)]), (10, [shard(behind=600_000)])).shards
     assert worse.caught_up_in is None
+    (failed,) = after((0, [shard(behind=600_000)]), (10, [shard(behind=500_000, state="waiting")])).shards
+    assert (failed.trend, failed.caught_up_in) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -2010,6 +2010,7 @@ class Scenario:
         self._tell(f"{query.name} is copied")
         self.queries.append(other := query.copied(f"q{len(self.queries)}"))
         for each in (query, other):
+            each.moved_at = machine.now + each.trigger  # it may be waiting for the trigger that it had
             each.trigger = min(each.trigger, 10.0)
         self._begin(other)
         machine.sleep(60.0)

@@ -730,6 +730,8 @@ class SparkQuery:
             return
         (since, was), self.expects_word = self.expects_word, None
         least = was - max(self.checkpoint.offsets)
+        if least <= 0:
+            return  # by now it is further than before
         said = [_FURTHER.search(report.text) for report in self.world.reports if report.at >= since]
         if not any(each is not None and int(each[1]) >= least for each in said):
             raise Broken(

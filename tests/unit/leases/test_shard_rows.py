@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kinesis_efo.leases.row import Lease
-from kinesis_efo.leases.shard_rows import finished_parents
+from kinesis_efo.leases.shard_rows import PendingCheckpoint, ShardRow, finished_parents
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position
 
 BEGUN = Position.after(5)
@@ -38,3 +38,12 @@ def test_hash_ranges_decide_where_children_were_not_stored() -> None:
     assert gone(crashed, A, replace(B, ending_hash_key="98")) == []
     assert gone(crashed, A, replace(B, starting_hash_key=None)) == []
     assert gone(replace(crashed, ending_hash_key=None), A, B) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "kept"), [(TRIM_HORIZON, 9.0), (Position.at_timestamp(3), None), (Position.after(2), 9.0)]
+)
+def test_low_watermark_of_a_time_is_not_one_of_a_number(at: Position, kept: float | None) -> None:
+    row = ShardRow("a", Lease("a", checkpoint=at, read_until=9.0), pending=PendingCheckpoint(BEGUN))
+    changed = row.change(lambda _: None, 60.0)
+    assert changed is not None and (changed.position, changed.read_until) == (BEGUN, kept)

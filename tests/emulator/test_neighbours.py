@@ -125,7 +125,7 @@ async def test_queries_without_getrecords_give_each_other_time_to_plan() -> None
 
 
 @virtual
-async def test_latest_beside_another_query_skips_nothing_that_came_meanwhile() -> None:
+async def test_second_query_at_latest_skips_no_new_record() -> None:
     world = MemoryWorld(shards=1)
     world.put_some(5)
     async with Query(world.application) as query:

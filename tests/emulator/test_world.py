@@ -750,7 +750,7 @@ def test_once_jobs_keep_the_rows_of_idle_shards_up_to_date(mode: str) -> None:
 
 # The run that had read a shard's last record proved nothing for it.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_jobs_nearly_the_retention_apart_lose_nothing(mode: str) -> None:
+def test_jobs_almost_one_retention_later_lose_nothing(mode: str) -> None:
     with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
         w.put(4)
         query = w.query(available_now=True)

@@ -95,7 +95,7 @@ def test_other_fetchers_read_children_after_their_parent() -> None:
 
 # Shows invariant 12.
 @pytest.mark.parametrize("way", ["efo", "polling"])
-def test_fetcher_that_outlives_its_run_disturbs_nobody(way: str) -> None:
+def test_fetcher_that_outlives_its_run_disturbs_no_query(way: str) -> None:
     with world(shards=4, fetchers=2, options={"readMode": way}) as w:
         query = w.query()
         w.put(40)

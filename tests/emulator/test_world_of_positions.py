@@ -137,7 +137,7 @@ def test_start_from_leases_reports_expired_generations_as_lost() -> None:
         w.query(startingPosition="LEASES", failOnDataLoss="false").reads(5, within=120)
 
 
-def test_start_from_leases_names_the_missing_row_beside_losses() -> None:
+def test_start_from_leases_with_losses_names_the_missing_row() -> None:
     with world(shards=3, retention_seconds=3600.0) as w:
         w.put(9)
         query = w.query()
@@ -312,7 +312,7 @@ def test_offset_of_one_query_hides_no_loss_of_another() -> None:
 
 @pytest.mark.parametrize("is_job", [False, True])
 @pytest.mark.parametrize("mode", ["efo", "polling"])
-def test_job_beside_another_query_proves_an_idle_shard_empty(mode: str, is_job: bool) -> None:
+def test_job_with_another_query_proves_an_idle_shard_empty(mode: str, is_job: bool) -> None:
     with world(shards=3) as w:
         w.later(30 * 3600)
         w.put(1, key="a")
@@ -385,7 +385,7 @@ def test_accepted_loss_of_one_query_hides_no_loss_of_another(interval: str) -> N
         other.fails(DataLossError)
 
 
-def test_job_beside_a_query_ends_after_one_proof() -> None:
+def test_job_with_another_query_ends_after_one_proof() -> None:
     with world(shards=4, options={"readMode": "polling"}) as w:
         keys: dict[str, str] = {}
         for key in map(str, range(50)):
@@ -450,7 +450,7 @@ def test_first_batch_does_not_begin_where_its_end_is_proven() -> None:
         query.fails(DataLossError)
 
 
-def test_start_at_the_horizon_beside_a_query_that_is_further_warns_of_nothing() -> None:
+def test_second_start_at_the_horizon_does_not_warn() -> None:
     with world() as w:
         w.later(30 * 3600)
         w.put(8)

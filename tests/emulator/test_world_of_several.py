@@ -564,7 +564,7 @@ def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:
 
 
 # A query that had caught up apart from another one lost what it accepts.
-def test_query_accepts_its_loss_while_it_catches_up_beside_another() -> None:
+def test_query_accepts_its_loss_while_it_catches_up() -> None:
     with world(retention_seconds=3600.0, options={"readMode": "polling"}) as w:
         w.warns("are gone")
         w.later(2 * 3600)
@@ -693,7 +693,7 @@ def test_loss_of_a_slow_query_does_not_fail_the_other() -> None:
 
 
 # The subscription moved to the time at which another query had started, where no event came.
-def test_idle_shard_stays_proven_for_a_slow_query_beside_one_without_records() -> None:
+def test_idle_shard_stays_proven_for_the_slower_query() -> None:
     with world(retention_seconds=1200.0) as w:
         w.put(4)
         slow = w.query()

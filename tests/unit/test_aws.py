@@ -391,7 +391,7 @@ def test_producers_take_the_profile_of_a_session(aws: Aws, environment: pytest.M
     assert aws.signed == [("LAKE", None, "eu-north-1")]
 
 
-def test_session_renews_credentials_beside_the_event_loop(aws: Aws) -> None:
+def test_session_renews_credentials_outside_the_event_loop(aws: Aws) -> None:
     threads = []
 
     def renewed() -> dict[str, str]:

@@ -308,7 +308,7 @@ def test_ages_follow_the_clock_of_aws(here: Here) -> None:
     assert re.search(r" (\d+m)?[\d.]+s ago", out), out
 
 
-def test_reset_beside_an_unreadable_row_is_refused(cli: Cli) -> None:
+def test_reset_with_an_unreadable_row_is_refused(cli: Cli) -> None:
     here = cli.world({"orders": 1})
     here.rows(Lease(f"orders:{here.shards()[0]['ShardId']}", checkpoint=Position.after(7)))
     here.dynamodb.put_item(TableName=here.lease_table, Item={"leaseKey": {"S": "broken"}})

@@ -48,7 +48,7 @@ def test_a_signal_that_ends_hadoops_program_is_a_stop(
 
 
 @pytest.mark.long
-def test_two_ctrl_c_end_a_job_whose_sink_is_blocked(tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_a_job_with_blocked_sink(tmp_path: Path) -> None:
     with (tmp_path / "stderr").open("w+") as stderr:
         program = subprocess.Popen(
             [sys.executable, "-c", BLOCKED], stdout=subprocess.PIPE, stderr=stderr, start_new_session=True, cwd=tmp_path

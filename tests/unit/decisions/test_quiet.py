@@ -50,7 +50,7 @@ def test_two_events_over_two_seconds_are_believed(times: list[float], believed: 
 @pytest.mark.parametrize(
     ("times", "believed"), [([0, 12], True), ([0, 35], False), ([0, 35, 40], True), ([0, 5, 40], False)]
 )
-def test_event_after_a_silence_begins_anew(times: list[float], believed: bool) -> None:
+def test_event_after_a_silence_restarts_the_count(times: list[float], believed: bool) -> None:
     assert heard((pushed(), at) for at in times).is_at_tip() is believed
 
 

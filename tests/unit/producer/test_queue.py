@@ -312,7 +312,7 @@ def test_refused_request_is_halved_until_the_record_is_found(aggregate: bool) ->
 
 
 # The bound of a request grew again with each request of another shard, so the record was never alone.
-def test_refused_record_is_found_beside_busy_shards() -> None:
+def test_refused_record_is_found_among_busy_shards() -> None:
     queue = queue_of(stream := ModelStream(even_shards(6)))
     queue.add([record(0, data=b"bad", hash_key=0)])
     for _ in range(50):

@@ -68,7 +68,7 @@ async def test_unlisted_stream_fails_its_clients_and_can_return() -> None:
     assert list(streams.opened) == ["orders", "clicks"]
 
 
-async def test_stream_that_nobody_reads_is_opened_again_once() -> None:
+async def test_stream_without_readers_is_opened_again_once() -> None:
     opening = Opening()
     streams, clicks = opening.streams, {"clicks": ref("clicks")}
     for again in range(2):  # the second client comes while the stream is being opened

@@ -311,7 +311,7 @@ def test_unfinished_first_micro_batch_before_its_start_is_an_error() -> None:
         _check_first(Offset({shard: Position.at_timestamp(1_700_000_002_000)}), Offset({shard: through}))
 
 
-def test_query_that_goes_on_after_a_signal_fails() -> None:
+def test_query_that_continues_after_a_signal_fails() -> None:
     run = QueryRun(OPTIONS, Mock(), Mock())
     run.leave_when_quiet()
     run.check_stopping(ends=False)

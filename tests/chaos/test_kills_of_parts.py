@@ -17,7 +17,7 @@ import psutil
 import pyspark
 import pytest
 
-from tests.support.arriving import arriving
+from tests.support.arriving import arriving, numbered
 from tests.support.cluster import READER
 from tests.support.driven import Driver, Sink, assert_once_and_in_order, local_driver, reshard
 from tests.support.world import World, wait_until
@@ -103,6 +103,23 @@ def test_two_queries_outlive_kills_of_each_part(
     for sink in sinks:
         assert_once_and_in_order(sink.query.wait_for_rows(count[0], STILL_SECONDS), count[0])
     assert killed.total() == KILLS
+
+
+def test_kill_between_the_commits_of_sink_and_spark_repeats_its_rows(
+    world: Callable[..., World], program: Callable[[], Driver], tmp_path: Path
+) -> None:
+    w = world({"orders": 3})
+    put = w.put(numbered(400))
+    limit = {"maxRecordsPerTrigger": "100"}
+    driver = program()
+    rows = driver.start("one", w, tmp_path, dies_after=2, options=limit).rows
+    driver.process.wait(120)
+    written = [row for row in rows() if row.batch == 2]
+    assert written and not (tmp_path / "checkpoint" / "commits" / "2").exists()
+    put += w.put(numbered(300, first=put))
+    found = program().start("two", w, tmp_path, options={}).wait_for_rows(put)
+    assert_once_and_in_order(found, put)
+    assert sorted(row for row in found if row.batch == 2) == sorted(written)
 
 
 def _subscriptions(w: World) -> list[Any]:

@@ -4,6 +4,7 @@ Takes one argument, JSON: `master`, and `conf` with Spark's configuration; or `r
 
 - `{"start": name, "options": ..., "checkpoint": path, "output": path}` starts a query. With `"plain": true` it is opened with
   `spark.readStream.format`, otherwise with `kinesis_efo.read_stream`. If it fails, the program says `FAILED name "message"`.
+  With `"dies_after": number`, the program kills itself once it has written this micro-batch, before Spark's commit log.
   With `"flags": directory`, first attempts of tasks leave a file of their host's name there, and all wait for a file `go` beside it.
 - `{"stop": name}` stops it, and says `STOPPED name `.
 
@@ -13,6 +14,8 @@ At the end of the lines it stops Spark and ends. Writing a directory anew is ide
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -66,9 +69,11 @@ def with_host(flags: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
     return added
 
 
-def writing_to(output: str) -> Callable[[DataFrame, int], None]:
+def writing_to(output: str, dies_after: int | None) -> Callable[[DataFrame, int], None]:
     def write(df: DataFrame, batch: int) -> None:
         df.write.mode("overwrite").parquet(f"{output}/batch={batch}")
+        if batch == dies_after:
+            os.killpg(0, signal.SIGKILL)
 
     return write
 
@@ -81,7 +86,8 @@ def start(spark: SparkSession, command: dict[str, Any]) -> StreamingQuery:
         df = kinesis_efo.read_stream(spark, **options)
     adding = with_host(command.get("flags", ""))
     df = df.mapInArrow(adding, StructType([*df.schema, StructField("host", StringType())]))
-    writer = df.writeStream.foreachBatch(writing_to(command["output"])).trigger(processingTime="500 milliseconds")
+    writer = df.writeStream.foreachBatch(writing_to(command["output"], command.get("dies_after")))
+    writer = writer.trigger(processingTime="500 milliseconds")
     return writer.option("checkpointLocation", command["checkpoint"]).queryName(command["start"]).start()
 
 

@@ -28,6 +28,7 @@ INTERRUPTED: Final = 130
 """The exit code of a program ended by Ctrl-C, as shells report it."""
 _LOGGERS: Final = [f"org.apache.spark.sql.execution.streaming.{at}MicroBatchExecution" for at in ("", "runtime.")]
 _NEXT_QUERY_SECONDS: Final = 0.5
+_FAILED_SECONDS: Final = 1.0
 _SCHEDULER: Final = "org.apache.spark.scheduler.DAGScheduler"
 _LIBRARIES: Final = re.compile(r"[/\\](?:pyspark|py4j|kinesis_efo)[/\\]|[/\\]lib[/\\]python3\.\d+[/\\](?!site-|dist-)")
 """Paths of Spark, Python and this library, whose frames a shortened traceback omits. Other packages may belong to the program."""
@@ -178,6 +179,9 @@ def _queries_stopped(spark: SparkSession, stopping: threading.Event, failures: _
         if left.is_set():
             return
         if not spark.streams.active:
+            # The signal may also have ended the only query, with a program that Hadoop ran for it. Then the body ends by itself.
+            if left.wait(_FAILED_SECONDS):
+                return
             # Stop Spark, which also ends a running action that the body is waiting for.
             early.set()
             spark.stop()

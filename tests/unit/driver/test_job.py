@@ -249,6 +249,23 @@ def test_a_signal_that_ended_hadoop_too_is_no_failure() -> None:
     assert run(Session(query), work) == 0
 
 
+def test_query_that_the_signal_has_ended_already_is_no_failure() -> None:
+    looked = threading.Event()
+
+    class Ended(Session):
+        @property
+        def active(self) -> list[Query]:
+            looked.set()
+            return []
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        assert looked.wait(30)
+        raise StreamingQueryException("ExitCodeException exitCode=143: ")
+
+    assert run(Ended(), work) == 0
+
+
 @pytest.mark.parametrize("end", [RuntimeError("SparkContext was shut down"), SystemExit(0), None])
 def test_without_a_query_a_signal_stops_spark(end: BaseException | None, capfd: pytest.CaptureFixture[str]) -> None:
     session = Session()

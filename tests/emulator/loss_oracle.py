@@ -406,12 +406,6 @@ class QueryOracle:
             for record in self.unread(stream)
         )
 
-    def check_report(self, report: Report) -> None:
-        """Check that a loss that was reported is one: an unread record of a shard that is named was trimmed."""
-        shards = set(_SHARD.findall(report.text))
-        if not self._has_lost(shards, report):
-            raise Broken(f"{self.name}: nothing is lost that it had to read, but it was told: {report.text}")
-
     def has_lost(self, report: Report, within: float = TRIM_SECONDS) -> bool:
         """Whether an unread record of a shard that a report names was trimmed, or is within some seconds."""
         return self._has_lost(set(_SHARD.findall(report.text)), report, within)

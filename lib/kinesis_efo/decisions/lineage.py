@@ -63,9 +63,7 @@ class Lineage:
     def shards(self) -> list[Shard]:
         """All shards, parents before their children."""
         # Sort by first sequence number, which is higher for children. It is unknown for announced shards: sort these last, by id.
-        return sorted(
-            self._shards.values(), key=lambda each: (each.shard_id in self._announced, each.first, each.shard_id)
-        )
+        return sorted(self._shards.values(), key=lambda one: (one.shard_id in self._announced, one.first, one.shard_id))
 
     def merge(self, children: Iterable[ChildShard], parent: str) -> None:
         """Add the children that the last event of `parent` announced; ListShards may not list them yet."""
@@ -91,9 +89,7 @@ class Lineage:
 
     def roots(self) -> list[str]:
         """Return the shards without listed parents, where a read of the whole stream starts."""
-        return sorted(
-            shard.shard_id for shard in self._shards.values() if self._shards.keys().isdisjoint(shard.parents)
-        )
+        return sorted(each.shard_id for each in self._shards.values() if self._shards.keys().isdisjoint(each.parents))
 
     def startable(self, positions: Mapping[str, Position]) -> list[str]:
         """Return the shards that may be started now, at the trim horizon. With an empty offset, these are the roots.
@@ -136,9 +132,7 @@ class Lineage:
         hash keys with `child` that no listed parent has.
         """
         known = [self._shards[parent].hash_range for parent in child.parents if parent in self._shards]
-        ended = [
-            shard_id for shard_id, position in positions.items() if position.is_end and shard_id not in child.parents
-        ]
+        ended = [each for each, at in positions.items() if at.is_end and each not in child.parents]
         return any(
             shard_id not in self._shards or overlap_beyond(known, child.hash_range, self._shards[shard_id].hash_range)
             for shard_id in ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -16,7 +17,7 @@ from kinesis_efo.clock import Clock
 from kinesis_efo.decisions.lineage import Lineage, Shard, announced
 from kinesis_efo.decisions.losses import NO_FACTS, START_SECONDS, Facts, names_another, predates
 from kinesis_efo.decisions.quiet import SETTLED_SECONDS
-from kinesis_efo.errors import InvalidRequestError
+from kinesis_efo.errors import InvalidRequestError, StreamError
 from kinesis_efo.kinesis.delivery import EventSink
 from kinesis_efo.kinesis.ends import End, is_empty, is_far, last_before, look_from
 from kinesis_efo.kinesis.faults import Backoff, LossErrors, Verdict, classify, fatal, former_position, replaced
@@ -213,7 +214,7 @@ class Stream:
                     reported.add(shard_id)
             # Report the losses at the beginning of their children, too, so that a user can accept all of them with a single restart.
             for shard_id in self.lineage.startable({**positions, **dict.fromkeys(lost, SHARD_END)}) if losses else ():
-                with losses.collect():
+                with suppress(StreamError), losses.collect():
                     await self.check_position(shard_id, TRIM_HORIZON, known(shard_id, TRIM_HORIZON))
             losses.raise_if_any()
         for shard_id, position in positions.items():

@@ -142,7 +142,10 @@ class Lease:
             checkpoint, sub = Position.after(record.number), record.sub
         elif continuation is not None and self.checkpoint is not None:
             checkpoint, sub = self.checkpoint, self.sub
-        row = replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation)
+        # Discard the low watermark of a time: the sequence number that replaces it may be older, from a query that is behind.
+        before = self.position
+        until = None if before is not None and before.kind is PositionKind.AT_TIMESTAMP else self.read_until
+        row = replace(self.released(), checkpoint=checkpoint, sub=sub, continuation=continuation, read_until=until)
         return replace(row, owner_switches=0, children=self.children | frozenset(children))
 
     def released(self) -> Self:

@@ -10,7 +10,7 @@ from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.decisions.lineage import overlap_beyond, reached_from
 from kinesis_efo.leases.keys import sibling
 from kinesis_efo.leases.row import Lease, LeaseInfo
-from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position, PositionKind
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 
 
 class PendingCheckpoint(NamedTuple):
@@ -117,20 +117,13 @@ class ShardRow:
                 since = horizon if since is None and known is None else since
             elif (known or 0.0) < horizon:
                 since = horizon
-        if until is None and (row is None or row.position == changed.position or not _is_time(row.position)):
-            # Discard the low watermark of a time: the sequence number that replaces it may be older, from a query that is behind.
-            until = changed.read_until
-        return replace(changed, read_until=until, read_since=since)
+        return replace(changed, read_until=changed.read_until if until is None else until, read_since=since)
 
     def is_outdated(self, read_until: Callable[[Position], float | None], seconds: float) -> bool:
         """Whether the row's `read_until` is outdated by `seconds` or more."""
         row = self.row
         until = None if row is None or row.position is None else read_until(row.position)
         return row is not None and until is not None and until - (row.read_until or 0.0) >= seconds
-
-
-def _is_time(position: Position | None) -> bool:
-    return position is not None and position.kind is PositionKind.AT_TIMESTAMP
 
 
 def passed_parents(

@@ -324,7 +324,8 @@ class QueryPlanner:
         query = self.query
         if call.end.mark is not None:
             query.record_logged(call.end.mark)
-        repeated = call.first and call.end not in query.progress.planned
+        # After a run has died, its `Begin` call has added the end that an earlier run planned.
+        repeated = call.first and (call.end not in query.progress.planned or query.rows.replay is not None)
         query.plan(call.end)
         ranges = list(filter(self._advance.has_records, call.begin.ranges_to(call.end)))
         if call.first:

@@ -18,7 +18,7 @@ from kinesis_efo.errors import (
 )
 from kinesis_efo.fetcher.streams import Streams, by_stream
 from kinesis_efo.kinesis.faults import LossErrors
-from kinesis_efo.positions import TRIM_HORIZON, Position, ShardKey, ShardRange
+from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey, ShardRange
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,20 @@ _FATAL: Final = (DataLossError, AccessRefusedError, StreamNotFoundError, StreamR
 
 
 class Losses:
-    """Detects data loss of one query, by comparing its offsets with the shards and trim horizons of its streams."""
+    """Detects data loss of one query, by comparing its offsets with the shards and trim horizons of its streams.
 
-    def __init__(self, streams: Streams, known: Callable[[ShardKey, Position], Facts]) -> None:
+    `is_buffered` returns whether all records of a shard after a position, up to the shard's end, are buffered.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        known: Callable[[ShardKey, Position], Facts],
+        is_buffered: Callable[[ShardKey, Position], bool],
+    ) -> None:
         self._streams = streams
         self._known = known
+        self._is_buffered = is_buffered
         self._checked: Collection[ShardKey] = frozenset()
         self._checked_offset: Mapping[ShardKey, Position]
         self._checked_listings = -1
@@ -109,8 +118,17 @@ class Losses:
 
     async def _check_shards(self, offset: Mapping[ShardKey, Position], losses: LossErrors) -> None:
         for name, positions in by_stream(offset).items():
+            stream = self._streams.stream(name)
+            # A trimmed shard has lost nothing if the rest of its records is buffered: check it as if it was read to its end.
+            buffered = [
+                shard
+                for shard in stream.lineage.vanished(positions)
+                if self._is_buffered(ShardKey(name, shard), positions[shard])
+            ]
             with losses.collect():
-                await self._streams.stream(name).check_loss(positions, partial(self._known_in, name), self._gone[name])
+                await stream.check_loss(
+                    positions | dict.fromkeys(buffered, SHARD_END), partial(self._known_in, name), self._gone[name]
+                )
 
     async def _check(
         self, positions: Mapping[ShardKey, Position], losses: LossErrors, *, planned: bool = False

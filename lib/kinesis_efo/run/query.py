@@ -81,7 +81,7 @@ class Query:
         self._unlisted: list[ShardKey] = []
         self._left_out: set[ShardKey] = set()
         self._complete_at: int | None = None
-        self._losses = Losses(run.streams, self.facts)
+        self._losses = Losses(run.streams, self.facts, self._is_buffered)
         self.accepted: Final[Mapping[ShardKey, Position]] = accepted or {}
         self.resumption: Final = Resumption(run.lease_keys, run.leases.notes, run.continued)
         self._ending: asyncio.Task[EndPositions] | None = None
@@ -260,6 +260,10 @@ class Query:
         """Return the low watermark of the query's position in a shard, in epoch seconds; None if unknown."""
         shard = self._run.streams.stream(key.stream).shard(key.shard)
         return low_watermark(key.shard, shard, position, self.facts(key, position), inf)
+
+    def _is_buffered(self, key: ShardKey, position: Position) -> bool:
+        row = self.rows.row(key, position)
+        return row is not None and row.index.ended and row.index.covers(position) is True
 
     def _is_recent(self, key: ShardKey, position: Position) -> bool:
         return self._run.streams.stream(key.stream).is_recent(key.shard, position)

@@ -137,6 +137,27 @@ def test_start_from_leases_reports_expired_generations_as_lost() -> None:
         w.query(startingPosition="LEASES", failOnDataLoss="false").reads(5, within=120)
 
 
+# Once silent: a row at TRIM_HORIZON made the start one at today's trim horizon, although shards before it were trimmed.
+def test_start_from_leases_reports_the_lost_beginning_of_a_child() -> None:
+    with world(shards=2, retention_seconds=3600.0) as w:
+        w.put(10)
+        query = w.query()
+        query.reads(10)
+        w.later(60)
+        query.stop()
+        w.merge()
+        w.put(5)
+        w.later(4000)
+        w.put(5)
+        row = w.kinesis.table.items[f"orders:{SHARDS[1]}"]
+        row["checkpoint"] = {"S": "TRIM_HORIZON"}  # as of a child that an earlier query has begun
+        del row["continuation"]
+        row.pop("readSince", None)
+        w.warns("are gone")
+        w.query(startingPosition="LEASES", failOnDataLoss="false").reads(5, within=120)
+        assert [text for text in w.kinesis.reports if f"{SHARDS[2]} has not been read yet" in text.text]
+
+
 def test_start_from_leases_with_losses_names_the_missing_row() -> None:
     with world(shards=3, retention_seconds=3600.0) as w:
         w.put(9)

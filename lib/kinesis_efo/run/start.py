@@ -100,8 +100,10 @@ def _start_times(positions: Mapping[ShardKey, Position], scan: Scan, lease_keys:
 async def _horizons(positions: Mapping[ShardKey, Position], streams: Mapping[str, Stream]) -> dict[str, float]:
     """Return the trim horizon (epoch seconds) of streams with shards at `TRIM_HORIZON`. Records trimmed from now on count as lost."""
     begin = [key for key, position in positions.items() if position == TRIM_HORIZON]
-    # Leave out streams in which a shard at TRIM_HORIZON has a finished parent: there, even records that were trimmed before now are lost.
+    # Leave out streams in which a shard at TRIM_HORIZON has a finished parent, or an unfinished shard was trimmed: there, even records that
+    # were trimmed before now are lost.
     continued = {key.stream for key in begin if SHARD_END in _of_parents(key, positions, streams[key.stream])}
+    continued |= {name for name, rows in by_stream(positions).items() if streams[name].lineage.lost(rows)}
     return {name: await streams[name].horizon() for name in sorted({key.stream for key in begin} - continued)}
 
 

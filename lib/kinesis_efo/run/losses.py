@@ -119,16 +119,11 @@ class Losses:
     async def _check_shards(self, offset: Mapping[ShardKey, Position], losses: LossErrors) -> None:
         for name, positions in by_stream(offset).items():
             stream = self._streams.stream(name)
-            # A trimmed shard has lost nothing if the rest of its records is buffered: check it as if it was read to its end.
-            buffered = [
-                shard
-                for shard in stream.lineage.vanished(positions)
-                if self._is_buffered(ShardKey(name, shard), positions[shard])
-            ]
+            for shard in stream.lineage.vanished(positions):
+                if self._is_buffered(ShardKey(name, shard), positions[shard]):
+                    positions[shard] = SHARD_END  # it was trimmed, but none of its records will be missed
             with losses.collect():
-                await stream.check_loss(
-                    positions | dict.fromkeys(buffered, SHARD_END), partial(self._known_in, name), self._gone[name]
-                )
+                await stream.check_loss(positions, partial(self._known_in, name), self._gone[name])
 
     async def _check(
         self, positions: Mapping[ShardKey, Position], losses: LossErrors, *, planned: bool = False

@@ -145,10 +145,6 @@ class Query:
         ]
         return with_totals(known, where, each=shards)
 
-    def lease_taken(self, stream: str, rows: Mapping[str, Lease]) -> None:
-        """Process the lease rows of a stream whose lease was acquired: warn if they show that the query's checkpoint was reset."""
-        self.resumption.load_rows(stream, rows)
-
     def stop(self) -> None:
         """Cancel the search for the positions at which the query ends."""
         if self._ending is not None:

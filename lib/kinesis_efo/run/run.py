@@ -214,7 +214,7 @@ class Run(LeaseListener):
         self.queries.append(query)
         self._joined += 1
         for stream, rows in self._rows.items():
-            query.lease_taken(stream, rows)
+            query.resumption.load_rows(stream, rows)
         return self._joined
 
     def leave(self, query: Query) -> None:
@@ -293,7 +293,7 @@ class Run(LeaseListener):
         self._checkpoints.load(stream, rows)
         self._rows[stream] = rows
         for query in self.queries:
-            query.lease_taken(stream, rows)
+            query.resumption.load_rows(stream, rows)
         # Do not start reading if the run is stopping: it stops fetching first, and then releases its leases.
         if self.failure.error is None:
             logger.info("this run reads stream %s: it owns the lease", stream)

@@ -1570,8 +1570,9 @@ class Scenario:
                 self._restart()
             case "ConfigurationError" if "removedStreams" in str(error) and query.is_unfinished:
                 query.names = list(self.names)
-            case _ if kind in _REPLACED and self.recreated & {*query.names}:
-                query.over = True
+            case _ if kind in _REPLACED and self.recreated:
+                # An error in the shared run fails all queries. Those that do not read the stream go on.
+                query.over = not self.recreated.isdisjoint(query.names)
             case "FetcherError" | "OptionsError" if self.recreated and "the same manifest" in str(error):
                 pass
             case "ConsumerTakenOverError" if self.world.refused:

@@ -1,7 +1,6 @@
 """Decides for one shard which events are retained, which queries catch up with GetRecords, and where the subscription restarts.
 
 All queries share one buffer of a shard, which a subscription fills. A query that is behind has a separate buffer, filled with GetRecords.
-`decide` is pure: it depends only on its arguments, which include how long ago each buffer last moved.
 """
 
 from __future__ import annotations
@@ -106,8 +105,9 @@ def decide(
         shared = BufferView(EventIndex(restart_at), None, 0.0, 0.0)
     kept = {name: at for name, each in queries.items() if (at := _floor(each, shared, separate.get(name))) is not None}
     keep, rules = (lowest(kept.values()) if kept else shared.events.end), [rule] if rule else []
-    if may_poll and not hold and _starves(queries, shared) and len(set(kept.values())) > 1:
-        keep = sorted(set(kept.values()), key=rank)[1]
+    later = [at for at in kept.values() if shared.events.index_after(at) > shared.events.index_after(keep)]
+    if later and may_poll and not hold and _starves(queries, shared):
+        keep = lowest(later)  # at least one event is dropped, even if several queries need the first one
         kept = {name: at for name, at in kept.items() if rank(at) >= rank(keep)}
         shared = shared._replace(retained_from=keep)
         rules.append("full")

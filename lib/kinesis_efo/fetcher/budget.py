@@ -66,6 +66,7 @@ class Budget:
         self._shards = 0
         self._queue: dict[Account, _Request] = {}
         self._too_large: Account | None = None
+        self._small_waits = False  # Whether a request may be queued that needs no more than its shard's share
         self._waited: dict[ShardKey, float] = {}
         self._waiting: dict[ShardKey, float] = {}
 
@@ -99,6 +100,12 @@ class Budget:
             elif not self._fits(request.size):
                 break
             self._grant(account)
+        if self._small_waits and self.used <= self.limit:
+            # Busy shards ahead in the queue must not block quiet shards: these do not queue unless more than the limit is in use.
+            for account, request in list(self._queue.items()):
+                if account._is_small(request.size):
+                    self._grant(account)
+            self._small_waits = any(each.held + request.size <= self.share for each, request in self._queue.items())
 
     def _grant(self, account: Account) -> None:
         request = self._queue.pop(account)
@@ -152,6 +159,7 @@ class Account:
             request.granted.cancel()
         else:
             budget._queue[self] = request
+            budget._small_waits |= self.held + size <= budget.share
             budget._serve_queue()
         return self._granted(request)
 
@@ -190,8 +198,7 @@ class Account:
         if budget._too_large is not None and (budget.used <= budget.limit or not budget._too_large.held):
             budget._too_large = None
         request = budget._queue.get(self)
-        if request is not None and self._is_small(request.size):
-            budget._grant(self)
+        budget._small_waits |= request is not None and self.held + request.size <= budget.share
         budget._serve_queue()
 
     def close(self) -> None:
@@ -204,6 +211,7 @@ class Account:
         self.release(self.held)
         self.closed = True
         budget._shards -= 1
+        budget._small_waits = True  # the share has grown
         budget._serve_queue()
 
     def _is_small(self, size: int) -> bool:

@@ -83,6 +83,17 @@ def test_planned_records_come_before_those_of_a_query_behind(
     assert found.restart_at == (None if restart_at is None else at(restart_at))
 
 
+# Once a stall: two slow queries needed the same first event, so that a full buffer never dropped it for the third query.
+def test_full_buffer_drops_an_event_that_two_slow_queries_need() -> None:
+    buffer = EventIndex(at(10))
+    buffer.append(20, 100, 2, 0.0, last=20)
+    buffer.append(30, 100, 1, 0.0, last=30)
+    places = {"slow": at(10), "slower": at(12), "fast": at(30)}
+    who = {name: Demand(place, place) for name, place in places.items()}
+    found = decide(who, BufferView(buffer, 0.0, 3.0, 100.0, waits=True), {}, hold=False, may_poll=True)
+    assert (found.rules, found.retain_from, found.separate.keys()) == (("full",), at(30), {"slow", "slower"})
+
+
 @dataclass
 class Query:
     """A query that plans so many records, and needs so many seconds for them."""

@@ -27,6 +27,23 @@ def test_three_quarters_are_shared_and_the_rest_is_split() -> None:
     assert budget.used == 875
 
 
+# Once a stall: a shard that held almost nothing waited for as long as a slow query's events filled the rest of the budget.
+def test_small_request_passes_a_queue_that_does_not_fit() -> None:
+    async def main() -> None:
+        budget = Budget(limit=1000)
+        slow, large, busy, quiet = joined(budget, 4)
+        assert slow.try_reserve(700)
+        await large.reserve(1500)
+        waiting = [asyncio.ensure_future(busy.reserve(300)), asyncio.ensure_future(quiet.reserve(50))]
+        assert quiet.waits
+        large.release(1500)
+        assert (busy.waits, quiet.waits) == (True, False)
+        busy.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    run(main())
+
+
 @given(limit=st.integers(8, 2000), shards=st.integers(1, 8), seed=st.integers(0, 1 << 30))
 def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: int) -> None:
     """Each shard takes events of random sizes, holds them for a while and gives them back, in random order."""
@@ -35,7 +52,7 @@ def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: i
 
     async def fetch(budget: Budget, account: Account) -> None:
         for _ in range(12):
-            size = random.choice([1, limit // 10, limit // 2, limit, 3 * limit])
+            size = wanted[account] = random.choice([1, limit // 10, limit // 2, limit, 3 * limit])
             if not account.try_reserve(size):
                 if random.random() < 0.1:
                     waiting = asyncio.ensure_future(account.reserve(size))
@@ -49,6 +66,8 @@ def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: i
             assert budget.used == sum(each.held for each in accounts)
             assert budget.used <= limit + max(each.held for each in accounts)
             assert sum(each.held > limit for each in accounts) <= 1
+            small = [each for each in accounts if each.waits and each.held + wanted[each] <= each.share]
+            assert all(budget.used + wanted[each] > limit for each in small), "a quiet shard waits although there is space"
             await asyncio.sleep(random.random())
             account.release(size)
         account.close()
@@ -61,5 +80,6 @@ def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: i
         assert budget.used == 0
 
     accounts: list[Account] = []
+    wanted: dict[Account, int] = {}
     run(main())
     assert len(done) == shards

@@ -67,7 +67,9 @@ def test_limit_is_exceeded_by_one_event_at_most(limit: int, shards: int, seed: i
             assert budget.used <= limit + max(each.held for each in accounts)
             assert sum(each.held > limit for each in accounts) <= 1
             small = [each for each in accounts if each.waits and each.held + wanted[each] <= each.share]
-            assert all(budget.used + wanted[each] > limit for each in small), "a quiet shard waits although there is space"
+            assert all(budget.used + wanted[each] > limit for each in small), (
+                "a quiet shard waits although there is space"
+            )
             await asyncio.sleep(random.random())
             account.release(size)
         account.close()

@@ -1,14 +1,11 @@
 """The words of scenarios: what Kinesis has, what a program asks, what happens to it, which rows come. Whole runs, in virtual time.
 
     with world(shards=1) as w:
-        w.put(10)
-        query = w.query()
-        query.reads(10)
+        query = w.query().follows(10)
         query.stop()
         w.split()
         w.put(10)
-        query.start()
-        query.reads(20)
+        query.start().reads(20)
 
 Everything of the library is real but sockets, processes and clocks. A scenario fails if a row is missing, doubled or out of order, if
 Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `w.warns` does not name.
@@ -24,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.leases.keys import run_key
@@ -288,6 +285,11 @@ class World:
         query.start()
         return query
 
+    def all_read(self, rows: int, within: float = 60.0) -> None:
+        """Wait until each query's sink has so many rows, and no more."""
+        for query in self.queries:
+            query.reads(rows, within)
+
     def warns(self, *texts: str) -> None:
         """Tolerate warnings that contain one of these texts."""
         self._tolerated += texts
@@ -326,11 +328,12 @@ class Query:
         """How many micro-batches it has committed."""
         return len(self.spark.checkpoint.commits)
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start it, or start it again with its checkpoint."""
         spark = self.spark
         spark.error, spark.stopping = None, False
         spark.running = self._world.program.start(spark)  # type: ignore[arg-type]
+        return self
 
     def stop(self) -> None:
         """Stop it as Spark does between two micro-batches."""
@@ -354,7 +357,7 @@ class Query:
         other.start()
         return other
 
-    def reads(self, rows: int, within: float = 60.0) -> None:
+    def reads(self, rows: int, within: float = 60.0) -> Self:
         """Wait until its sink has so many rows, and no more."""
 
         def done() -> bool:
@@ -364,6 +367,13 @@ class Query:
 
         self._world.until(done, within, f"{self.spark.name} has {self.rows} rows, not {rows}")
         assert self.rows == rows, f"{self.spark.name} has {self.rows} rows, not {rows}"
+        return self
+
+    def follows(self, records: int, within: float = 60.0, *, size: int = 20) -> Self:
+        """Put records into its first stream, and wait until its sink has so many rows more, and no more than these."""
+        before = self.rows
+        self._world.put(records, self.spark.names[0], size=size)
+        return self.reads(before + records, within)
 
     def fails(self, error: type[KinesisEfoError], within: float = 60.0) -> str:
         """Wait until it has failed with an error; returns the message."""
@@ -373,11 +383,11 @@ class Query:
         self._expected = error
         return str(self.spark.error)
 
-    def ends(self, rows: int, within: float = 120.0) -> None:
+    def ends(self, rows: int, within: float = 120.0) -> Self:
         """Wait until it has ended by itself, and has so many rows."""
         process = self.spark.running
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
-        self.reads(rows, 0.0)
+        return self.reads(rows, 0.0)
 
     def accepts_one_loss(self) -> None:
         """Accept the loss that it has failed with, and start it again."""

@@ -58,7 +58,6 @@ async def test_once_it_costs_nothing_but_time(fault: Fault) -> None:
     world, faults = world_with(fault)
     world.put_some(30)
     query = await world.read(seconds=120)
-    world.check()
     assert len(faults.strikes) == 1
     assert not query.oracle.verdicts
 
@@ -110,7 +109,6 @@ async def test_odd_events_may_come_for_ever(kind: str) -> None:
     world.split(0)
     world.put_some(60)
     await world.read(seconds=120)
-    world.check()
     assert len(faults.strikes) > 10
 
 
@@ -125,7 +123,6 @@ async def test_ten_failures_between_two_events_are_retried_each_time() -> None:
         await asyncio.sleep(9)
 
     query = await world.read(meanwhile=write, batches=650, seconds=7200)
-    world.check()
     assert query.oracle.faults == {"ClientOSError": 300}
     assert query.oracle.verdicts == []
 
@@ -141,7 +138,6 @@ async def test_a_subscription_that_expires_every_six_seconds() -> None:
             await asyncio.sleep(1)
 
     query = await world.read(meanwhile=write, batches=100)
-    world.check()
     assert query.oracle.calls > 20
     assert query.oracle.faults == {}
 
@@ -157,7 +153,6 @@ async def test_events_of_one_large_and_10_000_small_records() -> None:
         world.put("k", 4)
     world.put("large", (10 << 20) - 100)
     query = await world.read()
-    world.check()
     assert query.most_used < 16 << 20, "one event at a time, whatever its size"
 
 
@@ -182,7 +177,6 @@ async def test_occasional_second_reader_is_tolerated() -> None:
             assert steal(world)
 
     query = await world.read(meanwhile=disturb, batches=12)
-    world.check()
     assert query.oracle.faults["ResourceInUseException"] >= 12
 
 
@@ -223,7 +217,6 @@ async def test_consumer_created_again_fails_the_query() -> None:
         await world.read()
     world.application.ref = redeployed
     await world.read()
-    world.check()
 
 
 @virtual

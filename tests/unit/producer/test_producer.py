@@ -71,8 +71,7 @@ async def test_put_waits_for_room_and_continues_afterwards() -> None:
         assert not waiting.done()
         assert producer.metrics.outstanding_records == 10
         opened.service.gate.set()
-        async with asyncio.timeout(SOON):
-            await waiting
+        await asyncio.wait_for(waiting, SOON)
         await producer.flush()
         metrics = producer.metrics
         assert (metrics.outstanding_records, metrics.outstanding_bytes) == (0, 0)
@@ -107,8 +106,7 @@ async def test_flush_waits_only_for_records_put_before() -> None:
         await asyncio.sleep(0.01)
         assert not flush.done()
         opened.service.gate.set()
-        async with asyncio.timeout(SOON):
-            await flush
+        await asyncio.wait_for(flush, SOON)
         assert producer.metrics.outstanding_records == 1
         assert opened.stored == [b"first"]
 
@@ -207,9 +205,8 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
         task = asyncio.create_task(main())
         await until(lambda: opened.service.in_flight)
         task.cancel()
-        async with asyncio.timeout(SOON):
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, SOON)
 
     asyncio.run(outer())
     assert opened.closed

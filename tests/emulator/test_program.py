@@ -30,8 +30,7 @@ def host(w: World) -> SimulatedProcess:
 
 
 def test_query_at_latest_begins_at_its_own_time() -> None:
-    with world() as w:
-        w.warns("InternalFailure", "cannot be read", "failed")
+    with world(warns=["InternalFailure", "cannot be read", "failed"]) as w:
         began = int(w.kinesis.now * 1000)
         w.put(60)
         w.later(60)
@@ -49,8 +48,7 @@ def test_query_at_latest_begins_at_its_own_time() -> None:
 
 
 def test_query_at_latest_begins_at_the_tip_despite_an_outage() -> None:
-    with world(subscription_seconds=30.0) as w:
-        w.warns("InternalFailure", "cannot be read", "failed")
+    with world(subscription_seconds=30.0, warns=["InternalFailure", "cannot be read", "failed"]) as w:
         first = w.query(startingPosition="LATEST")
         w.fail("SubscribeToShard", after=20, seconds=180)
         w.later(40)
@@ -78,7 +76,6 @@ def test_query_at_latest_requires_several_events_without_lag() -> None:
 
 def test_query_restarts_before_another_has_noticed_the_failure() -> None:
     with world(options={"readMode": "polling"}) as w:
-        w.warns("kinesis:GetRecords")
         w.put(10)
         first, slow = w.query(), w.query(trigger=1200.0)
         w.all_read(10)
@@ -94,8 +91,7 @@ def test_query_restarts_before_another_has_noticed_the_failure() -> None:
 
 
 def test_query_that_waits_for_its_end_asks_seldom() -> None:
-    with world(options={"readMode": "polling"}) as w:
-        w.warns("still searching for its end after")
+    with world(options={"readMode": "polling"}, warns=["still searching for its end after"]) as w:
         w.put(5)
         w.answer_stuck()
         query = w.query(available_now=True)
@@ -121,8 +117,7 @@ def test_ending_query_gets_room_from_a_slow_one() -> None:
 
 
 def test_run_that_is_frozen_fails_its_query_after_a_warning() -> None:
-    with world() as w:
-        w.warns("has not answered for", "not renewed", "no event for 35 s")
+    with world(warns=["has not answered for", "not renewed", "no event for 35 s"]) as w:
         query = w.query().follows(10)
         with frozen([host(w)]):
             w.later(13)
@@ -152,8 +147,7 @@ def test_query_that_would_join_a_frozen_run_fails() -> None:
 
 @pytest.mark.parametrize("seconds", [8.0, 3600.0])
 def test_machine_that_was_suspended_is_no_silent_run(seconds: float) -> None:
-    with world() as w:
-        w.warns("LimitExceededException", "no event for 35 s", "not renewed")
+    with world(warns=["LimitExceededException", "no event for 35 s", "not renewed"]) as w:
         query = w.query()
         for _ in range(20):
             query.follows(1)
@@ -163,8 +157,7 @@ def test_machine_that_was_suspended_is_no_silent_run(seconds: float) -> None:
 
 
 def test_briefly_frozen_run_is_waited_for() -> None:
-    with world() as w:
-        w.warns("has not answered for", "not renewed", "LimitExceededException", "no event for 35 s")
+    with world(warns=["has not answered for", "not renewed", "LimitExceededException", "no event for 35 s"]) as w:
         query = w.query()
         for _ in range(3):
             query.follows(5)

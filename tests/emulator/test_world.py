@@ -30,8 +30,7 @@ versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 def test_shard_that_ends_while_its_query_is_stopped(fetchers: int, mode: str) -> None:
     with world(fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(10)
-        query = w.query().reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         for change in (w.split, w.merge, w.split):
             w.put(10)
             change()
@@ -56,9 +55,7 @@ def test_splits_and_merges_while_a_query_reads(fetchers: int, mode: str) -> None
 def test_micro_batch_repeats_after_its_planner_dies(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="5")
-        query.pause_sink(20)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="5").pause_sink(20).plans()
         query.kill()
         w.put(20)
         query.start().reads(40, within=120)
@@ -68,8 +65,7 @@ def test_micro_batch_repeats_after_its_planner_dies(fetchers: int) -> None:
 @everywhere
 def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
-        query = w.query().follows(1)
-        query.pause_sink(1800)
+        query = w.query().follows(1).pause_sink(1800)
         w.put_for(1500, every=10, size=50_000)
         query.reads(151, within=900)
 
@@ -151,11 +147,9 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
         w.warns("stream events is new to this query", "stream orders is no longer read")
         w.put(10)
         w.put(10, "events")
-        query = w.query(["orders"]).reads(10)
-        query.stop()
+        query = w.query(["orders"]).reads(10).stop()
         query.reads_only(["orders", "events"])
-        query.start().reads(20)
-        query.stop()
+        query.start().reads(20).stop()
         query.reads_only(["events"], removedStreams="drop")
         w.put(5)
         w.put(5, "events")
@@ -168,27 +162,21 @@ def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(mode: str) ->
     wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 4}
     with world(options={"readMode": mode}, **wrong) as w:
         w.put(40)
-        query = w.query(maxRecordsPerTrigger="30")
-        query.pause_sink(60)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="30").pause_sink(60).plans()
         w.kill_program()
         query.start().reads(40, within=300)
 
 
 def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
-    with world(streams=("orders", "events")) as w:
-        w.warns("stream events is no longer read")
+    with world(streams=("orders", "events"), warns=["stream events is no longer read"]) as w:
         w.put(10)
         w.put(10, "events")
-        query = w.query()
-        query.pause_sink(60)
-        query.plans()
+        query = w.query().pause_sink(60).plans()
         w.kill_program()
         query.reads_only(["orders"], removedStreams="drop")
         assert "let the query first finish its last micro-batch" in query.start().fails(ConfigurationError)
         query.reads_only(["orders", "events"], removedStreams="fail")
-        query.start().reads(20, within=120)
-        query.stop()
+        query.start().reads(20, within=120).stop()
         query.reads_only(["orders"], removedStreams="drop")
         w.put(5)
         query.start().reads(25)
@@ -251,9 +239,7 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
 def test_first_micro_batch_repeats_after_a_kill(fetchers: int, spark: tuple[int, int]) -> None:
     with world(shards=2, fetchers=fetchers, spark=spark) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="8", scans=2)
-        query.pause_sink(60)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="8", scans=2).pause_sink(60).plans()
         w.later(5)
         w.kill_program()
         w.put(20)
@@ -265,9 +251,7 @@ def test_first_micro_batch_of_an_earlier_version_is_finished(fetchers: int) -> N
     """Its log does not say where it begins, so the begin that is chosen has the mark of another checkpoint."""
     with world(shards=2, fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.put(20)
-        query = w.query()
-        query.pause_sink(60)
-        query.plans()
+        query = w.query().pause_sink(60).plans()
         w.later(5)
         w.kill_program()
         query.forget("begin")
@@ -344,8 +328,7 @@ def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
 def test_checkpoint_of_an_earlier_version_continues(fetchers: int, spark: tuple[int, int]) -> None:
     with world(shards=2, fetchers=fetchers, spark=spark) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="5").reads(20, within=120)
-        query.stop()
+        query = w.query(maxRecordsPerTrigger="5").reads(20, within=120).stop()
         query.forget("mark", "lasts", "horizons", "created", "begin")
         w.split()
         w.put(20)
@@ -391,8 +374,7 @@ def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int, ends: boo
 @everywhere
 def test_stopped_query_closes_its_subscriptions_and_releases_its_lease(fetchers: int) -> None:
     with world(shards=3, fetchers=fetchers) as w:
-        query = w.query().follows(10)
-        query.stop()
+        w.query().follows(10).stop()
         w.later(20)
         assert not w.subscribers()
         assert w.kinesis.table.lease(run_key("orders")).owner is None
@@ -420,8 +402,7 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
 def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
-        query = w.query().reads(20)
-        query.pause_sink(300)
+        query = w.query().reads(20).pause_sink(300)
         w.put(20)
         query.plans()
         w.kill_program()
@@ -442,8 +423,7 @@ def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> 
         w.warns("are gone")
         query = w.query(startingPosition=given.format(f"AT_TIMESTAMP:{int((w.kinesis.now - 4100) * 1000)}"))
         assert "acceptDataLoss" in query.fails(DataLossError)
-        query.accepts_one_loss()
-        query.reads(5)
+        query.accepts_one_loss().reads(5)
 
 
 def test_start_before_a_trimmed_generation_names_older_shards() -> None:
@@ -470,8 +450,7 @@ def test_start_before_a_trimmed_generation_names_older_shards() -> None:
 
 @both_modes
 def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
-    with world(options={"readMode": mode}) as w:
-        w.warns("are gone")
+    with world(options={"readMode": mode}, warns=["are gone"]) as w:
         before = w.query()
         w.later(90)
         before.stop()
@@ -484,13 +463,11 @@ def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
 
 @both_modes
 def test_children_start_although_the_list_is_outdated(mode: str) -> None:
-    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}) as w:
-        w.warns("maxShardSkew")
+    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}, warns=["maxShardSkew"]) as w:
         query = w.query().follows(20)
         w.kinesis.list_age = 60.0
         w.split()
-        query.follows(20)
-        query.stop()
+        query.follows(20).stop()
         query.start()
         w.split()
         query.follows(20, within=30)
@@ -502,8 +479,7 @@ def test_children_start_although_the_list_is_outdated(mode: str) -> None:
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
-        query = w.query().reads(20)
-        query.stop()
+        query = w.query().reads(20).stop()
         w.put(20)
         w.later(4000)
         w.put(5)
@@ -535,16 +511,14 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
 def test_losses_of_a_gone_shard_and_its_children_are_one_error() -> None:
     with world(retention_seconds=3600.0) as w:
         w.put(10)
-        query = w.query().reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         w.put(5)
         w.split()
         w.put_for(3500, every=100)
         w.later(1000)
         w.warns("are gone", "does not exist any more")
         query.start().fails(DataLossError)
-        query.accepts_one_loss()
-        query.reads(35)
+        query.accepts_one_loss().reads(35)
 
 
 # Shows shards vanish or appear.
@@ -554,8 +528,7 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
     with world(fetchers=fetchers, retention_seconds=3600.0, options=options) as w:
         w.warns("does not exist any more", "are gone", "cannot tell for now", "cannot be listed", "from its beginning")
         w.put(10)
-        query = w.query().reads(10)
-        query.pause_sink(3900)
+        query = w.query().reads(10).pause_sink(3900)
         w.put(1)
         query.plans()
         for records in (5, 8):
@@ -572,8 +545,7 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
-    with world() as w:
-        w.warns("is not listed yet")
+    with world(warns=["is not listed yet"]) as w:
         for _ in range(others):
             w.query()
         query = w.query().follows(10)
@@ -589,8 +561,7 @@ def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
 
 @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator"])
 def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
-    with world() as w:
-        w.warns("still searching for its end after")
+    with world(warns=["still searching for its end after"]) as w:
         w.put(10)
         w.fail(operation, after=0.0, seconds=100.0)
         w.query(available_now=True).ends(10)
@@ -644,8 +615,7 @@ def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
 
 @pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
 def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
-    with world(options={"readMode": "polling"}) as w:
-        w.warns("still searching for its end after")
+    with world(options={"readMode": "polling"}, warns=["still searching for its end after"]) as w:
         w.put(5)
         w.answer_stuck()
         w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]
@@ -739,8 +709,7 @@ def test_micro_batch_that_was_read_may_expire_before_its_run_dies(fetchers: int,
         w.put_for(1100, every=100)
         query = w.query()
         other = w.query(startingPosition="LATEST")
-        query.pause_sink(200, before_reading=reads_later)
-        query.plans()
+        query.pause_sink(200, before_reading=reads_later).plans()
         w.later(150)
         w.kill_run()
         w.warns("another takes over", "not renewed", "requesting its current fetcher", *["are gone"] * reads_later)

@@ -38,8 +38,7 @@ def test_query_without_any_fetcher_for_long_fails() -> None:
 
 # Shows invariant 11.
 def test_frozen_fetcher_is_replaced_and_reads_nothing_twice() -> None:
-    with world(shards=4, fetchers=2) as w:
-        w.warns("no answer in time", "no event for 35 s", "starting over")
+    with world(shards=4, fetchers=2, warns=["no answer in time", "no event for 35 s", "starting over"]) as w:
         query = w.query().follows(40)
         for rows, seconds in ((100, 3), (160, 90)):
             w.freeze_fetcher(seconds)
@@ -72,8 +71,7 @@ def test_shards_stay_where_they_are_at_even_load() -> None:
 
 # Shows invariant 8.
 def test_other_fetchers_read_children_after_their_parent() -> None:
-    with world(shards=2, fetchers=3) as w:
-        w.warns("LimitExceededException")
+    with world(shards=2, fetchers=3, warns=["LimitExceededException"]) as w:
         query = w.query(maxRecordsPerTrigger="5")
         for _ in range(3):
             w.put(20)
@@ -98,8 +96,7 @@ def test_fetcher_that_outlives_its_run_disturbs_no_query(way: str) -> None:
 
 def test_report_of_many_events_is_sent_in_parts() -> None:
     with world(shards=2, fetchers=1, max_event_records=1) as w:
-        query = w.query().follows(1)
-        query.pause_sink(60)
+        query = w.query().follows(1).pause_sink(60)
         query.follows(3000, within=300)
 
 
@@ -145,8 +142,7 @@ def test_row_of_a_shard_names_its_fetcher() -> None:
 
 def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinesis_efo.cluster.remote_fetcher.__version__", "0.1.9")
-    with world(fetchers=2) as w:
-        w.warns("no fetcher has started", "kinesis-efo 0.1.9")
+    with world(fetchers=2, warns=["no fetcher has started", "kinesis-efo 0.1.9"]) as w:
         query = w.query()
         assert "no fetcher has started" in query.fails(FetcherError, within=400)
         assert not w.subscribers()

@@ -27,7 +27,6 @@ def test_query_that_begins_behind_does_not_delay_another(fetchers: int) -> None:
 def test_without_get_records_all_queries_wait_for_the_slowest(fetchers: int) -> None:
     with world(shards=1, fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords")
         w.put(60)
         w.query().reads(60)
         w.query(maxRecordsPerTrigger="10")
@@ -40,7 +39,7 @@ def test_query_with_an_end_time_ends_without_get_records(fetchers: int) -> None:
     """A time and a place are not comparable: the subscription must not go to and fro for ever."""
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords", "requesting its current fetcher from the planner")
+        w.warns("requesting its current fetcher from the planner")
         waiting = w.query()
         w.later(20)
         w.query(once=True, startingPosition=f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}").ends(0)
@@ -52,7 +51,6 @@ def test_query_with_an_end_time_ends_without_get_records(fetchers: int) -> None:
 def test_queries_share_an_idle_shard_without_get_records(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords")
         w.later(600)
         at_horizon = w.query()
         at_time = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 300) * 1000)}")
@@ -104,8 +102,7 @@ def test_query_that_leaves_is_not_waited_for(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         first, second = w.query(), w.query()
         first.follows(10)
-        second.reads(10)
-        second.stop()
+        second.reads(10).stop()
         for _ in range(8):
             first.follows(10, size=30_000, within=10)
         second.start().reads(90, within=120)
@@ -154,8 +151,7 @@ def test_query_that_fails_does_not_end_the_other(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(10)
         first = w.query().reads(10)
-        second = w.query().reads(10, within=90)
-        second.stop()
+        second = w.query().reads(10, within=90).stop()
         first.follows(10)
         w.later(2 * 3600)
         second.start()
@@ -200,7 +196,6 @@ def test_refused_get_records_while_a_query_catches_up(fetchers: int) -> None:
         second = w.query(maxRecordsPerTrigger="20")
         w.put_for(8, every=0.5)
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords")
         w.put_for(60, every=1)
         second.reads(376, within=300)
         first.reads(376, within=60)
@@ -225,8 +220,7 @@ def test_query_that_leaves_while_it_catches_up(fetchers: int) -> None:
 # Shows invariant 7.
 @everywhere
 def test_copy_of_a_checkpoint_reads_the_same_rows(fetchers: int) -> None:
-    with world(shards=2, fetchers=fetchers) as w:
-        w.warns("checkpoint")
+    with world(shards=2, fetchers=fetchers, warns=["checkpoint"]) as w:
         first = w.query(maxRecordsPerTrigger="5").follows(20)
         second = first.copy()
         read = second.rows
@@ -284,12 +278,10 @@ def test_queries_at_latest_and_horizon_share_an_idle_stream(fetchers: int) -> No
 def test_large_micro_batch_does_not_delay_the_tip(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords")
         w.put(200, size=30_000)
         tip = w.query(startingPosition="LATEST")
         w.later(20)
-        large = w.query(once=True, scans=3)
-        large.plans()
+        large = w.query(once=True, scans=3).plans()
         w.put_for(30, every=1)
         large.ends(200, within=300)
         tip.reads(30, within=60)
@@ -339,7 +331,6 @@ def test_queries_do_not_take_each_others_subscription(fetchers: int) -> None:
 def test_queries_that_wait_do_not_move_the_subscription(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords")
         w.put(100)
         queries = [w.query(), w.query(maxRecordsPerTrigger="20", scans=3), w.query(startingPosition="LATEST")]
         w.later(60)
@@ -404,12 +395,11 @@ def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
 def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.refuse_get_records()
-        w.warns("kinesis:GetRecords", "from the planner", "another takes over")
+        w.warns("from the planner", "another takes over")
         w.put(40)
         tip = w.query().reads(40)
         w.put_for(20, every=1)
-        once = w.query(once=True)
-        once.plans()
+        once = w.query(once=True).plans()
         w.kill_run()
         w.put_for(20, every=1)
         once.ends(60, within=300)
@@ -420,8 +410,7 @@ def test_repeated_micro_batch_needs_no_get_records(fetchers: int) -> None:
 @pytest.mark.parametrize("joins", [True, False])
 @pytest.mark.parametrize("splits", [True, False])
 def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, mode: str) -> None:
-    with world(options={"readMode": mode}) as w:
-        w.warns("are gone", "LimitExceeded", "not renewed")
+    with world(options={"readMode": mode}, warns=["are gone", "LimitExceeded", "not renewed"]) as w:
         w.put(10)
         accepting, other = w.query(), w.query()
         w.all_read(10)
@@ -445,12 +434,10 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
 # The shared buffer began at the lost records before the query that needs them had checked for them, which failed both queries.
 @pytest.mark.parametrize(("mode", "fetchers"), [("efo", 0), ("efo", 2), ("polling", 0)])
 def test_loss_at_the_start_of_one_query_fails_no_other(mode: str, fetchers: int) -> None:
-    with world(fetchers=fetchers, retention_seconds=3600.0, options={"readMode": mode}) as w:
-        w.warns("are gone")
+    with world(fetchers=fetchers, retention_seconds=3600.0, options={"readMode": mode}, warns=["are gone"]) as w:
         w.put(10)
         late, healthy = w.query(), w.query(trigger=60.0)
-        late.reads(10)
-        late.stop()
+        late.reads(10).stop()
         w.later(600)
         w.put(10)
         w.later(4000)
@@ -493,8 +480,7 @@ def test_accepted_loss_is_not_fatal_while_another_query_waits_for_a_lease() -> N
 # The lowest accepted position of all queries was that of each, so that the later start failed for ever.
 @pytest.mark.parametrize("mode", ["efo", "polling"])
 def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:
-    with world(retention_seconds=3600.0, options={"readMode": mode}) as w:
-        w.warns("are gone")
+    with world(retention_seconds=3600.0, options={"readMode": mode}, warns=["are gone"]) as w:
         w.later(2 * 3600)
         queries = []
         for ago in (6000, 5000):
@@ -512,8 +498,7 @@ def test_each_query_accepts_the_loss_at_its_own_start(mode: str) -> None:
 
 # A query that had caught up apart from another one lost what it accepts.
 def test_query_accepts_its_loss_while_it_catches_up() -> None:
-    with world(retention_seconds=3600.0, options={"readMode": "polling"}) as w:
-        w.warns("are gone")
+    with world(retention_seconds=3600.0, options={"readMode": "polling"}, warns=["are gone"]) as w:
         w.later(2 * 3600)
         first = w.query(startingPosition=f"AT_TIMESTAMP:{round(1000 * (w.kinesis.now - 5000))}")
         first.fails(DataLossError)
@@ -527,8 +512,7 @@ def test_query_accepts_its_loss_while_it_catches_up() -> None:
 
 # The rows of the children had the start of the query that began there, although another one still read their parent.
 def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun() -> None:
-    with world(max_event_records=1) as w:
-        w.warns("neither the shard nor", "LEASES", "shards count as read")
+    with world(max_event_records=1, warns=["neither the shard nor", "LEASES", "shards count as read"]) as w:
         w.later(100)
         w.put(40, key="k")
         w.later(3)
@@ -550,8 +534,7 @@ def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun()
 
 # Rows that could not be written while the fast query passed the children had its positions.
 def test_late_rows_of_children_have_the_slowest_querys_positions() -> None:
-    with world(shards=2) as w:
-        w.warns("")
+    with world(shards=2, warns=[""]) as w:
         w.put(10)
         fast, slow = w.query(), w.query()
         w.all_read(10)
@@ -615,14 +598,12 @@ def test_latest_is_the_start_although_listing_takes_long() -> None:
 
 # Its full buffer seemed to be at the tip once it had room, so the shared subscription moved back to what was gone.
 def test_loss_of_a_slow_query_does_not_fail_the_other() -> None:
-    with world(retention_seconds=3600.0, options={"bufferBytes": "1m"}) as w:
-        w.warns("")
+    with world(retention_seconds=3600.0, options={"bufferBytes": "1m"}, warns=[""]) as w:
         fast = w.query()
         w.later(100)
         fast.follows(20)
         w.later(1000)
-        slow = w.query().reads(20)
-        slow.pause_sink(5000)
+        slow = w.query().reads(20).pause_sink(5000)
         w.put_for(2000, every=20, size=20_000)
         slow.fails(DataLossError, within=5000)
         fast.follows(5)
@@ -632,8 +613,7 @@ def test_loss_of_a_slow_query_does_not_fail_the_other() -> None:
 def test_idle_shard_stays_proven_for_the_slower_query() -> None:
     with world(retention_seconds=1200.0) as w:
         w.put(4)
-        slow = w.query().reads(4)
-        slow.pause_sink(1500)
+        slow = w.query().reads(4).pause_sink(1500)
         w.put(4)
         slow.plans()
         other = w.query(startingPosition="LATEST")

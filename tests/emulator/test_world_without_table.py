@@ -14,13 +14,11 @@ both = pytest.mark.parametrize("options", [{}, POLLING], ids=["efo", "polling"])
 def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
     with world(shards=2, table=False, options=options) as w:
         w.put(10)
-        query = w.query().reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         w.put(10)
         w.split()
         w.put(10)
-        query.start().reads(30)
-        query.stop()
+        query.start().reads(30).stop()
         w.query().reads(30)
         assert not w.kinesis.table.items
         assert sum("there is no kinesis-efo option 'leaseTable'" in each.text for each in w.kinesis.reports) == 3
@@ -46,8 +44,7 @@ def test_killed_run_without_table_is_replaced(options: dict[str, str]) -> None:
 def test_program_killed_without_table_continues_elsewhere(host: str) -> None:
     with world(shards=2, table=False) as w:
         w.put(10)
-        query = w.query().reads(10)
-        query.pause_sink(5)
+        query = w.query().reads(10).pause_sink(5)
         w.put(10)
         query.plans()
         w.kill_program()
@@ -68,8 +65,7 @@ def test_second_program_of_a_host_is_refused(options: dict[str, str]) -> None:
         second = w.query()
         assert "is already read by" in second.fails(AlreadyRunningError, within=600)
         w.program = there
-        first.follows(10)
-        first.stop()
+        first.follows(10).stop()
 
 
 def test_program_of_another_host_is_reported() -> None:

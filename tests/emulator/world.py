@@ -1,14 +1,13 @@
 """The words of scenarios: what Kinesis has, what a program asks, what happens to it, which rows come. Whole runs, in virtual time.
 
     with world(shards=1) as w:
-        query = w.query().follows(10)
-        query.stop()
+        query = w.query().follows(10).stop()
         w.split()
         w.put(10)
         query.start().reads(20)
 
 Everything of the library is real but sockets, processes and clocks. A scenario fails if a row is missing, doubled or out of order, if
-Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `w.warns` does not name.
+Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `warns` does not name.
 """
 
 from __future__ import annotations
@@ -144,6 +143,7 @@ class World:
 
     def refuse_get_records(self) -> None:
         """Refuse GetRecords from now on, as without the permission."""
+        self.warns("kinesis:GetRecords")
         self.kinesis.refused = True
 
     def fail(self, operation: str, *, after: float, seconds: float) -> None:
@@ -335,10 +335,11 @@ class Query:
         spark.running = self._world.program.start(spark)  # type: ignore[arg-type]
         return self
 
-    def stop(self) -> None:
+    def stop(self) -> Self:
         """Stop it as Spark does between two micro-batches."""
         process, self.spark.stopping = self.spark.running, True
         self._world.until(lambda: process is None or not process.lives, 120, f"{self.spark.name} has not stopped")
+        return self
 
     def kill(self) -> None:
         """Kill the process that plans for it."""
@@ -346,9 +347,10 @@ class Query:
         self._world.machine.kill(self.spark.running)
         self.spark.running = None
 
-    def plans(self, within: float = 30.0) -> None:
+    def plans(self, within: float = 30.0) -> Self:
         """Wait until a micro-batch is in its log that is not committed."""
         self._world.until(lambda: self.spark.is_unfinished, within, f"{self.spark.name} has planned nothing")
+        return self
 
     def copy(self) -> Query:
         """Start a query with a copy of its checkpoint and of its sink, in the same program."""
@@ -389,12 +391,12 @@ class Query:
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
         return self.reads(rows, 0.0)
 
-    def accepts_one_loss(self) -> None:
+    def accepts_one_loss(self) -> Self:
         """Accept the loss that it has failed with, and start it again."""
         named = re.search(r"'acceptDataLoss' to (\{.*?\}\})", str(self.spark.error))
         assert named is not None, "the error names no gap"
         self.spark.accept(json.loads(named[1]))
-        self.start()
+        return self.start()
 
     def accepts_losses(self, rows: int) -> None:
         """Start it until it ends, accept each loss that it fails with, and check its rows."""
@@ -420,11 +422,12 @@ class Query:
             for name in names:
                 end.pop(name, None)
 
-    def pause_sink(self, seconds: float, *, before_reading: bool = False) -> None:
+    def pause_sink(self, seconds: float, *, before_reading: bool = False) -> Self:
         """Let its sink be down for some time; with `before_reading`, tasks wait for it before they read, and read twice."""
         self.spark.down_until = self._world.machine.now + seconds
         if before_reading:
             self.spark.random.random = lambda: 0.0  # type: ignore[method-assign]
+        return self
 
     def check(self) -> None:
         """Check that it has read every record that it could read, unless it has ended or was stopped."""
@@ -443,9 +446,10 @@ def world(
     table: bool = True,
     options: dict[str, str] | None = None,
     spark: tuple[int, int] = SPARK,
+    warns: Sequence[str] = (),
     **settings: object,
 ) -> Iterator[World]:
-    """A world in which a scenario happens; see `World`."""
+    """A world in which a scenario happens; see `World`. Warnings that contain one of the texts `warns` are tolerated."""
     machine = Machine()
     with simulated(0, machine) as (directory, reports_to):
         stream_planner.SPARK_VERSION = spark  # type: ignore[attr-defined]
@@ -460,6 +464,7 @@ def world(
             spark=spark,
         )
         reports_to.append(made.kinesis)
+        made.warns(*warns)
         if not table:
             made.kinesis.lease_table = ""
             made.warns("there is no kinesis-efo option 'leaseTable'")

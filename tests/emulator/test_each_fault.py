@@ -146,8 +146,7 @@ async def test_events_of_one_large_and_10_000_small_records() -> None:
     for _ in range(10_000):
         world.put("k", 4)
     world.put("large", (10 << 20) - 100)
-    query = await world.read()
-    assert query.most_used < 16 << 20, "one event at a time, whatever its size"
+    assert (await world.read()).most_used < 16 << 20, "one event at a time, whatever its size"
 
 
 def steal(world: MemoryWorld) -> bool:
@@ -169,8 +168,7 @@ async def test_occasional_second_reader_is_tolerated() -> None:
             await asyncio.sleep(90)
             assert steal(world)
 
-    query = await world.read(meanwhile=disturb, batches=12)
-    assert query.oracle.faults["ResourceInUseException"] >= 12
+    assert (await world.read(meanwhile=disturb, batches=12)).oracle.faults["ResourceInUseException"] >= 12
 
 
 async def test_a_second_reader_that_stays_is_named() -> None:

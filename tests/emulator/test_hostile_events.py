@@ -67,5 +67,4 @@ async def test_padding_is_held_within_the_budget() -> None:
         buffer_bytes=1 << 20,
     )
     world.put_some(200)
-    query = await world.read()
-    assert query.most_used < 4 * (5 << 20)
+    assert (await world.read()).most_used < 4 * (5 << 20)

@@ -32,16 +32,14 @@ def host(w: World) -> SimulatedProcess:
 def test_query_at_latest_begins_at_its_own_time() -> None:
     with world(warns=["InternalFailure", "cannot be read", "failed"]) as w:
         began = int(w.kinesis.now * 1000)
-        w.put(60)
-        w.later(60)
+        w.put(60, wait=60)
         w.fail("SubscribeToShard", after=0, seconds=20)
         first = w.query(startingPosition=f"AT_TIMESTAMP:{began}")
         w.later(5)
         # No event has arrived yet: the shared buffer stands at the time of the first.
         others = [w.query(startingPosition="LATEST") for _ in range(2)]
         w.later(5)
-        w.put(7)
-        w.later(60)
+        w.put(7, wait=60)
         first.follows(8)
         for each in others:
             each.reads(15)
@@ -52,8 +50,7 @@ def test_query_at_latest_begins_at_the_tip_despite_an_outage() -> None:
         first = w.query(startingPosition="LATEST")
         w.fail("SubscribeToShard", after=20, seconds=180)
         w.later(40)
-        w.put(60)
-        w.later(100)
+        w.put(60, wait=100)
         second = w.query(startingPosition="LATEST")
         w.later(10)
         w.put(7)
@@ -63,8 +60,7 @@ def test_query_at_latest_begins_at_the_tip_despite_an_outage() -> None:
 
 def test_query_at_latest_requires_several_events_without_lag() -> None:
     with world(wrong_answers="quiet", wrong_answers_rate=1.0, idle_event_seconds=20.0) as w:
-        w.put(60)
-        w.later(600)
+        w.put(60, wait=600)
         first = w.query()
         w.later(10)
         second = w.query(startingPosition="LATEST")

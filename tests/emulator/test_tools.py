@@ -130,8 +130,7 @@ async def test_reset_keeps_a_time_before_retention() -> None:
 
 async def test_reset_deletes_every_row_of_a_shard() -> None:
     stage = await staged(1)
-    middle = str(1 << 127)
-    stage.kinesis.call("SplitShard", StreamName=STREAM, ShardToSplit=FIRST, NewStartingHashKey=middle)
+    stage.kinesis.call("SplitShard", StreamName=STREAM, ShardToSplit=FIRST, NewStartingHashKey=str(1 << 127))
     await stage.clock.sleep(30)
     for key in (SECOND, f"orders:{SECOND}"):
         await stage.ours.create(Lease.new(key, LeaseInfo(SHARD_END, frozenset((FIRST,)), "0", "1")))

@@ -121,8 +121,7 @@ def test_micro_batches_have_no_more_than_their_limit(fetchers: int, limit: dict[
 def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
         query = w.query(minBytesPerTrigger="1m", maxTriggerDelay="60s").follows(1)
-        w.put(5)
-        w.later(30)
+        w.put(5, wait=30)
         assert query.rows == 1
         query.reads(6, within=60)
         query.follows(30, size=50_000, within=15)
@@ -198,8 +197,7 @@ def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
 def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"maxShardSkew": "60s"}) as w:
         for _ in range(10):
-            w.put(8)
-            w.later(30)
+            w.put(8, wait=30)
         query = w.query(maxRecordsPerTrigger="10").reads(80, within=300)
         for rows in query.spark.checkpoint.rows.values():
             times = [
@@ -218,8 +216,7 @@ def test_ending_query_waits_for_no_shard_at_its_end() -> None:
         w.put(16)
         query = w.query(available_now=True).ends(16)
         for _ in range(10):
-            w.put(1, key="key0")
-            w.later(5)
+            w.put(1, key="key0", wait=5)
         query.start().ends(26, within=30)
 
 
@@ -275,8 +272,7 @@ def test_query_with_trigger_once_reads_up_to_the_tips(fetchers: int, spark: tupl
 @everywhere
 def test_query_ends_at_a_time(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
-        w.put(20)
-        w.later(60)
+        w.put(20, wait=60)
         end = int(w.kinesis.now * 1000)
         w.later(60)
         w.put(20)
@@ -287,8 +283,7 @@ def test_time_at_which_a_shard_ends_holds_for_its_children() -> None:
     with world() as w:
         w.put(5)
         w.split()
-        w.put(7)
-        w.later(60)
+        w.put(7, wait=60)
         end = f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}"
         w.later(60)
         w.put(11)
@@ -302,8 +297,7 @@ def test_query_starts_at_a_time_between_reshards(fetchers: int, mode: str) -> No
     with world(shards=2, fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(20)
         w.split()
-        w.put(20)
-        w.later(60)
+        w.put(20, wait=60)
         start = int(w.kinesis.now * 1000)
         w.put(20)
         w.merge()
@@ -344,15 +338,13 @@ def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
         query = w.query().follows(10)
         query.spark.keep()
         for _ in range(3):
-            w.put(10)
-            w.later(60)
+            w.put(10, wait=60)
         w.kill_program()
         query.spark.restore(certain=True)
         w.warns("checkpoint had been further by", "is behind")
         query.start()
         w.later(120)
-        w.put(10)
-        w.later(30)
+        w.put(10, wait=30)
         assert any("had been further by" in report.text for report in w.kinesis.reports)
 
 
@@ -365,8 +357,7 @@ def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int, ends: boo
         first = w.query().reads(10)
         there = w.program
         w.program = w.another_program("there")
-        second = w.query(available_now=ends)
-        assert "lake" in second.fails(AlreadyRunningError, within=600)
+        assert "lake" in w.query(available_now=ends).fails(AlreadyRunningError, within=600)
         w.program = there
         first.follows(10)
 
@@ -417,8 +408,7 @@ def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) ->
 @pytest.mark.parametrize("given", ["{}", '{{"orders": "{}"}}', '{{"orders": {{"shardId-000000000000": "{}"}}}}'])
 def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> None:
     with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
-        w.put(10)
-        w.later(4000)
+        w.put(10, wait=4000)
         w.put(5)
         w.warns("are gone")
         query = w.query(startingPosition=given.format(f"AT_TIMESTAMP:{int((w.kinesis.now - 4100) * 1000)}"))
@@ -428,14 +418,12 @@ def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> 
 
 def test_start_before_a_trimmed_generation_names_older_shards() -> None:
     with world(retention_seconds=3600.0) as w:
-        w.put(10)
-        w.later(60)
+        w.put(10, wait=60)
         w.split()
         w.later(4000)
         w.put(5)
         w.warns("are gone")
-        begin = f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}"
-        query = w.query(startingPosition=begin)
+        query = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}")
         query.fails(DataLossError)
         with raises(
             DataLossError,
@@ -455,8 +443,7 @@ def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
         w.later(90)
         before.stop()
         w.later(60)
-        w.put(10)
-        w.later(26 * 3600)
+        w.put(10, wait=26 * 3600)
         w.put(5)
         assert "acceptDataLoss" in w.query(startingPosition="LEASES").fails(DataLossError)
 
@@ -480,8 +467,7 @@ def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
         query = w.query().reads(20).stop()
-        w.put(20)
-        w.later(4000)
+        w.put(20, wait=4000)
         w.put(5)
         assert "acceptDataLoss" in query.start().fails(DataLossError, within=200)
         query.reads_only(["orders"], failOnDataLoss="false")
@@ -532,13 +518,11 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
         w.put(1)
         query.plans()
         for records in (5, 8):
-            w.put(records)
-            w.later(5)
+            w.put(records, wait=5)
             w.split()
             w.later(5)
         w.later(3000)
-        w.put(8)
-        w.later(700)
+        w.put(8, wait=700)
         w.fail("ListShards", after=100, seconds=250)
         query.reads(24, within=900)
 
@@ -607,8 +591,7 @@ def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
         w.put(10)
         w.warns("still searching for its end after")
         query = w.query(available_now=True).ends(10)
-        w.put(10)
-        w.later(3600)
+        w.put(10, wait=3600)
         w.expire_iterators(20.0)
         query.start().ends(20)
 
@@ -670,8 +653,7 @@ def test_start_from_leases_reports_what_expired_before_any_micro_batch() -> None
         w.query().pause_sink(90_000)
         w.later(60)
         w.kill_program()
-        w.put(4)
-        w.later(7200)
+        w.put(4, wait=7200)
         w.warns("are gone")
         w.query(startingPosition="LEASES").fails(DataLossError)
 

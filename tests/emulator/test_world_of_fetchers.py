@@ -96,8 +96,7 @@ def test_fetcher_that_outlives_its_run_disturbs_no_query(way: str) -> None:
 
 def test_report_of_many_events_is_sent_in_parts() -> None:
     with world(shards=2, fetchers=1, max_event_records=1) as w:
-        query = w.query().follows(1).pause_sink(60)
-        query.follows(3000, within=300)
+        w.query().follows(1).pause_sink(60).follows(3000, within=300)
 
 
 def test_strict_reader_omits_equal_records_after_a_split() -> None:
@@ -143,8 +142,7 @@ def test_row_of_a_shard_names_its_fetcher() -> None:
 def test_fetcher_of_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kinesis_efo.cluster.remote_fetcher.__version__", "0.1.9")
     with world(fetchers=2, warns=["no fetcher has started", "kinesis-efo 0.1.9"]) as w:
-        query = w.query()
-        assert "no fetcher has started" in query.fails(FetcherError, within=400)
+        assert "no fetcher has started" in w.query().fails(FetcherError, within=400)
         assert not w.subscribers()
 
 
@@ -167,8 +165,7 @@ def test_fetchers_of_a_frozen_run_stop_when_its_lease_expires() -> None:
         w.query(("payments",)).reads(10)
         others = w.subscribers()
         w.program = mine
-        query = w.query(("orders",))
-        query.follows(10)
+        w.query(("orders",)).follows(10)
         own = set(w.subscribers()) - {*others}
         calls = w.calls("SubscribeToShard")
         w.query(("orders", "payments")).fails(AlreadyRunningError, within=600)

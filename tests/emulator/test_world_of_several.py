@@ -115,8 +115,7 @@ def test_killed_run_is_replaced_for_all_queries(fetchers: int) -> None:
         w.query()
         w.query(maxRecordsPerTrigger="3")
         for number in range(1, 4):
-            w.put(12)
-            w.later(3)
+            w.put(12, wait=3)
             w.kill_run()
             w.all_read(12 * number, within=90)
 
@@ -129,8 +128,7 @@ def test_shard_ended_by_one_query_is_read_for_another(fetchers: int) -> None:
         first = w.query().reads(40)
         w.split()
         first.follows(20)
-        second = w.query(maxRecordsPerTrigger="7").reads(60, within=180)
-        second.follows(20, within=30)
+        w.query(maxRecordsPerTrigger="7").reads(60, within=180).follows(20, within=30)
 
 
 @everywhere
@@ -290,8 +288,7 @@ def test_large_micro_batch_does_not_delay_the_tip(fetchers: int) -> None:
 @everywhere
 def test_first_query_behind_does_not_delay_the_tip(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
-        w.put(400)
-        w.later(7200)
+        w.put(400, wait=7200)
         behind = w.query(maxRecordsPerTrigger="10")
         w.put_for(10, every=1)
         tip = w.query(startingPosition="LATEST")
@@ -318,8 +315,7 @@ def test_query_one_micro_batch_behind_meets_the_other(fetchers: int) -> None:
 @everywhere
 def test_queries_do_not_take_each_others_subscription(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
-        w.put(300)
-        w.later(3600)
+        w.put(300, wait=3600)
         for most, pause in (("10", 1.0), ("30", 4.0), ("20", 0.1)):
             w.query(maxRecordsPerTrigger=most).spark.slow = pause
         w.put_for(120, every=1)
@@ -352,8 +348,7 @@ def test_slow_query_polls_separately_or_delays_the_others(slow: str, is_apart: b
         quick, stuck = w.query(), w.query()
         w.all_read(1)
         stuck.pause_sink(120)
-        w.put(40, size=50_000)
-        w.later(60)
+        w.put(40, size=50_000, wait=60)
         assert (quick.rows == 41) is is_apart
         w.all_read(41, within=120)
         assert (w.calls("GetRecords") > 0) is is_apart
@@ -384,8 +379,7 @@ def test_large_event_is_read_despite_a_stuck_sink(fetchers: int) -> None:
         w.put(2, "events")
         w.all_read(2)
         stuck.pause_sink(600)
-        w.put(2, size=900_000)
-        w.later(10)
+        w.put(2, size=900_000, wait=10)
         w.put(3, "events", size=900_000)
         quick.reads(5, within=90)
         stuck.reads(4, within=900)
@@ -420,8 +414,7 @@ def test_accepted_loss_is_an_error_for_another_query(splits: bool, joins: bool, 
         accepting.stop()
         other.stop()
         w.later(3600)
-        w.put(10)
-        w.later(26 * 3600)
+        w.put(10, wait=26 * 3600)
         accepting.start().fails(DataLossError)
         accepting.accepts_one_loss()
         w.later(120)
@@ -439,8 +432,7 @@ def test_loss_at_the_start_of_one_query_fails_no_other(mode: str, fetchers: int)
         late, healthy = w.query(), w.query(trigger=60.0)
         late.reads(10).stop()
         w.later(600)
-        w.put(10)
-        w.later(4000)
+        w.put(10, wait=4000)
         healthy.reads(20)
         w.kill_program()
         late.start()
@@ -459,8 +451,7 @@ def test_accepted_loss_is_not_fatal_while_another_query_waits_for_a_lease() -> N
         accepting.stop()
         waiting.stop()
         w.later(600)
-        w.put(10, "orders")
-        w.later(4000)
+        w.put(10, "orders", wait=4000)
         accepting.start().fails(DataLossError)
         w.later(5)
         here, w.program = w.program, w.another_program("there")
@@ -514,20 +505,17 @@ def test_query_accepts_its_loss_while_it_catches_up() -> None:
 def test_start_from_leases_skips_no_record_of_a_child_that_one_query_has_begun() -> None:
     with world(max_event_records=1, warns=["neither the shard nor", "LEASES", "shards count as read"]) as w:
         w.later(100)
-        w.put(40, key="k")
-        w.later(3)
+        w.put(40, key="k", wait=3)
         slow = w.query(trigger=20.0, maxRecordsPerTrigger="2")
         w.until(lambda: slow.rows >= 2, 200, "nothing is read")
         w.split()
-        w.put(5, key="k")
-        w.later(15)
+        w.put(5, key="k", wait=15)
         fast = w.query(startingPosition="LATEST")
         w.later(70)
         slow.stop()
         fast.stop()
         third = w.query(startingPosition="LEASES")
-        w.put(2, key="k")
-        w.later(200)
+        w.put(2, key="k", wait=200)
         numbers = [row.number for rows in third.spark.checkpoint.rows.values() for row in rows]
         assert numbers == list(range(numbers[0], 47)), "in order, and none is missing"
 
@@ -541,8 +529,7 @@ def test_late_rows_of_children_have_the_slowest_querys_positions() -> None:
         w.later(20)
         slow.pause_sink(400)
         w.later(2)
-        w.put(6)
-        w.later(5)
+        w.put(6, wait=5)
         w.kinesis.fail_one("create", 60)
         w.split()
         fast.follows(14)
@@ -569,8 +556,7 @@ def test_accepted_loss_of_an_ending_query_hides_no_other() -> None:
             w.until(lambda: not query.spark.is_unfinished, 120, "it does not end")  # noqa: B023
         for query in (accepting, other):
             query.stop()
-        w.put(8)
-        w.later(94_000)
+        w.put(8, wait=94_000)
         w.warns("are gone")
         accepting.spark.ends_at_tips = True
         accepting.start().fails(DataLossError)
@@ -591,8 +577,7 @@ def test_latest_is_the_start_although_listing_takes_long() -> None:
         w.fail("ListShards", after=0, seconds=40)
         query = w.query(startingPosition="LATEST")
         w.later(15)
-        w.put(5)
-        w.later(60)
+        w.put(5, wait=60)
         query.follows(3)
 
 

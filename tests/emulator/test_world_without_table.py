@@ -62,8 +62,7 @@ def test_second_program_of_a_host_is_refused(options: dict[str, str]) -> None:
         first = w.query().reads(10)
         there = w.program
         w.program = w.another_program("here")
-        second = w.query()
-        assert "is already read by" in second.fails(AlreadyRunningError, within=600)
+        assert "is already read by" in w.query().fails(AlreadyRunningError, within=600)
         w.program = there
         first.follows(10).stop()
 

@@ -87,11 +87,13 @@ class World:
 
     # -- Kinesis
 
-    def put(self, records: int, stream: str = "", *, size: int = 20, key: str = "") -> None:
-        """Put records of `size` bytes, now; with eight keys in turn, or with `key`."""
+    def put(self, records: int, stream: str = "", *, size: int = 20, key: str = "", wait: float = 0.0) -> None:
+        """Put records of `size` bytes, now; with eight keys in turn, or with `key`. Then let `wait` seconds pass."""
         for _ in range(records):
             self._written += 1
             self.kinesis.write(stream or self.streams[0], key or _KEYS[self._written % len(_KEYS)], size)
+        if wait:
+            self.later(wait)
 
     def put_aggregates(self) -> None:
         """Put KPL aggregates from now on; right after a split, some go to a wrong shard as well, as the KPL's do."""

@@ -291,8 +291,7 @@ class _Handler(Handler):
             self.answer(400, json.dumps(refusal).encode(), x_amzn_ErrorType=self.emr.refusal)
             return
         answer = getattr(self.emr, name)(**request)
-        shape = _model(service).operation_model(operation).output_shape
-        report = ParamValidator().validate(answer, shape)
+        report = ParamValidator().validate(answer, _model(service).operation_model(operation).output_shape)
         # Reports unknown members, too, which shows mistakes of this fake.
         assert not report.has_errors(), report.generate_report()
         self.answer(200, json.dumps(answer).encode(), content_type="application/json")

@@ -397,8 +397,7 @@ class ServiceContract(LivingContract):
 
     async def test_subscription_at_a_number_begins_with_its_record(self, fake: CalledFake) -> None:
         records = await fake.records(0)
-        inside = Position.inside(int(records[3]["SequenceNumber"]), 0)
-        (event,) = await fake.events(0, inside, 1)
+        (event,) = await fake.events(0, Position.inside(int(records[3]["SequenceNumber"]), 0), 1)
         assert event["Records"][0] == records[3]
 
     async def test_closed_shard_repeats_its_end_at_the_tip(self, fake: CalledFake) -> None:

@@ -67,14 +67,12 @@ class LeaseStoreContract(Contract):
         after = written(await store.update(lease, replace(lease.renewed(), epoch=2, stream=unsure)))
         assert (after.stream, await stored(store)) == (unsure, after)
         assert "streamCreated" not in await self.get_item(store, KEY)
-        back = written(await store.update(after, moved(after, Position.after(7))))
-        assert back.stream is None
+        assert written(await store.update(after, moved(after, Position.after(7)))).stream is None
         assert "streamArn" not in await self.get_item(store, KEY)
 
     async def test_a_row_is_created_once(self, store: LeaseStore) -> None:
         first = await owned(store, "a")
-        other = Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2)
-        assert lost(await store.create(other)) == first
+        assert lost(await store.create(Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2))) == first
         assert await stored(store) == first
 
     # Shows 60, 73.

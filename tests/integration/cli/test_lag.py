@@ -130,8 +130,7 @@ def test_lag_is_an_upper_bound_without_permission(cli: Cli, here: Here) -> None:
     assert 0 <= row["secondsBehind"] < 60
     assert "an upper bound: AccessDeniedException" in found.err
     cli.refuse("GetMetricData")
-    unasked = here.run("lag", "--count", "0", "--json")
-    assert not _shards(unasked)["orders:0"]["secondsExact"]
+    assert not _shards(here.run("lag", "--count", "0", "--json"))["orders:0"]["secondsExact"]
 
 
 def test_threshold_sets_the_exit_code(here: Here) -> None:
@@ -174,15 +173,13 @@ def test_lag_in_the_rows_of_runs_is_shown(cli: Cli) -> None:
 
 def test_maximum_of_cloudwatch_is_shown(here: Here) -> None:
     here.measured("SubscribeToShardEvent.MillisBehindLatest", 4_200)
-    found = here.run("lag", "--json")
-    assert found.data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}
+    assert here.run("lag", "--json").data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}
     assert "CloudWatch saw at most orders 4.2 s" in here.run("lag").out
 
 
 def test_several_applications_are_shown(cli: Cli) -> None:
     one, two = cli.world(), cli.world()
-    found = one.run("lag", "--manifest", two.manifest, "--json")
-    assert len(found.data["applications"]) == 2
+    assert len(one.run("lag", "--manifest", two.manifest, "--json").data["applications"]) == 2
 
 
 def test_missing_stream_does_not_hide_others(cli: Cli) -> None:

@@ -280,8 +280,7 @@ def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:
     bench, consumer = spread(run(subscription_seconds=0.5, resubscribe_seconds=0), 1)
     fill(bench, 1)
     with bench.http2() as client:
-        read = subscribe(client, consumer)
-        assert keys(client.answer(read)[1]) == ["0", "big"]
+        assert keys(client.answer(subscribe(client, consumer))[1]) == ["0", "big"]
     wait_until(lambda: open_shards(bench) == [])
     with bench.http2(consume=False) as client:
         stream = subscribe(client, consumer)

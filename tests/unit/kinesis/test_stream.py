@@ -298,8 +298,7 @@ async def test_search_without_a_tip_hides_no_loss() -> None:
 async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
     missing = refused("ResourceNotFoundException", "Shard does not exist")
     transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
-    lister = Lister(shard(0))
-    assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+    assert await stream(Lister(shard(0)), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:

@@ -213,23 +213,20 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
 
 
-def test_producer_that_is_not_open_names_the_remedy() -> None:
-    async def main() -> None:
-        producer = with_parts(AsyncProducer("orders"), connect=Opened())
-        assert producer.metrics == ProducerMetrics()
-        with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
-            await producer.put(b"x", "k")
-        await producer.close()
+async def test_producer_that_is_not_open_names_the_remedy() -> None:
+    producer = with_parts(AsyncProducer("orders"), connect=Opened())
+    assert producer.metrics == ProducerMetrics()
+    with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
+        await producer.put(b"x", "k")
+    await producer.close()
+    await producer.open()
+    with raises(ProducerClosedError, "the producer for orders was opened before; create another one"):
         await producer.open()
-        with raises(ProducerClosedError, "the producer for orders was opened before; create another one"):
-            await producer.open()
-        await producer.close()
-        await producer.close()
-        for call in (producer.put(b"x", "k"), producer.flush()):
-            with raises(ProducerClosedError, "the producer for orders is closed; create another one"):
-                await call
-
-    asyncio.run(main())
+    await producer.close()
+    await producer.close()
+    for call in (producer.put(b"x", "k"), producer.flush()):
+        with raises(ProducerClosedError, "the producer for orders is closed; create another one"):
+            await call
 
 
 async def test_aggregate_that_missed_a_split_is_written_again() -> None:

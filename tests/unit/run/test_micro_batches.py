@@ -267,8 +267,7 @@ async def test_large_event_behind_an_idle_one_is_planned_whole() -> None:
     query = Query(FIRST)
     query.buffers.add(FIRST, 10, records=0)
     query.buffers.add(FIRST, 20, records=5)
-    told = await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1)
-    assert told[FIRST].records == 5
+    assert (await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1))[FIRST].records == 5
 
 
 async def test_wait_ends_with_records_at_the_tip_only() -> None:

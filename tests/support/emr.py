@@ -159,8 +159,7 @@ class FakeEmr:
     def emr_serverless_list_job_runs(self, **_: Any) -> Any:
         keys = ("applicationId", "id", "name", "arn", "createdBy", "createdAt", "updatedAt", "executionRole", "state")
         runs = [_serverless(run) for run in self._of("emr-serverless")]
-        listed = [{key: run[key] for key in (*keys, "stateDetails", "releaseLabel")} for run in runs]
-        return {"jobRuns": listed}
+        return {"jobRuns": [{key: run[key] for key in (*keys, "stateDetails", "releaseLabel")} for run in runs]}
 
     def emr_serverless_get_job_run(self, jobRunId: str, **_: Any) -> Any:
         run = _serverless(self._look(jobRunId))

@@ -291,8 +291,7 @@ async def test_wait_ends_with_records_at_the_tip_only() -> None:
     await waiting
     assert LoopClock().monotonic() == began + 4
     assert THIRD not in query.buffers.asked, "the query has read it whole"
-    told = await query.poll(offset)
-    assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
+    assert {key: each.records for key, each in (await query.poll(offset)).items()} == {FIRST: 2, SECOND: 1}
 
 
 async def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:

@@ -129,7 +129,7 @@ class MemoryWorld:
         meanwhile: Callable[[int], Awaitable[None] | None] | None = None,
         seconds: float = 3600.0,
     ) -> Query:
-        """Run the query until a number of rows, or everything, was read.
+        """Run the query until a number of rows was read, or everything, which is checked then.
 
         Args:
             rows: Number of rows, including those of earlier runs; None for everything.
@@ -145,6 +145,9 @@ class MemoryWorld:
                 if meanwhile is not None and (awaitable := meanwhile(number)) is not None:
                     await awaitable
                 number += 1
+        if rows is None:
+            self.check()
+            self.check_order_of_shards()
         return query
 
     # -- what must hold

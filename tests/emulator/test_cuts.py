@@ -14,7 +14,6 @@ from kinesis_efo_local.consumers import Subscription
 from kinesis_efo_local.fault_injection import Step
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import Query
-from tests.emulator.test_each_fault import virtual
 
 EVENTS = 24
 AS_KINESIS_ALLOWS = 5.0
@@ -79,7 +78,6 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("buffer_bytes", [1 << 20, 64 << 20])
-@virtual
 async def test_each_subscription_brings_the_event_before_the_cut(how: str, size: str, buffer_bytes: int) -> None:
     (length, events), faults = SIZES[size], Cuts(HOWS[how], whole=1)
     read = await arrivals(faults, length, events, buffer_bytes)
@@ -90,7 +88,6 @@ async def test_each_subscription_brings_the_event_before_the_cut(how: str, size:
 
 # Shows invariant 2.
 @pytest.mark.parametrize("how", HOWS)
-@virtual
 async def test_event_cut_once_is_read_by_the_next_subscription(how: str) -> None:
     faults = Cuts(HOWS[how], whole=0, again=False)
     read = await arrivals(faults, 100_000, EVENTS, 64 << 20)
@@ -99,7 +96,6 @@ async def test_event_cut_once_is_read_by_the_next_subscription(how: str) -> None
 
 
 @pytest.mark.parametrize("how", HOWS)
-@virtual
 async def test_event_cut_each_time_fails_the_query(how: str) -> None:
     with pytest.raises(RetriesExhaustedError, match=r", 11 in \d+ s\."):
         await arrivals(Cuts(HOWS[how], whole=0), 1000, 2, 64 << 20)

@@ -53,12 +53,10 @@ PASSING = [
 
 # Shows 16, 21, 24, 33, invariant 2.
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: " ".join(filter(None, (fault.kind, fault.code))))
-@virtual
 async def test_once_it_costs_nothing_but_time(fault: Fault) -> None:
     world, faults = world_with(fault)
     world.put_some(30)
     query = await world.read(seconds=120)
-    world.check()
     assert len(faults.strikes) == 1
     assert not query.oracle.verdicts
 
@@ -83,7 +81,6 @@ ENDLESS: dict[str, tuple[type[KinesisEfoError], str]] = {
 
 # Shows 16, 22, 30, 72.
 @pytest.mark.parametrize("name", ENDLESS)
-@virtual
 async def test_lasting_fault_fails_the_query_with_its_error(name: str) -> None:
     kind, _, code = (name, "", "") if name in BROKEN else name.partition(" ")
     error, text = ENDLESS[name]
@@ -103,19 +100,16 @@ def test_every_kind_of_fault_is_in_the_table() -> None:
 
 # Shows 48.
 @pytest.mark.parametrize("kind", ODD)
-@virtual
 async def test_odd_events_may_come_for_ever(kind: str) -> None:
     world, faults = world_with(Fault(kind, 0, times=FOR_EVER), shards=2)
     world.put_some(60)
     world.split(0)
     world.put_some(60)
     await world.read(seconds=120)
-    world.check()
     assert len(faults.strikes) > 10
 
 
 # Shows 23, 31.
-@virtual
 async def test_ten_failures_between_two_events_are_retried_each_time() -> None:
     """Progress resets the count: 30 times ten failures in a row."""
     world, _ = world_with(*[Fault("reset", 200.0 * row, times=10) for row in range(30)])
@@ -125,13 +119,11 @@ async def test_ten_failures_between_two_events_are_retried_each_time() -> None:
         await asyncio.sleep(9)
 
     query = await world.read(meanwhile=write, batches=650, seconds=7200)
-    world.check()
     assert query.oracle.faults == {"ClientOSError": 300}
     assert query.oracle.verdicts == []
 
 
 # Shows 14, 15, 43, invariant 2.
-@virtual
 async def test_a_subscription_that_expires_every_six_seconds() -> None:
     world, _ = world_with(settings={"subscription_seconds": 6.0, "max_event_records": 5}, shards=2)
 
@@ -141,13 +133,11 @@ async def test_a_subscription_that_expires_every_six_seconds() -> None:
             await asyncio.sleep(1)
 
     query = await world.read(meanwhile=write, batches=100)
-    world.check()
     assert query.oracle.calls > 20
     assert query.oracle.faults == {}
 
 
 # Shows 42.
-@virtual
 async def test_events_of_one_large_and_10_000_small_records() -> None:
     world, _ = world_with(
         settings={"max_event_records": 10_000, "read_limit": False}, max_record_kib=10_240, buffer_bytes=1 << 20
@@ -156,9 +146,7 @@ async def test_events_of_one_large_and_10_000_small_records() -> None:
     for _ in range(10_000):
         world.put("k", 4)
     world.put("large", (10 << 20) - 100)
-    query = await world.read()
-    world.check()
-    assert query.most_used < 16 << 20, "one event at a time, whatever its size"
+    assert (await world.read()).most_used < 16 << 20, "one event at a time, whatever its size"
 
 
 def steal(world: MemoryWorld) -> bool:
@@ -171,7 +159,6 @@ def steal(world: MemoryWorld) -> bool:
     return bool(taken)
 
 
-@virtual
 async def test_occasional_second_reader_is_tolerated() -> None:
     world, _ = world_with()
 
@@ -181,12 +168,9 @@ async def test_occasional_second_reader_is_tolerated() -> None:
             await asyncio.sleep(90)
             assert steal(world)
 
-    query = await world.read(meanwhile=disturb, batches=12)
-    world.check()
-    assert query.oracle.faults["ResourceInUseException"] >= 12
+    assert (await world.read(meanwhile=disturb, batches=12)).oracle.faults["ResourceInUseException"] >= 12
 
 
-@virtual
 async def test_a_second_reader_that_stays_is_named() -> None:
     world, _ = world_with()
 
@@ -206,7 +190,6 @@ async def test_a_second_reader_that_stays_is_named() -> None:
 
 
 # Shows 32.
-@virtual
 async def test_consumer_created_again_fails_the_query() -> None:
     world, _ = world_with()
     world.put_some(10)
@@ -223,10 +206,8 @@ async def test_consumer_created_again_fails_the_query() -> None:
         await world.read()
     world.application.ref = redeployed
     await world.read()
-    world.check()
 
 
-@virtual
 async def test_connections_that_always_break_end_the_query() -> None:
     world, _ = world_with(Fault("reset", 0, times=FOR_EVER), shards=2)
     world.put_some(50)

@@ -12,7 +12,6 @@ from kinesis_efo.positions import Mark, Offset, Position, ShardKey, ShardRange
 from kinesis_efo.run.query import Query as Planning
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
-from tests.emulator.test_each_fault import virtual
 from tests.support.planned import finish, planned
 
 EVER = Position.after(10**60)
@@ -72,7 +71,6 @@ async def neighbours_latencies(
         return latencies, stats[hot].state
 
 
-@virtual
 async def test_stuck_shard_does_not_delay_the_others() -> None:
     free, _ = await neighbours_latencies(4, 2 << 20, pause=0.0, rounds=300)
     blocked, state = await neighbours_latencies(4, 2 << 20, pause=1e9, before=30, rounds=300)
@@ -81,7 +79,6 @@ async def test_stuck_shard_does_not_delay_the_others() -> None:
 
 
 @pytest.mark.long
-@virtual
 async def test_one_hot_shard_of_a_thousand_hardly_delays_others() -> None:
     latencies, _ = await neighbours_latencies(1000, 64 << 20, pause=1.0, each=4)
     assert max(latencies) <= 2.0
@@ -100,7 +97,6 @@ async def read_on(query: Query, planner: Planning, name: str, offset: Offset) ->
 
 
 # Both rows are for one subscription, which Kinesis moves every five seconds: each first event moved it away again.
-@virtual
 async def test_queries_without_getrecords_give_each_other_time_to_plan() -> None:
     world = MemoryWorld(shards=1)
     world.put_some(30)
@@ -124,7 +120,6 @@ async def test_queries_without_getrecords_give_each_other_time_to_plan() -> None
         await asyncio.gather(*reading, return_exceptions=True)
 
 
-@virtual
 async def test_second_query_at_latest_skips_no_new_record() -> None:
     world = MemoryWorld(shards=1)
     world.put_some(5)
@@ -145,7 +140,6 @@ async def test_second_query_at_latest_skips_no_new_record() -> None:
     assert asking.result()[key].precedes(int(first))
 
 
-@virtual
 async def test_latest_does_not_begin_at_an_old_end_that_seemed_the_tip() -> None:
     wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 0.9, "wrong_answers_in_a_row": 1}
     world = MemoryWorld(shards=1, settings=wrong)

@@ -30,33 +30,27 @@ def host(w: World) -> SimulatedProcess:
 
 
 def test_query_at_latest_begins_at_its_own_time() -> None:
-    with world() as w:
-        w.warns("InternalFailure", "cannot be read", "failed")
+    with world(warns=["InternalFailure", "cannot be read", "failed"]) as w:
         began = int(w.kinesis.now * 1000)
-        w.put(60)
-        w.later(60)
+        w.put(60, wait=60)
         w.fail("SubscribeToShard", after=0, seconds=20)
         first = w.query(startingPosition=f"AT_TIMESTAMP:{began}")
         w.later(5)
         # No event has arrived yet: the shared buffer stands at the time of the first.
         others = [w.query(startingPosition="LATEST") for _ in range(2)]
         w.later(5)
-        w.put(7)
-        w.later(60)
-        w.put(8)
-        first.reads(75)
+        w.put(7, wait=60)
+        first.follows(8)
         for each in others:
             each.reads(15)
 
 
 def test_query_at_latest_begins_at_the_tip_despite_an_outage() -> None:
-    with world(subscription_seconds=30.0) as w:
-        w.warns("InternalFailure", "cannot be read", "failed")
+    with world(subscription_seconds=30.0, warns=["InternalFailure", "cannot be read", "failed"]) as w:
         first = w.query(startingPosition="LATEST")
         w.fail("SubscribeToShard", after=20, seconds=180)
         w.later(40)
-        w.put(60)
-        w.later(100)
+        w.put(60, wait=100)
         second = w.query(startingPosition="LATEST")
         w.later(10)
         w.put(7)
@@ -66,8 +60,7 @@ def test_query_at_latest_begins_at_the_tip_despite_an_outage() -> None:
 
 def test_query_at_latest_requires_several_events_without_lag() -> None:
     with world(wrong_answers="quiet", wrong_answers_rate=1.0, idle_event_seconds=20.0) as w:
-        w.put(60)
-        w.later(600)
+        w.put(60, wait=600)
         first = w.query()
         w.later(10)
         second = w.query(startingPosition="LATEST")
@@ -79,27 +72,22 @@ def test_query_at_latest_requires_several_events_without_lag() -> None:
 
 def test_query_restarts_before_another_has_noticed_the_failure() -> None:
     with world(options={"readMode": "polling"}) as w:
-        w.warns("kinesis:GetRecords")
         w.put(10)
         first, slow = w.query(), w.query(trigger=1200.0)
-        first.reads(10)
-        slow.reads(10)
+        w.all_read(10)
         w.refuse_get_records()
         first.fails(AccessRefusedError)
         assert slow.spark.error is None
         w.kinesis.refused = False
         w.put(10)
-        first.start()
-        first.reads(20)
+        first.start().reads(20)
         slow.fails(AccessRefusedError, within=1300)
         slow.spark.trigger = 1.0
-        slow.start()
-        slow.reads(20)
+        slow.start().reads(20)
 
 
 def test_query_that_waits_for_its_end_asks_seldom() -> None:
-    with world(options={"readMode": "polling"}) as w:
-        w.warns("still searching for its end after")
+    with world(options={"readMode": "polling"}, warns=["still searching for its end after"]) as w:
         w.put(5)
         w.answer_stuck()
         query = w.query(available_now=True)
@@ -125,11 +113,8 @@ def test_ending_query_gets_room_from_a_slow_one() -> None:
 
 
 def test_run_that_is_frozen_fails_its_query_after_a_warning() -> None:
-    with world() as w:
-        w.warns("has not answered for", "not renewed", "no event for 35 s")
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+    with world(warns=["has not answered for", "not renewed", "no event for 35 s"]) as w:
+        query = w.query().follows(10)
         with frozen([host(w)]):
             w.later(13)
             assert [report.text.count(SILENT) for report in w.kinesis.reports] == [1]
@@ -138,8 +123,7 @@ def test_run_that_is_frozen_fails_its_query_after_a_warning() -> None:
             assert SILENT.removesuffix("10 s") in query.fails(FetcherError, within=40)
         # The query goes on after that, with this run or the next.
         w.put(10)
-        query.start()
-        query.reads(20)
+        query.start().reads(20)
 
 
 def test_query_that_would_join_a_frozen_run_fails() -> None:
@@ -147,9 +131,7 @@ def test_query_that_would_join_a_frozen_run_fails() -> None:
         w.warns(
             "has not answered for", "not renewed", "no event for 35 s", "has been starting or ending the run of orders"
         )
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+        query = w.query().follows(10)
         with frozen([host(w)]):
             w.later(300)
             queries = [w.query(startingPosition="LATEST") for _ in range(2)]
@@ -161,24 +143,20 @@ def test_query_that_would_join_a_frozen_run_fails() -> None:
 
 @pytest.mark.parametrize("seconds", [8.0, 3600.0])
 def test_machine_that_was_suspended_is_no_silent_run(seconds: float) -> None:
-    with world() as w:
-        w.warns("LimitExceededException", "no event for 35 s", "not renewed")
+    with world(warns=["LimitExceededException", "no event for 35 s", "not renewed"]) as w:
         query = w.query()
-        for number in range(1, 21):
-            w.put(1)
-            query.reads(number)
+        for _ in range(20):
+            query.follows(1)
             with frozen(w.program.processes):
                 w.later(seconds)
             w.later(30)
 
 
 def test_briefly_frozen_run_is_waited_for() -> None:
-    with world() as w:
-        w.warns("has not answered for", "not renewed", "LimitExceededException", "no event for 35 s")
+    with world(warns=["has not answered for", "not renewed", "LimitExceededException", "no event for 35 s"]) as w:
         query = w.query()
-        for number in range(1, 4):
-            w.put(5)
-            query.reads(5 * number)
+        for _ in range(3):
+            query.follows(5)
             with frozen([host(w)]):
                 w.later(500)
 
@@ -187,21 +165,17 @@ def test_briefly_frozen_run_is_waited_for() -> None:
 def test_stopped_process_writes_and_reads_nothing_after_a_takeover() -> None:
     with world(shards=3, options={"leaseTimeout": "10s"}) as w:
         w.warns("has not answered for", "not renewed", "LimitExceededException", "no event for 35 s")
-        first = w.query()
-        w.put(10)
-        first.reads(10)
+        first = w.query().follows(10)
         mine, stopped = w.program, host(w)
         w.program = w.another_program("there")
         second = w.query(startingPosition="LATEST")
         with frozen([stopped]):
             w.later(60)
-            w.put(10)
-            second.reads(10, within=60)
+            second.follows(10, within=60)
         owners = set[str | None]()
         rows = w.kinesis.table.items
-        for number in range(2, 6):
-            w.put(10)
-            second.reads(10 * number)
+        for _ in range(4):
+            second.follows(10)
             owners.add(w.kinesis.table.lease(run_key("orders")).owner)
             assert stopped not in w.subscribers()
             epochs = {w.kinesis.table.lease(key).epoch for key in rows}

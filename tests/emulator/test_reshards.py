@@ -21,7 +21,6 @@ from kinesis_efo_local.fault_injection import Step
 from kinesis_efo_local.wire import exception_frame
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import Query
-from tests.emulator.test_each_fault import virtual
 from tests.support.examples import seeds
 from tests.support.messages import raises
 
@@ -30,7 +29,6 @@ SMALL = {"max_event_records": 5}
 
 # Shows 54.
 @pytest.mark.parametrize("seed", seeds(2))
-@virtual
 async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
     """Kinesis at most doubles or halves the number of shards at a time."""
     world = MemoryWorld(Random(seed), shards=4, settings=SMALL, max_records=60)
@@ -44,13 +42,10 @@ async def test_update_shard_count_from_4_to_16_to_2(seed: int) -> None:
 
     world.put_some(500, keys=50)
     await world.read(meanwhile=scale, batches=40)
-    world.check()
-    world.check_order_of_shards()
     assert len(world.kinesis.state.streams[STREAM].open_shards) == 2
 
 
 # Shows invariant 8.
-@virtual
 async def test_many_reshards_before_the_first_record_is_read() -> None:
     """Within a minute, so that ListShards is not called again: only the ends of shards name their children."""
     world = MemoryWorld(shards=4, settings=SMALL)
@@ -59,8 +54,6 @@ async def test_many_reshards_before_the_first_record_is_read() -> None:
         world.scale(target)
     world.put_some(200, keys=50)
     await world.read(seconds=50)
-    world.check()
-    world.check_order_of_shards()
 
 
 def start(text: str) -> Start:
@@ -69,7 +62,6 @@ def start(text: str) -> Start:
 
 
 @pytest.mark.parametrize("named", ["shardId-000000000001", "shardId-000000000002"])
-@virtual
 async def test_start_that_names_one_sibling_reads_the_other(named: str) -> None:
     world = MemoryWorld(settings=SMALL)
     world.put_some(40)
@@ -78,11 +70,9 @@ async def test_start_that_names_one_sibling_reads_the_other(named: str) -> None:
     world.put_some(40)
     world.application.start = start(f'{{"orders": {{"{named}": "TRIM_HORIZON", "*": "TRIM_HORIZON"}}}}')
     await world.read(seconds=60)
-    world.check()
     assert len(world.application.rows) == 40
 
 
-@virtual
 async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCaptureFixture) -> None:
     """Earlier versions began such queries."""
     world = MemoryWorld(settings=SMALL)
@@ -93,7 +83,6 @@ async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCap
     offset = Offset({ShardKey("orders", "shardId-000000000001"): TRIM_HORIZON})
     world.application.offsets.append((offset, offset))
     await world.read(seconds=60)
-    world.check()
     assert (
         sum(
             "shardId-000000000002: neither the shard nor a parent is in the query's checkpoint" in line
@@ -103,7 +92,6 @@ async def test_checkpoint_that_left_out_a_sibling_reads_it(caplog: pytest.LogCap
     )
 
 
-@virtual
 async def test_start_at_parent_and_grandchild_names_the_shard_between() -> None:
     world = MemoryWorld(settings=SMALL)
     world.split(0)
@@ -119,7 +107,6 @@ async def test_start_at_parent_and_grandchild_names_the_shard_between() -> None:
         await world.read(seconds=60)
 
 
-@virtual
 @pytest.mark.parametrize("since", ["TRIM_HORIZON", "AT_TIMESTAMP:0"])
 @pytest.mark.parametrize("leases", [False, True], ids=["JSON", "LEASES"])
 async def test_child_of_a_start_begins_after_its_parent(since: str, leases: bool) -> None:
@@ -136,11 +123,8 @@ async def test_child_of_a_start_begins_after_its_parent(since: str, leases: bool
             row = replace(Lease(f"orders:{shard}"), checkpoint=position)
             world.application.table.items[row.key] = row.to_item()
     await world.read(seconds=600)
-    world.check()
-    world.check_order_of_shards()
 
 
-@virtual
 async def test_start_behind_records_of_a_named_parent_is_an_error() -> None:
     world = MemoryWorld(settings=SMALL)
     world.put_some(40)
@@ -156,7 +140,6 @@ async def test_start_behind_records_of_a_named_parent_is_an_error() -> None:
         await world.read(seconds=60)
 
 
-@virtual
 async def test_start_from_leases_names_the_shard_without_a_row() -> None:
     world = MemoryWorld(shards=2, settings=SMALL)
     world.put_some(40)
@@ -174,7 +157,6 @@ async def test_start_from_leases_names_the_shard_without_a_row() -> None:
         await world.read(seconds=120)
 
 
-@virtual
 async def test_row_of_a_grandchild_waits_for_its_grandparent() -> None:
     world = MemoryWorld(settings=SMALL)
     world.put_some(40)
@@ -188,11 +170,9 @@ async def test_row_of_a_grandchild_waits_for_its_grandparent() -> None:
         table.items[row.key] = row.to_item()
     world.application.start = Start(from_leases=True)
     await world.read(seconds=600)
-    world.check()
 
 
 # Shows shards vanish or appear, stream created again.
-@virtual
 async def test_stream_created_again_while_its_query_waits_for_records() -> None:
     world = MemoryWorld(shards=2, polls=True)
     world.application.start = start("LATEST")
@@ -216,7 +196,6 @@ async def test_stream_created_again_while_its_query_waits_for_records() -> None:
 
 
 # Shows stream created again.
-@virtual
 async def test_stream_created_again_while_its_run_dies() -> None:
     world = MemoryWorld(shards=2, polls=True)
     world.application.start = start("LATEST")
@@ -233,7 +212,6 @@ async def test_stream_created_again_while_its_run_dies() -> None:
 
 
 # Shows 49.
-@virtual
 async def test_latest_is_decided_once_despite_a_failure_before_records() -> None:
     world = MemoryWorld(shards=2)
     world.put_some(50)
@@ -250,13 +228,11 @@ async def test_latest_is_decided_once_despite_a_failure_before_records() -> None
     world.split(0)
     world.put_some(50)
     await world.read()
-    world.check()
 
 
 # Shows clock off.
 @pytest.mark.parametrize("jump", [-40.0, 40.0, 200.0])
 @pytest.mark.parametrize("polls", [True, False])
-@virtual
 async def test_latest_begins_by_the_clock_of_kinesis(polls: bool, jump: float) -> None:
     world = MemoryWorld(shards=2, polls=polls)
     world.application.start = Start()
@@ -270,7 +246,6 @@ async def test_latest_begins_by_the_clock_of_kinesis(polls: bool, jump: float) -
             world.put_some(20)
 
     await world.read(meanwhile=write, batches=8)
-    world.check()
     assert len(world.application.rows) == 100
 
 
@@ -303,7 +278,6 @@ class NotFound(NoFaults):
 
 # Shows not found after a reshard.
 @pytest.mark.parametrize("age", [0.0, 60.0], ids=["", "ListShards a minute old"])
-@virtual
 async def test_children_not_found_in_a_burst_of_splits(age: float) -> None:
     """As right after a reshard. A later child is missing in the list that was read for an earlier one."""
     faults = NotFound(shards=4)
@@ -320,8 +294,6 @@ async def test_children_not_found_in_a_burst_of_splits(age: float) -> None:
     await asyncio.sleep(2 * age)
     world.kinesis.listing_age = age
     await world.read(meanwhile=split, batches=5)
-    world.check()
-    world.check_order_of_shards()
     assert len(faults.said) == 16
 
 
@@ -338,18 +310,15 @@ class Creating(NoFaults):
 
 
 # Shows stream just created.
-@virtual
 async def test_stream_that_is_being_created_is_waited_for() -> None:
     faults = Creating()
     world = MemoryWorld(settings=SMALL, faults=faults)
     world.put_some(50)
     await world.read()
-    world.check()
     assert not faults.left
 
 
 # Shows stream just created.
-@virtual
 async def test_empty_list_of_shards_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
     """Every stream has a shard. A query that began with none would read nothing, for ever."""
     # Who waits so often waits for more than the five seconds after which that is said, whatever is drawn.
@@ -366,8 +335,6 @@ async def test_empty_list_of_shards_is_not_believed(caplog: pytest.LogCaptureFix
     world.put_some(200)
     for _ in range(2):
         await world.read(meanwhile=go_on, batches=30)
-    world.check()
-    world.check_order_of_shards()
     said = [line for line in caplog.messages if "no shard of" in line]
     assert any(line.startswith("waiting for ListShards") for line in said), "at the start"
     later = [line for line in said if line.startswith("stream orders cannot be listed")]

@@ -9,12 +9,10 @@ from kinesis_efo.records.decoder import decode
 from kinesis_efo.run.query import Query as Planning
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
-from tests.emulator.test_each_fault import virtual
 
 KEY = ShardKey("orders", "shardId-000000000000")
 
 
-@virtual
 async def test_continuation_is_not_logged_as_a_record() -> None:
     """After a change from EFO to polling, a shared buffer may end at a continuation. A task would wait for that record in vain."""
     world = MemoryWorld(buffer_bytes=128 << 20)

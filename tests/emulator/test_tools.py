@@ -38,7 +38,6 @@ from kinesis_efo_tools.operate.spark_checkpoint import SourceEnd, folder_at, pla
 from kinesis_efo_tools.operate.tailing import Tail, Until
 from tests.emulator.memory import MemoryClient, MemoryKinesis
 from tests.emulator.memory_world import MemoryWorld
-from tests.emulator.test_each_fault import virtual
 from tests.emulator.tools import STREAM, ParsingClient, Query, Stage, application
 from tests.support.messages import raises
 from tests.support.virtual_time import LoopClock
@@ -86,7 +85,6 @@ async def former(stage: Stage) -> None:
     await stage.ours.create(replace(row, children=frozenset(("shardId-000000000003",))))
 
 
-@virtual
 async def test_reset_of_a_shard_or_stream_removes_an_earlier_one() -> None:
     stage = await staged(3)
     await former(stage)
@@ -102,7 +100,6 @@ async def test_reset_of_a_shard_or_stream_removes_an_earlier_one() -> None:
     assert await read(stage) == set(range(stage.users))
 
 
-@virtual
 async def test_query_after_a_reset_skips_no_shard() -> None:
     stage = await staged(3, records=0)
     await former(stage)
@@ -120,7 +117,6 @@ async def test_query_after_a_reset_skips_no_shard() -> None:
     assert {*query.read, *await read(stage)} == set(range(stage.users))
 
 
-@virtual
 async def test_reset_keeps_a_time_before_retention() -> None:
     """A query that starts there reports the trimmed records as lost."""
     stage = await staged(1)
@@ -132,11 +128,9 @@ async def test_reset_keeps_a_time_before_retention() -> None:
     assert query.positions == {FIRST: time}
 
 
-@virtual
 async def test_reset_deletes_every_row_of_a_shard() -> None:
     stage = await staged(1)
-    middle = str(1 << 127)
-    stage.kinesis.call("SplitShard", StreamName=STREAM, ShardToSplit=FIRST, NewStartingHashKey=middle)
+    stage.kinesis.call("SplitShard", StreamName=STREAM, ShardToSplit=FIRST, NewStartingHashKey=str(1 << 127))
     await stage.clock.sleep(30)
     for key in (SECOND, f"orders:{SECOND}"):
         await stage.ours.create(Lease.new(key, LeaseInfo(SHARD_END, frozenset((FIRST,)), "0", "1")))
@@ -145,7 +139,6 @@ async def test_reset_deletes_every_row_of_a_shard() -> None:
     assert await read(stage) == set(range(stage.users))
 
 
-@virtual
 async def test_import_refuses_the_end_of_an_open_shard() -> None:
     stage = await staged(2)
     await stage.kcls.create(Lease.new(FIRST, LeaseInfo(SHARD_END, frozenset(), "0", "1")))
@@ -161,7 +154,6 @@ async def test_import_refuses_the_end_of_an_open_shard() -> None:
     assert (await stage.ours.scan()).leases == {}
 
 
-@virtual
 @pytest.mark.parametrize("command", ["import", "export"])
 async def test_slow_worker_is_found_by_default(command: str) -> None:
     """A KCL whose failover time is a minute renews every 20 s."""
@@ -187,7 +179,6 @@ async def test_slow_worker_is_found_by_default(command: str) -> None:
     renewing.cancel()
 
 
-@virtual
 async def test_imported_and_exported_rows_have_the_current_parents() -> None:
     stage = await staged(3)
     for shard in (FIRST, SECOND, THIRD):
@@ -202,7 +193,6 @@ async def test_imported_and_exported_rows_have_the_current_parents() -> None:
     assert all(not row.parents for row in (await stage.kcls.scan()).leases.values())
 
 
-@virtual
 @pytest.mark.parametrize("several", [False, True])
 async def test_export_refuses_rows_of_the_other_form(several: bool) -> None:
     stage = await staged(1)
@@ -220,7 +210,6 @@ def stream_of(stage: Stage) -> Stream:
     return Stream(stage.ref, BotoTransport(stage.client), lister, RetrySettings(), "m.json", stage.clock)
 
 
-@virtual
 async def test_doctor_refuses_a_checkpoint_of_an_earlier_stream() -> None:
     stage = await staged(1)
     offset = Offset({ShardKey("orders", FIRST): TRIM_HORIZON}, created={"orders": 1000})
@@ -235,7 +224,6 @@ def write_checkpoint(folder: Path, offset: str) -> None:
     (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{offset}")
 
 
-@virtual
 async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
     stage = await staged(1)
     first, last = (
@@ -251,7 +239,6 @@ async def test_doctor_finds_losses_of_an_unfinished_first_batch() -> None:
         await _goes_on(stream_of(stage), "orders", found.ends[0], {}, stage.clock)
 
 
-@virtual
 @pytest.mark.parametrize("has_row", [False, True])
 async def test_doctor_uses_low_watermarks_of_rows_and_offsets(has_row: bool) -> None:
     stage = await staged(1)
@@ -265,7 +252,6 @@ async def test_doctor_uses_low_watermarks_of_rows_and_offsets(has_row: bool) -> 
     assert found.startswith("goes on with 1 shard")
 
 
-@virtual
 async def test_lag_that_watches_follows_a_stream_created_again() -> None:
     stage = await staged(1, records=0)
     here, looks = application(stage), _ApplicationLag(AwsSettings(), "m.json", None, 6.0, 0)
@@ -295,7 +281,6 @@ def quiet(in_a_row: int) -> tuple[LoopClock, MemoryKinesis, str]:
     return clock, kinesis, kinesis.state.streams[STREAM].arn
 
 
-@virtual
 async def test_lag_does_not_believe_one_empty_answer() -> None:
     clock, kinesis, arn = quiet(2)
     await clock.sleep(100)
@@ -303,7 +288,6 @@ async def test_lag_does_not_believe_one_empty_answer() -> None:
     assert (found.records, found.exact) == (5, True)
 
 
-@virtual
 async def test_tail_does_not_end_with_one_empty_answer() -> None:
     clock, kinesis, arn = quiet(1)
     await clock.sleep(3)
@@ -325,7 +309,6 @@ async def test_tail_does_not_end_with_one_empty_answer() -> None:
 
 
 @pytest.mark.parametrize("polled", [False, True])
-@virtual
 async def test_tail_reads_children_that_are_not_listed_yet(polled: bool) -> None:
     world = MemoryWorld(Random(1), shards=1, settings={"max_event_records": 3})
     await asyncio.sleep(200)
@@ -353,7 +336,6 @@ async def test_tail_reads_children_that_are_not_listed_yet(polled: bool) -> None
     assert len(shown) == 140
 
 
-@virtual
 async def test_reset_to_a_number_needs_one_stream() -> None:
     here = application(stage := await staged(1))
     refs = {**here.manifest.streams, "clicks": replace(stage.ref, name="clicks")}
@@ -362,7 +344,6 @@ async def test_reset_to_a_number_needs_one_stream() -> None:
         await reset_of(here, Reset(**GIVEN, to="AFTER:5", shard=[FIRST]))
 
 
-@virtual
 async def test_number_of_another_shard_is_refused() -> None:
     stage = await staged(2)
     number = stage.records[SECOND][0].number

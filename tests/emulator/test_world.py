@@ -30,15 +30,12 @@ versions = pytest.mark.parametrize("spark", [(4, 0), (4, 3)])
 def test_shard_that_ends_while_its_query_is_stopped(fetchers: int, mode: str) -> None:
     with world(fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         for change in (w.split, w.merge, w.split):
             w.put(10)
             change()
         w.put(10)
-        query.start()
-        query.reads(50)
+        query.start().reads(50)
 
 
 # Shows 51, 52, 56, invariant 8.
@@ -58,23 +55,17 @@ def test_splits_and_merges_while_a_query_reads(fetchers: int, mode: str) -> None
 def test_micro_batch_repeats_after_its_planner_dies(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="5")
-        query.pause_sink(20)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="5").pause_sink(20).plans()
         query.kill()
         w.put(20)
-        query.start()
-        query.reads(40, within=120)
+        query.start().reads(40, within=120)
 
 
 # Shows invariant 6.
 @everywhere
 def test_sink_that_is_down_stops_reading_within_the_budget(fetchers: int) -> None:
     with world(fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
-        query = w.query()
-        w.put(1)
-        query.reads(1)
-        query.pause_sink(1800)
+        query = w.query().follows(1).pause_sink(1800)
         w.put_for(1500, every=10, size=50_000)
         query.reads(151, within=900)
 
@@ -87,8 +78,7 @@ def test_scans_of_one_micro_batch_have_the_same_rows(fetchers: int) -> None:
         w.put_for(60, every=1)
         w.kill_program()
         w.put(10)
-        query.start()
-        query.reads(70, within=180)
+        query.start().reads(70, within=180)
 
 
 # Shows invariant 1.
@@ -97,20 +87,15 @@ def test_scans_of_one_micro_batch_have_the_same_rows(fetchers: int) -> None:
 def test_ending_query_reads_what_existed_at_its_start(fetchers: int, mode: str) -> None:
     with world(shards=2, fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(30)
-        query = w.query(available_now=True, maxRecordsPerTrigger="10")
-        query.ends(30)
-        query.start()
-        query.ends(30)
+        query = w.query(available_now=True, maxRecordsPerTrigger="10").ends(30)
+        query.start().ends(30)
         w.put(5)
-        query.start()
-        query.ends(35)
+        query.start().ends(35)
 
 
 def test_frozen_run_fails_its_query_after_warnings() -> None:
     with world(options={"retryTimeout": "120s"}) as w:
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+        query = w.query().follows(10)
         w.warns("has not answered")
         w.freeze_run(3600)
         assert "stopped" in query.fails(FetcherError, within=400)
@@ -126,8 +111,7 @@ def test_micro_batches_have_no_more_than_their_limit(fetchers: int, limit: dict[
     with world(shards=3, fetchers=fetchers, max_event_records=1, options=limit) as w:
         w.warns("'maxBytesPerTrigger' counts the data of records since 0.3")
         w.put(60, size=1_000)
-        query = w.query()
-        query.reads(60, within=180)
+        query = w.query().reads(60, within=180)
         assert max(map(len, query.spark.checkpoint.rows.values())) == 6
         assert len(w.kinesis.reports) == ("maxBytesPerTrigger" in limit)
 
@@ -136,15 +120,11 @@ def test_micro_batches_have_no_more_than_their_limit(fetchers: int, limit: dict[
 @everywhere
 def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
-        query = w.query(minBytesPerTrigger="1m", maxTriggerDelay="60s")
-        w.put(1)
-        query.reads(1)
-        w.put(5)
-        w.later(30)
+        query = w.query(minBytesPerTrigger="1m", maxTriggerDelay="60s").follows(1)
+        w.put(5, wait=30)
         assert query.rows == 1
         query.reads(6, within=60)
-        w.put(30, size=50_000)
-        query.reads(36, within=15)
+        query.follows(30, size=50_000, within=15)
 
 
 @pytest.mark.parametrize("options", [{}, {"readMode": "polling", "pollingInterval": "10s"}], ids=["efo", "polling"])
@@ -152,14 +132,12 @@ def test_query_waits_for_a_larger_micro_batch(fetchers: int) -> None:
 def test_idle_shards_stay_readable_for_longer_than_retention(fetchers: int, options: dict[str, str]) -> None:
     with world(shards=2, fetchers=fetchers, options=options, retention_seconds=3600.0) as w:
         w.put(4)
-        query = w.query(trigger=60, idleCheckpointInterval="600s")
-        query.reads(4, within=120)
+        query = w.query(trigger=60, idleCheckpointInterval="600s").reads(4, within=120)
         w.later(3 * 3600)
         query.stop()
         w.later(1800)
         w.put(4)
-        query.start()
-        query.reads(8, within=120)
+        query.start().reads(8, within=120)
 
 
 @everywhere
@@ -168,18 +146,13 @@ def test_added_stream_is_read_from_its_beginning(fetchers: int) -> None:
         w.warns("stream events is new to this query", "stream orders is no longer read")
         w.put(10)
         w.put(10, "events")
-        query = w.query(["orders"])
-        query.reads(10)
-        query.stop()
+        query = w.query(["orders"]).reads(10).stop()
         query.reads_only(["orders", "events"])
-        query.start()
-        query.reads(20)
-        query.stop()
+        query.start().reads(20).stop()
         query.reads_only(["events"], removedStreams="drop")
         w.put(5)
         w.put(5, "events")
-        query.start()
-        query.reads(25)
+        query.start().reads(25)
 
 
 # Shows invariant 4.
@@ -188,34 +161,24 @@ def test_repeated_micro_batch_keeps_its_rows_despite_empty_answers(mode: str) ->
     wrong = {"wrong_answers": "quiet", "wrong_answers_rate": 1.0, "wrong_answers_in_a_row": 4}
     with world(options={"readMode": mode}, **wrong) as w:
         w.put(40)
-        query = w.query(maxRecordsPerTrigger="30")
-        query.pause_sink(60)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="30").pause_sink(60).plans()
         w.kill_program()
-        query.start()
-        query.reads(40, within=300)
+        query.start().reads(40, within=300)
 
 
 def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
-    with world(streams=("orders", "events")) as w:
-        w.warns("stream events is no longer read")
+    with world(streams=("orders", "events"), warns=["stream events is no longer read"]) as w:
         w.put(10)
         w.put(10, "events")
-        query = w.query()
-        query.pause_sink(60)
-        query.plans()
+        query = w.query().pause_sink(60).plans()
         w.kill_program()
         query.reads_only(["orders"], removedStreams="drop")
-        query.start()
-        assert "let the query first finish its last micro-batch" in query.fails(ConfigurationError)
+        assert "let the query first finish its last micro-batch" in query.start().fails(ConfigurationError)
         query.reads_only(["orders", "events"], removedStreams="fail")
-        query.start()
-        query.reads(20, within=120)
-        query.stop()
+        query.start().reads(20, within=120).stop()
         query.reads_only(["orders"], removedStreams="drop")
         w.put(5)
-        query.start()
-        query.reads(25)
+        query.start().reads(25)
 
 
 # Shows invariant 10.
@@ -223,8 +186,7 @@ def test_stream_is_dropped_only_after_its_last_micro_batch() -> None:
 def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"checkpointWritesPerSecond": "10"}) as w:
         w.put(20)
-        first = w.query()
-        first.reads(20)
+        first = w.query().reads(20)
         w.later(60)
         first.stop()
         w.put(10)
@@ -235,10 +197,8 @@ def test_start_from_leases_reads_unprocessed_records(fetchers: int) -> None:
 def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, options={"maxShardSkew": "60s"}) as w:
         for _ in range(10):
-            w.put(8)
-            w.later(30)
-        query = w.query(maxRecordsPerTrigger="10")
-        query.reads(80, within=300)
+            w.put(8, wait=30)
+        query = w.query(maxRecordsPerTrigger="10").reads(80, within=300)
         for rows in query.spark.checkpoint.rows.values():
             times = [
                 next(
@@ -254,13 +214,10 @@ def test_max_shard_skew_holds_shards_to_the_slowest(fetchers: int) -> None:
 def test_ending_query_waits_for_no_shard_at_its_end() -> None:
     with world(shards=2, options={"maxShardSkew": "10s"}) as w:
         w.put(16)
-        query = w.query(available_now=True)
-        query.ends(16)
+        query = w.query(available_now=True).ends(16)
         for _ in range(10):
-            w.put(1, key="key0")
-            w.later(5)
-        query.start()
-        query.ends(26, within=30)
+            w.put(1, key="key0", wait=5)
+        query.start().ends(26, within=30)
 
 
 @everywhere
@@ -279,14 +236,11 @@ def test_hot_shard_does_not_delay_the_others(fetchers: int) -> None:
 def test_first_micro_batch_repeats_after_a_kill(fetchers: int, spark: tuple[int, int]) -> None:
     with world(shards=2, fetchers=fetchers, spark=spark) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="8", scans=2)
-        query.pause_sink(60)
-        query.plans()
+        query = w.query(maxRecordsPerTrigger="8", scans=2).pause_sink(60).plans()
         w.later(5)
         w.kill_program()
         w.put(20)
-        query.start()
-        query.reads(40, within=200)
+        query.start().reads(40, within=200)
 
 
 @everywhere
@@ -294,17 +248,13 @@ def test_first_micro_batch_of_an_earlier_version_is_finished(fetchers: int) -> N
     """Its log does not say where it begins, so the begin that is chosen has the mark of another checkpoint."""
     with world(shards=2, fetchers=fetchers, options={"bufferBytes": "1m"}) as w:
         w.put(20)
-        query = w.query()
-        query.pause_sink(60)
-        query.plans()
+        query = w.query().pause_sink(60).plans()
         w.later(5)
         w.kill_program()
         query.forget("begin")
-        query.start()
-        query.reads(20, within=90)
-        for number in range(2, 6):
-            w.put(20, size=30_000)
-            query.reads(20 * number)
+        query.start().reads(20, within=90)
+        for _ in range(4):
+            query.follows(20, size=30_000)
 
 
 @versions
@@ -313,32 +263,27 @@ def test_query_with_trigger_once_reads_up_to_the_tips(fetchers: int, spark: tupl
     options = {"catchUp": "true"} if spark == (4, 0) else {}
     with world(shards=2, fetchers=fetchers, spark=spark, options=options) as w:
         w.put(20)
-        query = w.query(once=True)
-        query.ends(20)
+        query = w.query(once=True).ends(20)
         w.put(20)
-        query.start()
-        query.ends(40)
+        query.start().ends(40)
         assert query.batches == 2
 
 
 @everywhere
 def test_query_ends_at_a_time(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
-        w.put(20)
-        w.later(60)
+        w.put(20, wait=60)
         end = int(w.kinesis.now * 1000)
         w.later(60)
         w.put(20)
-        query = w.query(available_now=True, endingPosition=f"AT_TIMESTAMP:{end}", maxRecordsPerTrigger="5")
-        query.ends(20)
+        w.query(available_now=True, endingPosition=f"AT_TIMESTAMP:{end}", maxRecordsPerTrigger="5").ends(20)
 
 
 def test_time_at_which_a_shard_ends_holds_for_its_children() -> None:
     with world() as w:
         w.put(5)
         w.split()
-        w.put(7)
-        w.later(60)
+        w.put(7, wait=60)
         end = f"AT_TIMESTAMP:{int(w.kinesis.now * 1000)}"
         w.later(60)
         w.put(11)
@@ -352,8 +297,7 @@ def test_query_starts_at_a_time_between_reshards(fetchers: int, mode: str) -> No
     with world(shards=2, fetchers=fetchers, options={"readMode": mode}) as w:
         w.put(20)
         w.split()
-        w.put(20)
-        w.later(60)
+        w.put(20, wait=60)
         start = int(w.kinesis.now * 1000)
         w.put(20)
         w.merge()
@@ -365,8 +309,7 @@ def test_query_starts_at_a_time_between_reshards(fetchers: int, mode: str) -> No
 def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
     with world(shards=4, fetchers=fetchers) as w:
         w.put(8)
-        query = w.query(idleCheckpointInterval="600s")
-        query.reads(8)
+        query = w.query(idleCheckpointInterval="600s").reads(8)
         w.later(30)
         before = query.batches
         w.later(3600)
@@ -379,37 +322,29 @@ def test_idle_shards_are_stored_once_per_interval(fetchers: int) -> None:
 def test_checkpoint_of_an_earlier_version_continues(fetchers: int, spark: tuple[int, int]) -> None:
     with world(shards=2, fetchers=fetchers, spark=spark) as w:
         w.put(20)
-        query = w.query(maxRecordsPerTrigger="5")
-        query.reads(20, within=120)
-        query.stop()
+        query = w.query(maxRecordsPerTrigger="5").reads(20, within=120).stop()
         query.forget("mark", "lasts", "horizons", "created", "begin")
         w.split()
         w.put(20)
-        query.start()
-        query.reads(40, within=120)
+        query.start().reads(40, within=120)
         w.kill_run()
-        w.put(5)
-        query.reads(45, within=60)
+        query.follows(5, within=60)
 
 
 # Shows checkpoint restored.
 @everywhere
 def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
     with world(fetchers=fetchers) as w:
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+        query = w.query().follows(10)
         query.spark.keep()
         for _ in range(3):
-            w.put(10)
-            w.later(60)
+            w.put(10, wait=60)
         w.kill_program()
         query.spark.restore(certain=True)
         w.warns("checkpoint had been further by", "is behind")
         query.start()
         w.later(120)
-        w.put(10)
-        w.later(30)
+        w.put(10, wait=30)
         assert any("had been further by" in report.text for report in w.kinesis.reports)
 
 
@@ -419,24 +354,18 @@ def test_restored_checkpoint_is_reported_and_read_again(fetchers: int) -> None:
 def test_lease_of_a_program_that_still_reads_is_refused(fetchers: int, ends: bool) -> None:
     with world(fetchers=fetchers) as w:
         w.put(10)
-        first = w.query()
-        first.reads(10)
+        first = w.query().reads(10)
         there = w.program
         w.program = w.another_program("there")
-        second = w.query(available_now=ends)
-        assert "lake" in second.fails(AlreadyRunningError, within=600)
+        assert "lake" in w.query(available_now=ends).fails(AlreadyRunningError, within=600)
         w.program = there
-        w.put(10)
-        first.reads(20)
+        first.follows(10)
 
 
 @everywhere
 def test_stopped_query_closes_its_subscriptions_and_releases_its_lease(fetchers: int) -> None:
     with world(shards=3, fetchers=fetchers) as w:
-        query = w.query()
-        w.put(10)
-        query.reads(10)
-        query.stop()
+        w.query().follows(10).stop()
         w.later(20)
         assert not w.subscribers()
         assert w.kinesis.table.lease(run_key("orders")).owner is None
@@ -446,9 +375,7 @@ def test_stopped_query_closes_its_subscriptions_and_releases_its_lease(fetchers:
 @everywhere
 def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers) as w:
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+        query = w.query().follows(10)
         w.take_lease()
         query.fails(LeaseLostError)
         with raises(
@@ -466,16 +393,13 @@ def test_query_stops_reading_when_its_lease_is_lost(fetchers: int) -> None:
 def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) -> None:
     with world(shards=2, fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
-        query = w.query()
-        query.reads(20)
-        query.pause_sink(300)
+        query = w.query().reads(20).pause_sink(300)
         w.put(20)
         query.plans()
         w.kill_program()
         w.later(3700)
         w.warns("are gone")
-        query.start()
-        assert "acceptDataLoss" in query.fails(DataLossError, within=200)
+        assert "acceptDataLoss" in query.start().fails(DataLossError, within=200)
 
 
 # Shows invariant 14, position behind retention.
@@ -484,26 +408,22 @@ def test_micro_batch_expired_before_its_repetition_is_an_error(fetchers: int) ->
 @pytest.mark.parametrize("given", ["{}", '{{"orders": "{}"}}', '{{"orders": {{"shardId-000000000000": "{}"}}}}'])
 def test_start_at_a_time_before_retention_is_an_error(given: str, mode: str) -> None:
     with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
-        w.put(10)
-        w.later(4000)
+        w.put(10, wait=4000)
         w.put(5)
         w.warns("are gone")
         query = w.query(startingPosition=given.format(f"AT_TIMESTAMP:{int((w.kinesis.now - 4100) * 1000)}"))
         assert "acceptDataLoss" in query.fails(DataLossError)
-        query.accepts_one_loss()
-        query.reads(5)
+        query.accepts_one_loss().reads(5)
 
 
 def test_start_before_a_trimmed_generation_names_older_shards() -> None:
     with world(retention_seconds=3600.0) as w:
-        w.put(10)
-        w.later(60)
+        w.put(10, wait=60)
         w.split()
         w.later(4000)
         w.put(5)
         w.warns("are gone")
-        begin = f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}"
-        query = w.query(startingPosition=begin)
+        query = w.query(startingPosition=f"AT_TIMESTAMP:{int((w.kinesis.now - 4200) * 1000)}")
         query.fails(DataLossError)
         with raises(
             DataLossError,
@@ -518,34 +438,26 @@ def test_start_before_a_trimmed_generation_names_older_shards() -> None:
 
 @both_modes
 def test_start_from_leases_after_expired_records_is_an_error(mode: str) -> None:
-    with world(options={"readMode": mode}) as w:
-        w.warns("are gone")
+    with world(options={"readMode": mode}, warns=["are gone"]) as w:
         before = w.query()
         w.later(90)
         before.stop()
         w.later(60)
-        w.put(10)
-        w.later(26 * 3600)
+        w.put(10, wait=26 * 3600)
         w.put(5)
         assert "acceptDataLoss" in w.query(startingPosition="LEASES").fails(DataLossError)
 
 
 @both_modes
 def test_children_start_although_the_list_is_outdated(mode: str) -> None:
-    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}) as w:
-        w.warns("maxShardSkew")
-        query = w.query()
-        w.put(20)
-        query.reads(20)
+    with world(shards=2, options={"readMode": mode, "maxShardSkew": "10s"}, warns=["maxShardSkew"]) as w:
+        query = w.query().follows(20)
         w.kinesis.list_age = 60.0
         w.split()
-        w.put(20)
-        query.reads(40)
-        query.stop()
+        query.follows(20).stop()
         query.start()
         w.split()
-        w.put(20)
-        query.reads(60, within=30)
+        query.follows(20, within=30)
         w.later(80)
 
 
@@ -554,18 +466,13 @@ def test_children_start_although_the_list_is_outdated(mode: str) -> None:
 def test_query_down_for_longer_than_retention_is_an_error(fetchers: int) -> None:
     with world(fetchers=fetchers, retention_seconds=3600.0) as w:
         w.put(20)
-        query = w.query()
-        query.reads(20)
-        query.stop()
-        w.put(20)
-        w.later(4000)
+        query = w.query().reads(20).stop()
+        w.put(20, wait=4000)
         w.put(5)
-        query.start()
-        assert "acceptDataLoss" in query.fails(DataLossError, within=200)
+        assert "acceptDataLoss" in query.start().fails(DataLossError, within=200)
         query.reads_only(["orders"], failOnDataLoss="false")
         w.warns("are gone")
-        query.start()
-        query.reads(25, within=60)
+        query.start().reads(25, within=60)
 
 
 # Shows whole shard trimmed.
@@ -576,8 +483,7 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
     with world(spark=spark, retention_seconds=3600.0, options=options) as w:
         w.warns("does not exist any more", "are gone")
         w.put(10)
-        query = w.query(once=True)
-        query.ends(10)
+        query = w.query(once=True).ends(10)
         for records in (5, 8):
             w.put(records)
             w.split()
@@ -591,18 +497,14 @@ def test_query_that_ends_reports_a_generation_that_was_trimmed(spark: tuple[int,
 def test_losses_of_a_gone_shard_and_its_children_are_one_error() -> None:
     with world(retention_seconds=3600.0) as w:
         w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         w.put(5)
         w.split()
         w.put_for(3500, every=100)
         w.later(1000)
         w.warns("are gone", "does not exist any more")
-        query.start()
-        query.fails(DataLossError)
-        query.accepts_one_loss()
-        query.reads(35)
+        query.start().fails(DataLossError)
+        query.accepts_one_loss().reads(35)
 
 
 # Shows shards vanish or appear.
@@ -612,47 +514,38 @@ def test_generation_trimmed_while_listing_fails_is_reported(fetchers: int) -> No
     with world(fetchers=fetchers, retention_seconds=3600.0, options=options) as w:
         w.warns("does not exist any more", "are gone", "cannot tell for now", "cannot be listed", "from its beginning")
         w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.pause_sink(3900)
+        query = w.query().reads(10).pause_sink(3900)
         w.put(1)
         query.plans()
         for records in (5, 8):
-            w.put(records)
-            w.later(5)
+            w.put(records, wait=5)
             w.split()
             w.later(5)
         w.later(3000)
-        w.put(8)
-        w.later(700)
+        w.put(8, wait=700)
         w.fail("ListShards", after=100, seconds=250)
         query.reads(24, within=900)
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_query_that_ends_waits_until_its_shards_are_listed(others: int) -> None:
-    with world() as w:
-        w.warns("is not listed yet")
-        queries = [w.query() for _ in range(others)]
-        query = w.query()
-        w.put(10)
-        query.reads(10)
+    with world(warns=["is not listed yet"]) as w:
+        for _ in range(others):
+            w.query()
+        query = w.query().follows(10)
         w.kinesis.list_age = 60.0
         w.split()
         w.put(10)
-        for each in (*queries, query):
-            each.reads(20)
+        w.all_read(20)
         query.stop()
         w.put(10)
         query.spark.ends_at_tips = True
-        query.start()
-        query.ends(30)
+        query.start().ends(30)
 
 
 @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator"])
 def test_search_for_the_tip_reports_an_outage(operation: str) -> None:
-    with world() as w:
-        w.warns("still searching for its end after")
+    with world(warns=["still searching for its end after"]) as w:
         w.put(10)
         w.fail(operation, after=0.0, seconds=100.0)
         w.query(available_now=True).ends(10)
@@ -697,19 +590,15 @@ def test_search_for_the_tip_survives_expired_iterators(mode: str) -> None:
     with world(options={"readMode": mode}) as w:
         w.put(10)
         w.warns("still searching for its end after")
-        query = w.query(available_now=True)
-        query.ends(10)
-        w.put(10)
-        w.later(3600)
+        query = w.query(available_now=True).ends(10)
+        w.put(10, wait=3600)
         w.expire_iterators(20.0)
-        query.start()
-        query.ends(20)
+        query.start().ends(20)
 
 
 @pytest.mark.parametrize("how", [{"available_now": True}, {"once": True}])
 def test_tip_that_is_never_found_is_an_error(how: dict[str, bool]) -> None:
-    with world(options={"readMode": "polling"}) as w:
-        w.warns("still searching for its end after")
+    with world(options={"readMode": "polling"}, warns=["still searching for its end after"]) as w:
         w.put(5)
         w.answer_stuck()
         w.query(**how).fails(RetriesExhaustedError, within=1500)  # type: ignore[arg-type]
@@ -725,12 +614,10 @@ def test_ending_query_with_nothing_new_does_not_subscribe(how: dict[str, bool], 
         other.reads(10)
         w.later(10)
         subscribed = w.calls("SubscribeToShard")
-        query.start()
-        query.ends(10, within=5)
+        query.start().ends(10, within=5)
         assert w.calls("SubscribeToShard") == subscribed
         w.put(1)
-        query.start()
-        query.ends(11)
+        query.start().ends(11)
         assert w.calls("SubscribeToShard") == subscribed + opened
 
 
@@ -753,12 +640,10 @@ def test_once_jobs_keep_the_rows_of_idle_shards_up_to_date(mode: str) -> None:
 def test_jobs_almost_one_retention_later_lose_nothing(mode: str) -> None:
     with world(options={"readMode": mode}, retention_seconds=3600.0) as w:
         w.put(4)
-        query = w.query(available_now=True)
-        query.ends(4)
+        query = w.query(available_now=True).ends(4)
         for number in range(3):
             w.later(3000)
-            query.start()
-            query.ends(4 + 2 * (number > 0))
+            query.start().ends(4 + 2 * (number > 0))
             w.put(2) if not number else None
 
 
@@ -768,8 +653,7 @@ def test_start_from_leases_reports_what_expired_before_any_micro_batch() -> None
         w.query().pause_sink(90_000)
         w.later(60)
         w.kill_program()
-        w.put(4)
-        w.later(7200)
+        w.put(4, wait=7200)
         w.warns("are gone")
         w.query(startingPosition="LEASES").fails(DataLossError)
 
@@ -780,8 +664,7 @@ def test_bug_in_listing_shards_ends_the_query(monkeypatch: pytest.MonkeyPatch) -
 
     with world() as w:
         w.put(10)
-        query = w.query()
-        query.reads(10)
+        query = w.query().reads(10)
         monkeypatch.setattr(Topology, "shards", fail)
         w.warns("watching the shards failed")
         assert "a bug" in query.fails(FetcherError, within=90)
@@ -797,8 +680,7 @@ def test_finished_range_that_expires_before_the_next_trigger_is_no_loss() -> Non
         w.until(lambda: len(query.spark.checkpoint.commits) > 1, 60, "nothing is committed")
         w.later(900)
         w.kill_run()
-        w.put(1)
-        query.reads(21, within=1100)
+        query.follows(1, within=1100)
 
 
 # A run that was killed beside a slow sink reported the loss of records that had already been read.
@@ -809,8 +691,7 @@ def test_micro_batch_that_was_read_may_expire_before_its_run_dies(fetchers: int,
         w.put_for(1100, every=100)
         query = w.query()
         other = w.query(startingPosition="LATEST")
-        query.pause_sink(200, before_reading=reads_later)
-        query.plans()
+        query.pause_sink(200, before_reading=reads_later).plans()
         w.later(150)
         w.kill_run()
         w.warns("another takes over", "not renewed", "requesting its current fetcher", *["are gone"] * reads_later)
@@ -825,11 +706,8 @@ def test_micro_batch_that_was_read_may_expire_before_its_run_dies(fetchers: int,
 def test_idle_shard_that_a_slow_query_still_reads_is_no_loss() -> None:
     """Between two triggers, only the buffers move on: the lease row says until when nothing came after the query's position."""
     with world(shards=2, retention_seconds=1200.0) as w:
-        query = w.query(trigger=3000.0, session_listens="true")
-        w.put(8)
-        query.reads(8)
+        query = w.query(trigger=3000.0, session_listens="true").follows(8)
         w.later(2000)
         w.kill_program()
         query.start()
-        w.put(8)
-        query.reads(16)
+        query.follows(8)

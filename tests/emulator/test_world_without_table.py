@@ -14,15 +14,11 @@ both = pytest.mark.parametrize("options", [{}, POLLING], ids=["efo", "polling"])
 def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
     with world(shards=2, table=False, options=options) as w:
         w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.stop()
+        query = w.query().reads(10).stop()
         w.put(10)
         w.split()
         w.put(10)
-        query.start()
-        query.reads(30)
-        query.stop()
+        query.start().reads(30).stop()
         w.query().reads(30)
         assert not w.kinesis.table.items
         assert sum("there is no kinesis-efo option 'leaseTable'" in each.text for each in w.kinesis.reports) == 3
@@ -33,16 +29,14 @@ def test_restart_without_table_reads_on(options: dict[str, str]) -> None:
 def test_killed_run_without_table_is_replaced(options: dict[str, str]) -> None:
     with world(shards=2, table=False, options=options) as w:
         one, other = w.query(), w.query(maxRecordsPerTrigger="3")
-        w.put(10)
-        one.reads(10)
+        one.follows(10)
         other.reads(10)
         other.pause_sink(20)
         w.put(10)
         other.plans()
         w.kill_run()
         w.split()
-        w.put(10)
-        one.reads(30)
+        one.follows(10)
         other.reads(30)
 
 
@@ -50,17 +44,14 @@ def test_killed_run_without_table_is_replaced(options: dict[str, str]) -> None:
 def test_program_killed_without_table_continues_elsewhere(host: str) -> None:
     with world(shards=2, table=False) as w:
         w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.pause_sink(5)
+        query = w.query().reads(10).pause_sink(5)
         w.put(10)
         query.plans()
         w.kill_program()
         w.program = w.another_program(host)
         w.split()
         w.put(10)
-        query.start()
-        query.reads(30)
+        query.start().reads(30)
 
 
 # Shows invariant 11.
@@ -68,30 +59,23 @@ def test_program_killed_without_table_continues_elsewhere(host: str) -> None:
 def test_second_program_of_a_host_is_refused(options: dict[str, str]) -> None:
     with world(table=False, options=options) as w:
         w.put(10)
-        first = w.query()
-        first.reads(10)
+        first = w.query().reads(10)
         there = w.program
         w.program = w.another_program("here")
-        second = w.query()
-        assert "is already read by" in second.fails(AlreadyRunningError, within=600)
+        assert "is already read by" in w.query().fails(AlreadyRunningError, within=600)
         w.program = there
-        w.put(10)
-        first.reads(20)
-        first.stop()
+        first.follows(10).stop()
 
 
 def test_program_of_another_host_is_reported() -> None:
     with world(table=False) as w:
         w.put(10)
-        first = w.query()
-        first.reads(10)
+        w.query().reads(10)
         w.program = w.another_program("there")
-        second = w.query()
-        second.reads(10, within=120)
+        w.query().reads(10, within=120)
         w.put(10)
         w.warns("another program uses consumer arn:", "LimitExceededException")
-        first.reads(20, within=120)
-        second.reads(20, within=120)
+        w.all_read(20, within=120)
         assert any("another program uses consumer arn:" in each.text for each in w.kinesis.reports)
 
 
@@ -99,10 +83,8 @@ def test_polled_shard_idle_for_longer_than_retention_is_whole() -> None:
     options = {**POLLING, "pollingInterval": "10s"}
     with world(table=False, options=options, retention_seconds=3600.0) as w:
         w.put(10)
-        query = w.query(trigger=60)
-        query.reads(10, within=120)
+        query = w.query(trigger=60).reads(10, within=120)
         w.later(5000)
         w.kill_run()
         w.later(120)
-        w.put(1)
-        query.reads(11, within=120)
+        query.follows(1, within=120)

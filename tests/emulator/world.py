@@ -1,17 +1,13 @@
 """The words of scenarios: what Kinesis has, what a program asks, what happens to it, which rows come. Whole runs, in virtual time.
 
     with world(shards=1) as w:
-        w.put(10)
-        query = w.query()
-        query.reads(10)
-        query.stop()
+        query = w.query().follows(10).stop()
         w.split()
         w.put(10)
-        query.start()
-        query.reads(20)
+        query.start().reads(20)
 
 Everything of the library is real but sockets, processes and clocks. A scenario fails if a row is missing, doubled or out of order, if
-Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `w.warns` does not name.
+Kinesis has a record that a query can read and has not read at the end, or if the library warns of something that `warns` does not name.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Self
 
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.leases.keys import run_key
@@ -91,11 +87,13 @@ class World:
 
     # -- Kinesis
 
-    def put(self, records: int, stream: str = "", *, size: int = 20, key: str = "") -> None:
-        """Put records of `size` bytes, now; with eight keys in turn, or with `key`."""
+    def put(self, records: int, stream: str = "", *, size: int = 20, key: str = "", wait: float = 0.0) -> None:
+        """Put records of `size` bytes, now; with eight keys in turn, or with `key`. Then let `wait` seconds pass."""
         for _ in range(records):
             self._written += 1
             self.kinesis.write(stream or self.streams[0], key or _KEYS[self._written % len(_KEYS)], size)
+        if wait:
+            self.later(wait)
 
     def put_aggregates(self) -> None:
         """Put KPL aggregates from now on; right after a split, some go to a wrong shard as well, as the KPL's do."""
@@ -147,6 +145,7 @@ class World:
 
     def refuse_get_records(self) -> None:
         """Refuse GetRecords from now on, as without the permission."""
+        self.warns("kinesis:GetRecords")
         self.kinesis.refused = True
 
     def fail(self, operation: str, *, after: float, seconds: float) -> None:
@@ -288,6 +287,11 @@ class World:
         query.start()
         return query
 
+    def all_read(self, rows: int, within: float = 60.0) -> None:
+        """Wait until each query's sink has so many rows, and no more."""
+        for query in self.queries:
+            query.reads(rows, within)
+
     def warns(self, *texts: str) -> None:
         """Tolerate warnings that contain one of these texts."""
         self._tolerated += texts
@@ -326,16 +330,18 @@ class Query:
         """How many micro-batches it has committed."""
         return len(self.spark.checkpoint.commits)
 
-    def start(self) -> None:
+    def start(self) -> Self:
         """Start it, or start it again with its checkpoint."""
         spark = self.spark
         spark.error, spark.stopping = None, False
         spark.running = self._world.program.start(spark)  # type: ignore[arg-type]
+        return self
 
-    def stop(self) -> None:
+    def stop(self) -> Self:
         """Stop it as Spark does between two micro-batches."""
         process, self.spark.stopping = self.spark.running, True
         self._world.until(lambda: process is None or not process.lives, 120, f"{self.spark.name} has not stopped")
+        return self
 
     def kill(self) -> None:
         """Kill the process that plans for it."""
@@ -343,9 +349,10 @@ class Query:
         self._world.machine.kill(self.spark.running)
         self.spark.running = None
 
-    def plans(self, within: float = 30.0) -> None:
+    def plans(self, within: float = 30.0) -> Self:
         """Wait until a micro-batch is in its log that is not committed."""
         self._world.until(lambda: self.spark.is_unfinished, within, f"{self.spark.name} has planned nothing")
+        return self
 
     def copy(self) -> Query:
         """Start a query with a copy of its checkpoint and of its sink, in the same program."""
@@ -354,7 +361,7 @@ class Query:
         other.start()
         return other
 
-    def reads(self, rows: int, within: float = 60.0) -> None:
+    def reads(self, rows: int, within: float = 60.0) -> Self:
         """Wait until its sink has so many rows, and no more."""
 
         def done() -> bool:
@@ -364,6 +371,13 @@ class Query:
 
         self._world.until(done, within, f"{self.spark.name} has {self.rows} rows, not {rows}")
         assert self.rows == rows, f"{self.spark.name} has {self.rows} rows, not {rows}"
+        return self
+
+    def follows(self, records: int, within: float = 60.0, *, size: int = 20) -> Self:
+        """Put records into its first stream, and wait until its sink has so many rows more, and no more than these."""
+        before = self.rows
+        self._world.put(records, self.spark.names[0], size=size)
+        return self.reads(before + records, within)
 
     def fails(self, error: type[KinesisEfoError], within: float = 60.0) -> str:
         """Wait until it has failed with an error; returns the message."""
@@ -373,18 +387,18 @@ class Query:
         self._expected = error
         return str(self.spark.error)
 
-    def ends(self, rows: int, within: float = 120.0) -> None:
+    def ends(self, rows: int, within: float = 120.0) -> Self:
         """Wait until it has ended by itself, and has so many rows."""
         process = self.spark.running
         self._world.until(lambda: process is None or not process.lives, within, f"{self.spark.name} has not ended")
-        self.reads(rows, 0.0)
+        return self.reads(rows, 0.0)
 
-    def accepts_one_loss(self) -> None:
+    def accepts_one_loss(self) -> Self:
         """Accept the loss that it has failed with, and start it again."""
         named = re.search(r"'acceptDataLoss' to (\{.*?\}\})", str(self.spark.error))
         assert named is not None, "the error names no gap"
         self.spark.accept(json.loads(named[1]))
-        self.start()
+        return self.start()
 
     def accepts_losses(self, rows: int) -> None:
         """Start it until it ends, accept each loss that it fails with, and check its rows."""
@@ -410,11 +424,12 @@ class Query:
             for name in names:
                 end.pop(name, None)
 
-    def pause_sink(self, seconds: float, *, before_reading: bool = False) -> None:
+    def pause_sink(self, seconds: float, *, before_reading: bool = False) -> Self:
         """Let its sink be down for some time; with `before_reading`, tasks wait for it before they read, and read twice."""
         self.spark.down_until = self._world.machine.now + seconds
         if before_reading:
             self.spark.random.random = lambda: 0.0  # type: ignore[method-assign]
+        return self
 
     def check(self) -> None:
         """Check that it has read every record that it could read, unless it has ended or was stopped."""
@@ -433,9 +448,10 @@ def world(
     table: bool = True,
     options: dict[str, str] | None = None,
     spark: tuple[int, int] = SPARK,
+    warns: Sequence[str] = (),
     **settings: object,
 ) -> Iterator[World]:
-    """A world in which a scenario happens; see `World`."""
+    """A world in which a scenario happens; see `World`. Warnings that contain one of the texts `warns` are tolerated."""
     machine = Machine()
     with simulated(0, machine) as (directory, reports_to):
         stream_planner.SPARK_VERSION = spark  # type: ignore[attr-defined]
@@ -450,6 +466,7 @@ def world(
             spark=spark,
         )
         reports_to.append(made.kinesis)
+        made.warns(*warns)
         if not table:
             made.kinesis.lease_table = ""
             made.warns("there is no kinesis-efo option 'leaseTable'")

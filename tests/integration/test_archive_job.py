@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import psutil
 import pyarrow.parquet as pq
@@ -57,7 +58,10 @@ class Job:
     def wait(self) -> int:
         return self.process.wait(150)
 
-    def kill(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             root = psutil.Process(self.process.pid)
             for process in [root, *root.children(recursive=True)]:
@@ -92,8 +96,7 @@ def _payloads(begin: int, end: int) -> list[tuple[str, bytes]]:
 def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, target: str) -> None:
     world.put(_payloads(0, 2000))
     world.put(_payloads(2000, 2500), "clicks")
-    job = Job(world, tmp_path, "--trigger", "0 seconds", "--streams", "*")
-    try:
+    with Job(world, tmp_path, "--trigger", "0 seconds", "--streams", "*") as job:
         job.wait_archived(2500)
         # Spark tells its listeners some time after the files are there, and nothing any more once it stops.
         lag = r"query archive, micro-batch \d+: .* shards, at most [\d,]+ ms behind"
@@ -108,8 +111,6 @@ def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, targ
         text = job.log.read_text()
         assert '"name": "kinesis_efo.records"' in text
         assert not re.search("Failed to cancel job group|process that fetched|Traceback", text), text
-    finally:
-        job.kill()
     wait_until(
         lambda: not any("leaseOwner" in row for row in world.leases().values()),
         60,
@@ -131,11 +132,8 @@ def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, targ
     # one, and what came later is the next run's.
     unfinished = _logged(job, "offsets") > _logged(job, "commits")
     for _ in range(2 if unfinished else 1):
-        second = Job(world, tmp_path, "--available-now")
-        try:
+        with Job(world, tmp_path, "--available-now") as second:
             assert second.wait() == 0, second.log.read_text()
-        finally:
-            second.kill()
     assert sorted(second.archived()) == sorted(data for _, data in _payloads(0, 5000))
     parts = {file.relative_to(second.output).parts[0] for file in committed(second.output)}
     assert parts == {"stream=orders", "stream=clicks"}
@@ -148,11 +146,8 @@ def test_sigterm_ends_the_job_after_its_batch(world: World, tmp_path: Path, targ
 @pytest.mark.spark40
 @pytest.mark.timeout(200)
 def test_a_failure_is_the_last_output(world: World, tmp_path: Path) -> None:
-    job = Job(world, tmp_path, "--option", "bufferBytes=lots", "--option", "readMode=push")
-    try:
+    with Job(world, tmp_path, "--option", "bufferBytes=lots", "--option", "readMode=push") as job:
         assert job.wait() == 2
-    finally:
-        job.kill()
     *before, first, second = job.log.read_text().splitlines()
     assert "Traceback (most recent call last):" not in before
     assert [line for line in before if line.startswith("  File ") and line.endswith("in archive")], (
@@ -171,13 +166,10 @@ def test_a_failure_is_the_last_output(world: World, tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_a_deleted_consumer_is_reported_once(world: World, tmp_path: Path) -> None:
     world.put(_payloads(0, 100))
-    job = Job(world, tmp_path, "--trigger", "1 second", metrics="none")
-    try:
+    with Job(world, tmp_path, "--trigger", "1 second", metrics="none") as job:
         job.wait_archived(100)
         world.kinesis.deregister_stream_consumer(ConsumerARN=world.consumers["orders"])
         assert job.wait() == 2
-    finally:
-        job.kill()
     lines = job.log.read_text().splitlines()
     words = "kinesis-efo archive failed: ConsumerNotFoundError: "
     assert lines[-1].startswith(words)
@@ -191,11 +183,8 @@ def test_a_deleted_consumer_is_reported_once(world: World, tmp_path: Path) -> No
 def test_an_output_ahead_of_its_checkpoint_is_refused(world: World, tmp_path: Path) -> None:
     (tmp_path / "lake" / "_spark_metadata").mkdir(parents=True)
     (tmp_path / "lake" / "_spark_metadata" / "3").write_text("v1")
-    job = Job(world, tmp_path)
-    try:
+    with Job(world, tmp_path) as job:
         assert job.wait() == 2
-    finally:
-        job.kill()
     last = job.log.read_text().splitlines()[-1]
     assert last.startswith("kinesis-efo archive failed: ConfigurationError: the output ")
     assert "would leave out what is read in micro-batches 0 to 3" in last

@@ -142,8 +142,7 @@ class Query:
 
     def failure(self, seconds: float = 120.0) -> str:
         """Wait until it fails, and return the message of its exception."""
-        line = self._wait_for("FAILED", seconds)
-        return str(json.loads(line))
+        return str(json.loads(self._wait_for("FAILED", seconds)))
 
     def rows(self) -> list[Row]:
         """All rows so far, in the order of the micro-batches and, within one and within a shard, as they were read."""

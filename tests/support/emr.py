@@ -159,8 +159,7 @@ class FakeEmr:
     def emr_serverless_list_job_runs(self, **_: Any) -> Any:
         keys = ("applicationId", "id", "name", "arn", "createdBy", "createdAt", "updatedAt", "executionRole", "state")
         runs = [_serverless(run) for run in self._of("emr-serverless")]
-        listed = [{key: run[key] for key in (*keys, "stateDetails", "releaseLabel")} for run in runs]
-        return {"jobRuns": listed}
+        return {"jobRuns": [{key: run[key] for key in (*keys, "stateDetails", "releaseLabel")} for run in runs]}
 
     def emr_serverless_get_job_run(self, jobRunId: str, **_: Any) -> Any:
         run = _serverless(self._look(jobRunId))
@@ -291,8 +290,7 @@ class _Handler(Handler):
             self.answer(400, json.dumps(refusal).encode(), x_amzn_ErrorType=self.emr.refusal)
             return
         answer = getattr(self.emr, name)(**request)
-        shape = _model(service).operation_model(operation).output_shape
-        report = ParamValidator().validate(answer, shape)
+        report = ParamValidator().validate(answer, _model(service).operation_model(operation).output_shape)
         # Reports unknown members, too, which shows mistakes of this fake.
         assert not report.has_errors(), report.generate_report()
         self.answer(200, json.dumps(answer).encode(), content_type="application/json")

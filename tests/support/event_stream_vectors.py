@@ -179,6 +179,12 @@ def _smithy(name: str, checksum: int, *headers: Header, payload: bytes = b"") ->
     return Right(_in_each_operation(name), headers, payload, checksum)
 
 
+def _event(name: str, checksum: int, payload: bytes, *headers: Header, content: str = "application/json") -> Right:
+    """An event of the type that its name says."""
+    kind = (_TYPE, STRING, name[0].lower() + name[1:])
+    return _smithy(name, checksum, _EVENT, kind, (":content-type", STRING, content), *headers, payload=payload)
+
+
 _EVENT: Final = (":message-type", STRING, "event")
 _TYPE: Final = ":event-type"
 _HEADERS: Final = (_EVENT, (_TYPE, STRING, "headers"))
@@ -204,56 +210,14 @@ SMITHY: Final = (
     _smithy("StringHeader", 0xC53FB630, *_HEADERS, ("stringHeader", STRING, "foo")),
     # 2024-10-31T14:15:14Z
     _smithy("TimestampHeader", 0xEAE57712, *_HEADERS, ("timestampHeader", TIMESTAMP, 1730384114000)),
-    _smithy(
-        "MultipleHeader",
-        0x035DBA3B,
-        *_HEADERS,
-        ("booleanHeader", TRUE, None),
-        ("stringHeader", STRING, "foo"),
-        ("blobHeader", BLOB, b"bar"),
-    ),
-    _smithy(
-        "StringPayload",
-        0x46D442EB,
-        _EVENT,
-        (_TYPE, STRING, "stringPayload"),
-        (":content-type", STRING, "text/plain"),
-        payload=b"foo",
-    ),
-    _smithy(
-        "BlobPayload",
-        0x6FE67189,
-        _EVENT,
-        (_TYPE, STRING, "blobPayload"),
-        (":content-type", STRING, "application/octet-stream"),
-        payload=b"bar",
-    ),
-    _smithy(
-        "StructurePayload",
-        0xADC21154,
-        _EVENT,
-        (_TYPE, STRING, "structurePayload"),
-        _CONTENT,
-        payload=b'{"structureMember":"foo"}',
-    ),
-    _smithy(
-        "UnionPayload",
-        0xC643303E,
-        _EVENT,
-        (_TYPE, STRING, "unionPayload"),
-        _CONTENT,
-        payload=b'{"unionMember":"bar"}',
-    ),
-    _smithy("HeadersAndExplicitPayload", 0x369F297B, _EVENT, _EXPLICIT, _CONTENT, _FOO, payload=_BAR),
-    _smithy(
-        "HeadersAndImplicitPayload",
-        0x79959B53,
-        _EVENT,
-        (_TYPE, STRING, "headersAndImplicitPayload"),
-        _CONTENT,
-        _FOO,
-        payload=b'{"payload":"bar"}',
-    ),
+    _smithy("MultipleHeader", 0x035DBA3B, *_HEADERS, ("booleanHeader", TRUE, None), ("stringHeader", STRING, "foo"),
+            ("blobHeader", BLOB, b"bar")),
+    _event("StringPayload", 0x46D442EB, b"foo", content="text/plain"),
+    _event("BlobPayload", 0x6FE67189, b"bar", content="application/octet-stream"),
+    _event("StructurePayload", 0xADC21154, b'{"structureMember":"foo"}'),
+    _event("UnionPayload", 0xC643303E, b'{"unionMember":"bar"}'),
+    _event("HeadersAndExplicitPayload", 0x369F297B, _BAR, _FOO),
+    _event("HeadersAndImplicitPayload", 0x79959B53, b'{"payload":"bar"}', _FOO),
     Right(
         _in_each_operation("ServerError", "ClientError"),
         ((":message-type", STRING, "exception"), (":exception-type", STRING, "error"), _CONTENT),
@@ -271,25 +235,9 @@ SMITHY: Final = (
         0x24BA7D2D,
     ),
     _smithy("MissingMessageType", 0xF0B7B126, _EXPLICIT, _CONTENT, _FOO, payload=_BAR),
-    _smithy(
-        "MalformedMessageType",
-        0x5C1D7F35,
-        (":message-type", BLOB, b"event"),
-        _EXPLICIT,
-        _CONTENT,
-        _FOO,
-        payload=_BAR,
-    ),
+    _smithy("MalformedMessageType", 0x5C1D7F35, (":message-type", BLOB, b"event"), _EXPLICIT, _CONTENT, _FOO, payload=_BAR),
     _smithy("MissingEventType", 0xAE2CB41A, _EVENT, _CONTENT, _FOO, payload=_BAR),
-    _smithy(
-        "MalformedEventType",
-        0xC3FA28B9,
-        _EVENT,
-        (_TYPE, BLOB, b"headersAndExplicitPayload"),
-        _CONTENT,
-        _FOO,
-        payload=_BAR,
-    ),
+    _smithy("MalformedEventType", 0xC3FA28B9, _EVENT, (_TYPE, BLOB, b"headersAndExplicitPayload"), _CONTENT, _FOO, payload=_BAR),
 )  # fmt: skip
 
 RIGHT: Final = (*RUBY, *RUST, *SMITHY)

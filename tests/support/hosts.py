@@ -350,8 +350,7 @@ def _remove(prefix: str) -> None:
 
 
 def _ip(*args: str, lines: Sequence[str] = ()) -> str:
-    answer = outcome(["ip", *args], seconds=60, input="\n".join(lines), check=True)
-    return answer.stdout
+    return outcome(["ip", *args], seconds=60, input="\n".join(lines), check=True).stdout
 
 
 def _reason(error: OSError | subprocess.CalledProcessError) -> str:

@@ -12,7 +12,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -23,20 +22,12 @@ from kinesis_efo.decisions.lineage import Shard
 from kinesis_efo.kinesis.transport import Transport, Unlimited
 from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import TRIM_HORIZON, Position
+from tests.support.contracts import Contract
 
 NUMBER: Final = re.compile(r"0|([1-9]\d{0,128})")
 ALL_HASHES: Final = (0, 2**128 - 1)
 
 Scenario = Callable[[Any], Awaitable[None]]
-
-
-def scenario(test: Callable[[Any, Any], Awaitable[None]]) -> Callable[[KinesisContract], None]:
-    """A test of a contract, which runs against a new fake."""
-
-    def run(self: KinesisContract) -> None:
-        self.run(partial(test, self))
-
-    return run
 
 
 def shard_id(number: int) -> str:
@@ -182,16 +173,13 @@ def check_cover(ranges: list[tuple[int, int]], hashes: tuple[int, int]) -> None:
     assert all(after[0] == before[1] + 1 for before, after in pairwise(ranges))
 
 
-class KinesisContract(ABC):
-    @abstractmethod
-    def run(self, scenario: Scenario) -> None:
-        """Run a scenario against a new fake, whose shard 0 holds at least 20 records in at least two events."""
+class KinesisContract(Contract):
+    """Each fake is new, and its shard 0 holds at least 20 records in at least two events."""
 
 
 class EventsContract(KinesisContract):
     """The events of a shard that is only read."""
 
-    @scenario
     async def test_an_event_has_the_fields_of_the_api(self, fake: Fake) -> None:
         for event in await fake.events(0, TRIM_HORIZON, 2):
             assert set(event) - {"ChildShards"} == {"ContinuationSequenceNumber", "MillisBehindLatest", "Records"}
@@ -203,19 +191,16 @@ class EventsContract(KinesisContract):
             for record in event["Records"]:
                 check_record(record)
 
-    @scenario
     async def test_records_are_ordered_up_to_the_continuation(self, fake: Fake) -> None:
         events = await fake.events(0, TRIM_HORIZON, 2)
         assert all(before < after for before, after in pairwise(numbers(*events)))
         for event in events:
             assert int(event["ContinuationSequenceNumber"]) >= numbers(event)[-1]
 
-    @scenario
     async def test_event_before_more_records_has_a_lag(self, fake: Fake) -> None:
         first, _ = await fake.events(0, TRIM_HORIZON, 2)
         assert first["MillisBehindLatest"] > 0
 
-    @scenario
     async def test_behind_a_continuation_the_next_record_is_the_first(self, fake: Fake) -> None:
         first, second = await fake.events(0, TRIM_HORIZON, 2)
         (again,) = await fake.events(0, continuation(first), 1)
@@ -223,13 +208,11 @@ class EventsContract(KinesisContract):
         (once_more,) = await fake.events(0, continuation(first), 1)
         assert numbers(once_more)[0] == numbers(second)[0], "a position can be read from again and again"
 
-    @scenario
     async def test_start_after_a_number_begins_with_the_next_record(self, fake: Fake) -> None:
         first, _ = await fake.events(0, TRIM_HORIZON, 2)
         (again,) = await fake.events(0, Position.after(numbers(first)[-1]), 1)
         assert numbers(again)[0] > numbers(first)[-1]
 
-    @scenario
     async def test_idle_shard_sends_empty_events_that_advance(self, fake: Fake) -> None:
         last = int((await fake.records(0))[-1]["SequenceNumber"])
         await fake.next_turn()
@@ -249,7 +232,6 @@ class EventsContract(KinesisContract):
 class LivingContract(EventsContract):
     """Shards that are written, split and merged meanwhile."""
 
-    @scenario
     async def test_new_records_follow_the_continuation_of_idle_events(self, fake: LivingFake) -> None:
         last = int((await fake.records(0))[-1]["SequenceNumber"])
         (idle,) = await fake.events(0, Position.after(last), 1)
@@ -262,7 +244,6 @@ class LivingContract(EventsContract):
         assert read[0] > int(idle["ContinuationSequenceNumber"])
         assert read == numbers({"Records": (await fake.records(0))[-3:]})
 
-    @scenario
     async def test_split_shard_ends_with_two_children(self, fake: LivingFake) -> None:
         before = await fake.records(0)
         await fake.split(0)
@@ -276,7 +257,6 @@ class LivingContract(EventsContract):
         (whole,) = [shard.hash_range for shard in await fake.shards() if shard.shard_id == shard_id(0)]
         check_children(end["ChildShards"], [shard_id(0)], whole)
 
-    @scenario
     async def test_both_merged_shards_end_with_the_same_child(self, fake: LivingFake) -> None:
         await fake.split(0)
         await fake.merge(1, 2)
@@ -286,7 +266,6 @@ class LivingContract(EventsContract):
         (whole,) = [shard.hash_range for shard in await fake.shards() if shard.shard_id == shard_id(0)]
         check_children(one["ChildShards"], [shard_id(1), shard_id(2)], whole)
 
-    @scenario
     async def test_start_after_the_last_record_has_only_the_end(self, fake: LivingFake) -> None:
         last = int((await fake.records(0))[-1]["SequenceNumber"])
         await fake.split(0)
@@ -294,7 +273,6 @@ class LivingContract(EventsContract):
         assert end["ContinuationSequenceNumber"] is None
         assert len(end["ChildShards"]) == 2
 
-    @scenario
     async def test_shard_that_closes_during_reading_ends_its_subscription(self, fake: LivingFake) -> None:
         last = int((await fake.records(0))[-1]["SequenceNumber"])
         await fake.next_turn()
@@ -305,7 +283,6 @@ class LivingContract(EventsContract):
         assert [event["ContinuationSequenceNumber"] is None for event in rest][-1]
         assert numbers(*rest) == []
 
-    @scenario
     async def test_numbers_of_children_are_behind_those_of_their_parents(self, fake: LivingFake) -> None:
         before = await fake.records(0)
         await fake.split(0)
@@ -313,7 +290,6 @@ class LivingContract(EventsContract):
             await fake.put(child, 2)
             assert numbers({"Records": await fake.records(child)})[0] > numbers({"Records": before})[-1]
 
-    @scenario
     async def test_shards_are_listed_with_parents_hash_keys_and_numbers(self, fake: LivingFake) -> None:
         last = int((await fake.records(0))[-1]["SequenceNumber"])
         (opened,) = [shard for shard in await fake.shards() if shard.shard_id == shard_id(0)]
@@ -334,7 +310,6 @@ class LivingContract(EventsContract):
 class AnswersContract(KinesisContract):
     """GetShardIterator and GetRecords."""
 
-    @scenario
     async def test_an_answer_has_the_fields_of_the_api(self, fake: CalledFake) -> None:
         answer = await fake.answer(await fake.iterator(0, "TRIM_HORIZON"), 5)
         assert set(answer) - {"ChildShards"} == {"Records", "NextShardIterator", "MillisBehindLatest"}
@@ -345,7 +320,6 @@ class AnswersContract(KinesisContract):
         for record in answer["Records"]:
             check_record(record)
 
-    @scenario
     async def test_next_iterator_advances_and_the_same_one_repeats(self, fake: CalledFake) -> None:
         iterator = await fake.iterator(0, "TRIM_HORIZON")
         first, again = await fake.answer(iterator, 5), await fake.answer(iterator, 5)
@@ -357,7 +331,6 @@ class AnswersContract(KinesisContract):
         )
         assert numbers(behind) == numbers(second)
 
-    @scenario
     async def test_iterator_of_an_empty_answer_brings_new_records(self, fake: CalledFake) -> None:
         answer = await fake.answer(await fake.iterator(0, "TRIM_HORIZON"))
         empty = await fake.answer(answer["NextShardIterator"])
@@ -368,7 +341,6 @@ class AnswersContract(KinesisContract):
         assert len(later["Records"]) == 2
         assert numbers(later) == numbers(await fake.answer(answer["NextShardIterator"])), "the old one brings them, too"
 
-    @scenario
     async def test_fully_read_closed_shard_has_no_next_iterator(self, fake: CalledFake) -> None:
         await fake.split(0)
         answer, read = await fake.answer(await fake.iterator(0, "TRIM_HORIZON"), 5), []
@@ -384,7 +356,6 @@ class AnswersContract(KinesisContract):
         (whole,) = [shard.hash_range for shard in await fake.shards() if shard.shard_id == shard_id(0)]
         check_children(answer["ChildShards"], [shard_id(0)], whole)
 
-    @scenario
     async def test_a_shard_that_does_not_exist_is_named(self, fake: CalledFake) -> None:
         with pytest.raises(ClientError) as caught:
             await fake.iterator(77, "TRIM_HORIZON")
@@ -392,7 +363,6 @@ class AnswersContract(KinesisContract):
         assert (code, status) == ("ResourceNotFoundException", 400)
         assert re.fullmatch(rf"Shard {shard_id(77)} in stream \S+ under account \d{{12}} does not exist", message)
 
-    @scenario
     async def test_sixth_call_in_a_second_is_refused(self, fake: CalledFake) -> None:
         iterator = await fake.iterator(0, "TRIM_HORIZON")
         await fake.pass_time(1.1)
@@ -413,7 +383,6 @@ class AnswersContract(KinesisContract):
 class ServiceContract(LivingContract):
     """What SubscribeToShard refuses, and where it begins."""
 
-    @scenario
     async def test_missing_shard_or_consumer_is_named(self, fake: CalledFake) -> None:
         with pytest.raises(ClientError) as caught:
             async with fake.subscribed(77, TRIM_HORIZON):
@@ -426,14 +395,11 @@ class ServiceContract(LivingContract):
             await fake.call("SubscribeToShard", ConsumerARN=f"{fake.ref.stream_arn}/consumer/nobody:1", **asked)
         assert refused(caught.value)[0] == "ResourceNotFoundException"
 
-    @scenario
     async def test_subscription_at_a_number_begins_with_its_record(self, fake: CalledFake) -> None:
         records = await fake.records(0)
-        inside = Position.inside(int(records[3]["SequenceNumber"]), 0)
-        (event,) = await fake.events(0, inside, 1)
+        (event,) = await fake.events(0, Position.inside(int(records[3]["SequenceNumber"]), 0), 1)
         assert event["Records"][0] == records[3]
 
-    @scenario
     async def test_closed_shard_repeats_its_end_at_the_tip(self, fake: CalledFake) -> None:
         await fake.split(0)
         await fake.next_turn()
@@ -449,7 +415,6 @@ class IteratorTimeContract(KinesisContract):
 
     iterator_seconds = 300.0
 
-    @scenario
     async def test_expired_iterator_names_its_creation_time(self, fake: CalledFake) -> None:
         iterator = await fake.iterator(0, "TRIM_HORIZON")
         await fake.pass_time(self.iterator_seconds + 1)
@@ -466,7 +431,6 @@ class SubscriptionTimeContract(KinesisContract):
 
     subscription_seconds = 300.0
 
-    @scenario
     async def test_second_subscription_is_refused_early_and_later_takes_over(self, fake: CalledFake) -> None:
         await fake.next_turn()
         async with fake.subscribed(0, TRIM_HORIZON) as first:
@@ -484,7 +448,6 @@ class SubscriptionTimeContract(KinesisContract):
                     _ = [event async for event in first]
                 assert ended.value.response["Error"]["Code"] == "ResourceInUseException"
 
-    @scenario
     async def test_subscription_ends_after_its_time_without_an_error(self, fake: CalledFake) -> None:
         await fake.next_turn()
         began = asyncio.get_running_loop().time()

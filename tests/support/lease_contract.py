@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from kinesis_efo.arns import StreamIdentity
 from kinesis_efo.leases.keys import run_key
@@ -16,20 +14,12 @@ from kinesis_efo.leases.row import Item, Lease, LeaseInfo
 from kinesis_efo.leases.store import Conflict, LeaseStore
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, LastRecord, Position
 from kinesis_efo_tools.operate.lease_edits import moved
+from tests.support.contracts import Contract
 
 KEY = "shardId-000000000000"
 BIG = int("9" * 129)
 
 Scenario = Callable[[LeaseStore], Awaitable[None]]
-
-
-def scenario(test: Callable[[Any, LeaseStore], Awaitable[None]]) -> Callable[[LeaseStoreContract], None]:
-    """A test of the contract, which runs against a new store."""
-
-    def run(self: LeaseStoreContract) -> None:
-        self.run(partial(test, self))
-
-    return run
 
 
 def written(outcome: object) -> Lease:
@@ -50,10 +40,8 @@ async def stored(store: LeaseStore, key: str = KEY) -> Lease | None:
     return (await store.scan()).leases.get(key)
 
 
-class LeaseStoreContract(ABC):
-    @abstractmethod
-    def run(self, scenario: Scenario) -> None:
-        """Run a scenario against a new, empty store."""
+class LeaseStoreContract(Contract):
+    """Each store is new and empty."""
 
     @abstractmethod
     async def put_item(self, store: LeaseStore, item: Item) -> None:
@@ -63,7 +51,6 @@ class LeaseStoreContract(ABC):
     async def get_item(self, store: LeaseStore, key: str) -> Item:
         """Read a row as it is stored."""
 
-    @scenario
     async def test_a_new_row_comes_back_as_written(self, store: LeaseStore) -> None:
         lease = Lease.new(
             KEY, LeaseInfo(Position.at_timestamp(1_700_000_000_123), frozenset({"shardId-p"}), "0", str(2**128 - 1))
@@ -71,7 +58,6 @@ class LeaseStoreContract(ABC):
         assert written(await store.create(lease)) == lease
         assert await stored(store) == lease
 
-    @scenario
     async def test_row_has_its_stream_as_the_writer_knows_it(self, store: LeaseStore) -> None:
         known, unsure = StreamIdentity("arn:orders", 1_700_000_000), StreamIdentity("arn:orders")
         lease = replace(Lease.new(KEY, LeaseInfo()), epoch=1, stream=known)
@@ -81,19 +67,15 @@ class LeaseStoreContract(ABC):
         after = written(await store.update(lease, replace(lease.renewed(), epoch=2, stream=unsure)))
         assert (after.stream, await stored(store)) == (unsure, after)
         assert "streamCreated" not in await self.get_item(store, KEY)
-        back = written(await store.update(after, moved(after, Position.after(7))))
-        assert back.stream is None
+        assert written(await store.update(after, moved(after, Position.after(7)))).stream is None
         assert "streamArn" not in await self.get_item(store, KEY)
 
-    @scenario
     async def test_a_row_is_created_once(self, store: LeaseStore) -> None:
         first = await owned(store, "a")
-        other = Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2)
-        assert lost(await store.create(other)) == first
+        assert lost(await store.create(Lease.new(KEY, LeaseInfo()).taken("b", "grpc://there", 2))) == first
         assert await stored(store) == first
 
     # Shows 60, 73.
-    @scenario
     async def test_a_stale_counter_cannot_renew(self, store: LeaseStore) -> None:
         first = await owned(store)
         second = written(await store.update(first, first.renewed()))
@@ -102,7 +84,6 @@ class LeaseStoreContract(ABC):
         assert lost(await store.update(first, first.renewed())) == third
 
     # Shows 61.
-    @scenario
     async def test_renewed_lease_cannot_be_acquired_with_a_stale_counter(self, store: LeaseStore) -> None:
         seen = await owned(store)
         renewed = written(await store.update(seen, seen.renewed()))
@@ -110,7 +91,6 @@ class LeaseStoreContract(ABC):
         assert await stored(store) == renewed
 
     # Shows 63.
-    @scenario
     async def test_acquiring_changes_the_owner_and_excludes_the_old(self, store: LeaseStore) -> None:
         seen = await owned(store)
         taken = written(await store.update(seen, seen.taken("b", "grpc://there", 2)))
@@ -121,7 +101,6 @@ class LeaseStoreContract(ABC):
         assert lost(await store.delete(seen)) == taken
         assert await stored(store) == taken
 
-    @scenario
     async def test_of_many_takers_one_wins(self, store: LeaseStore) -> None:
         seen = await owned(store)
         names = [f"worker {i}" for i in range(8)]
@@ -130,7 +109,6 @@ class LeaseStoreContract(ABC):
         assert len(winners) == 1
         assert await stored(store) == winners[0]
 
-    @scenario
     async def test_repeated_write_after_a_lost_answer_shows_our_row(self, store: LeaseStore) -> None:
         seen = await owned(store)
         assert lost(await store.create(seen)) == seen
@@ -139,7 +117,6 @@ class LeaseStoreContract(ABC):
         assert written(await store.update(taken, taken.taken("b", "grpc://there", 3))).epoch == 3
 
     # Shows 73.
-    @scenario
     async def test_checkpoint_has_the_form_of_kcl_and_no_owner(self, store: LeaseStore) -> None:
         seen = await owned(store)
         lease = written(await store.update(seen, seen.taken("b", "", 2)))
@@ -151,7 +128,6 @@ class LeaseStoreContract(ABC):
         assert item["checkpointSubSequenceNumber"] == {"N": "0"}
         assert item["ownerSwitchesSinceCheckpoint"] == {"N": "0"}
 
-    @scenario
     async def test_the_time_goes_when_the_checkpoint_leaves_it(self, store: LeaseStore) -> None:
         info = LeaseInfo(Position.at_timestamp(1_700_000_000_123))
         lease = written(await store.create(Lease.new(KEY, info).taken("a", "", 1)))
@@ -161,7 +137,6 @@ class LeaseStoreContract(ABC):
         assert "checkpointTimestamp" not in await self.get_item(store, KEY)
 
     # Shows 75.
-    @scenario
     async def test_a_finished_shard_names_its_children_and_is_free(self, store: LeaseStore) -> None:
         lease = await owned(store)
         end = written(await store.update(lease, lease.checkpointed(SHARD_END, {"c1", "c2"})))
@@ -171,7 +146,6 @@ class LeaseStoreContract(ABC):
         assert not {"leaseOwner", "endpoint"} & item.keys()
 
     # Shows 74.
-    @scenario
     async def test_write_after_our_lost_answer_reports_it(self, store: LeaseStore) -> None:
         before = await owned(store)
         renewed = written(await store.update(before, before.renewed()))
@@ -181,7 +155,6 @@ class LeaseStoreContract(ABC):
         released = written(await store.update(renewed, renewed.released()))
         assert lost(await store.update(renewed, renewed.released())) == released
 
-    @scenario
     async def test_row_of_a_run_has_only_an_epoch(self, store: LeaseStore) -> None:
         row = Lease(run_key("orders"), checkpoint=None).taken("a", "grpc://here", 7)
         held = written(await store.create(row))
@@ -206,7 +179,6 @@ class LeaseStoreContract(ABC):
         assert written(await store.update(free, free.taken("b", "", 8))).epoch == 8
 
     # Shows 65.
-    @scenario
     async def test_update_does_not_restore_a_deleted_row(self, store: LeaseStore) -> None:
         lease = await owned(store)
         assert written(await store.delete(lease)) == lease
@@ -216,7 +188,6 @@ class LeaseStoreContract(ABC):
         assert await stored(store) is None
 
     # Shows 65.
-    @scenario
     async def test_a_row_that_was_written_since_is_not_deleted(self, store: LeaseStore) -> None:
         seen = await owned(store)
         renewed = written(await store.update(seen, seen.renewed()))
@@ -227,7 +198,6 @@ class LeaseStoreContract(ABC):
         assert await stored(store) == taken
 
     # Shows 65, 66.
-    @scenario
     async def test_unknown_attributes_stay_and_pending_ones_of_kcl_go(self, store: LeaseStore) -> None:
         kcl: Item = {
             "leaseKey": {"S": KEY},
@@ -254,7 +224,6 @@ class LeaseStoreContract(ABC):
         assert not [name for name in item if name.startswith(("pending", "checkpointOwner"))]
 
     # Shows 69.
-    @scenario
     async def test_other_rows_are_skipped_and_broken_ones_named(self, store: LeaseStore) -> None:
         lease = await owned(store)
         await self.put_item(store, {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}})
@@ -265,6 +234,5 @@ class LeaseStoreContract(ABC):
         assert "lease row 'bad' has attribute 'leaseCounter' = {'S': 'x'}, expected type N" in scan.unreadable["bad"]
         assert store.label in scan.unreadable["bad"]
 
-    @scenario
     async def test_new_row_starts_at_the_horizon_by_default(self, store: LeaseStore) -> None:
         assert (await owned(store)).checkpoint == TRIM_HORIZON

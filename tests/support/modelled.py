@@ -90,8 +90,7 @@ class Query:
         if offset == self._planned:
             await self.commit(offset)
         await self.planner.wait_held(1.0)
-        reply = await self.planner.poll(offset, max_bytes, max_records, 0.2)
-        self._planned = planned(offset, reply)
+        self._planned = planned(offset, await self.planner.poll(offset, max_bytes, max_records, 0.2))
         return self._planned
 
     async def read(

@@ -233,13 +233,11 @@ def wait_for_rows(query: Any, rows: int, seconds: float = 90.0) -> None:
 
 
 def _status(kinesis: Any, name: str) -> str:
-    summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
-    return str(summary["StreamStatus"])
+    return str(kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamStatus"])
 
 
 def _consumer_status(kinesis: Any, arn: str) -> str:
-    description = kinesis.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]
-    return str(description["ConsumerStatus"])
+    return str(kinesis.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]["ConsumerStatus"])
 
 
 def _batches(records: Iterable[tuple[str, bytes]], size: int) -> Iterable[list[tuple[str, bytes]]]:

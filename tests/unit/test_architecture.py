@@ -69,8 +69,7 @@ def test_a_path_passes_at_most_so_many_modules(title: str, most: int) -> None:
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.callee)
 def test_each_step_is_called_by_the_one_above(call: Call) -> None:
-    callee = function(call.callee)
-    assert callable(callee)
+    assert callable(function(call.callee))
     if call.caller is None:
         return
     source = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function(call.caller)))))

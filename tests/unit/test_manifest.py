@@ -253,6 +253,11 @@ def resolved(tmp_path: Path) -> Callable[..., Manifest]:
     return resolve
 
 
+def direct(**options: str) -> Manifest:
+    """What options say in place of a manifest."""
+    return resolve_manifest(SourceOptions.parse(options), Session(None).client)
+
+
 def test_selected_streams(resolved: Callable[..., Manifest]) -> None:
     assert list(resolved(polled(), streams="orders").streams) == ["orders"]
     with raises(
@@ -263,8 +268,7 @@ def test_selected_streams(resolved: Callable[..., Manifest]) -> None:
 
 # Shows 80.
 def test_arns_instead_of_a_manifest() -> None:
-    options = SourceOptions.parse({"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t"})
-    manifest = resolve_manifest(options, Session(None).client)
+    manifest = direct(streamArn=STREAM, consumerArn=CONSUMER, leaseTable="t")
     assert (manifest.application, manifest.region, manifest.lease_table) == ("lake", "eu-west-1", "t")
     assert manifest.streams["dev-orders"].consumer_arn == CONSUMER
     assert (
@@ -281,8 +285,7 @@ def test_arns_instead_of_a_manifest() -> None:
     ],
 )
 def test_the_source_names_the_given_options(given: dict[str, str], source: str) -> None:
-    options = SourceOptions.parse({"streamArn": STREAM, "readMode": "polling", **given})
-    assert resolve_manifest(options, Session(None).client).source == source
+    assert direct(streamArn=STREAM, readMode="polling", **given).source == source
 
 
 # Shows 80.
@@ -296,10 +299,7 @@ def test_streams_alone_are_enough_to_poll(parse: Callable[[dict[str, str]], Sour
 
 
 def test_consumers_are_matched_to_streams_in_any_order() -> None:
-    options = SourceOptions.parse(
-        {"streamArn": f"{STREAM},{OTHER}", "consumerArn": f"{OTHER}/consumer/copy:1, {CONSUMER}"}
-    )
-    manifest = resolve_manifest(options, Session(None).client)
+    manifest = direct(streamArn=f"{STREAM},{OTHER}", consumerArn=f"{OTHER}/consumer/copy:1, {CONSUMER}")
     assert {name: ref.consumer_arn for name, ref in manifest.streams.items()} == {
         "dev-orders": CONSUMER,
         "clicks": f"{OTHER}/consumer/copy:1",
@@ -329,8 +329,7 @@ def test_batch_read_names_one_of_several_streams(tmp_path: Path) -> None:
 
 
 def test_polling_needs_no_consumer(resolved: Callable[..., Manifest]) -> None:
-    options = SourceOptions.parse({"streamArn": STREAM, "leaseTable": "t", "readMode": "polling"})
-    manifest = resolve_manifest(options, Session(None).client)
+    manifest = direct(streamArn=STREAM, leaseTable="t", readMode="polling")
     ref = manifest.streams["dev-orders"]
     assert (manifest.application, ref.polled, ref.reader) == ("t", True, f"stream {STREAM}")
     assert all(ref.polled for ref in resolved(polled(), readMode="polling").streams.values())
@@ -351,10 +350,9 @@ def test_the_region_option_must_fit_the_manifest(resolved: Callable[..., Manifes
         ManifestError, match=r"'region' .* is 'us-gov-west-1', but .*json are in 'eu-west-1'; omit the option"
     ):
         resolved(document(), region="us-gov-west-1")
-    direct = {"streamArn": STREAM, "consumerArn": CONSUMER, "leaseTable": "t", "region": "us-gov-west-1"}
     with raises(
         ManifestError,
         "kinesis-efo option 'region' (on the command line, --region) is 'us-gov-west-1', but the resources of the options "
         "streamArn, consumerArn and leaseTable are in 'eu-west-1'; omit the option",
     ):
-        resolve_manifest(SourceOptions.parse(direct), Session(None).client)
+        direct(streamArn=STREAM, consumerArn=CONSUMER, leaseTable="t", region="us-gov-west-1")

@@ -347,8 +347,7 @@ def test_only_the_hashed_rust_installer_is_run(genuine: bool, tmp_path: Path) ->
         digest = hashlib.sha256(installer.read_bytes()).hexdigest()
         script = re.sub(r"hash=[0-9a-f]{64}", f"hash={digest}", script)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = outcome(["sh", "-c", script], env=environment)
-    assert (done.returncode == 0) is genuine
+    assert (outcome(["sh", "-c", script], env=environment).returncode == 0) is genuine
     assert ran.exists() is genuine
 
 

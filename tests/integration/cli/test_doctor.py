@@ -114,8 +114,7 @@ def test_doubtful_dry_run_does_not_disturb_a_query(here: Here) -> None:
     assert "host:1:a owns the stream's lease" in line["detail"]
     assert "may not know dry runs" in line["detail"]
     assert "SubscribeToShard" not in {call.operation for call in here.calls(before)}
-    tried = here.run("doctor", "--subscribe-anyway", "--json")
-    assert _lines(tried)["subscribing to orders"]["status"] == "passed"
+    assert _lines(here.run("doctor", "--subscribe-anyway", "--json"))["subscribing to orders"]["status"] == "passed"
 
 
 def test_quota_counts_queues_if_the_sdk_shows_them(

@@ -158,8 +158,7 @@ def test_checkpoint_behind_the_leases_is_reported(cli: Cli, tmp_path: Path) -> N
     first, second, third = numbers(w, "orders", 3)
     here = write(w, tmp_path / "c", {"orders": {FIRST: Position.after(second)}})
     for number, status in ((first, "passed"), (second, "passed"), (third, "unknown")):
-        row = moved(Lease(f"orders:{FIRST}"), Position.after(number))
-        w.rows(row)
+        w.rows(moved(Lease(f"orders:{FIRST}"), Position.after(number)))
         found = said(w, here)["restart of orders"]
         assert found[0] == status, found
     assert f"ahead of the checkpoint in 1 of 1 shards ({FIRST} is at AFTER:{third}" in found[1]
@@ -173,8 +172,7 @@ def test_checkpoint_behind_its_mark_is_reported(cli: Cli, tmp_path: Path, moves:
     positions = {"orders": {FIRST: Position.after(first)}, "clicks": {FIRST: TRIM_HORIZON}}
     here = write(w, tmp_path / "c", positions, mark=Mark("7c1f", moves))
     run_row = Lease(run_key("clicks"), checkpoint=None, marks=(CheckpointMark(Mark("7c1f", 12), 1_790_000_000_000),))
-    other_query = moved(Lease(f"orders:{FIRST}"), Position.after(further))
-    w.rows(run_row, other_query)
+    w.rows(run_row, moved(Lease(f"orders:{FIRST}"), Position.after(further)))
     found = said(w, here)
     assert found["checkpoint"][0] == status
     assert {found["restart of orders"][0], found["restart of clicks"][0]} == {"passed"}, "the rows are another query's"

@@ -106,8 +106,7 @@ def test_records_and_seconds_behind_are_shown(cli: Cli) -> None:
     assert (found["orders:0"]["recordsBehind"], found["orders:0"]["recordsExact"]) == (100, False)
     assert 9 <= found["orders:0"]["secondsBehind"] < 60
     assert (found["clicks:0"]["recordsBehind"], found["clicks:0"]["secondsBehind"]) == (0, 0.0)
-    all_of_them = here.run("lag", "--count", "1000", "--stream", "orders", "--json")
-    [row] = _shards(all_of_them).values()
+    [row] = _shards(here.run("lag", "--count", "1000", "--stream", "orders", "--json")).values()
     assert (row["recordsBehind"], row["recordsExact"], row["state"]) == (150, True, "free")
     (here_too,) = kinesis_efo_tools.lag(str(here.manifest), streams=["orders"], count=1000, lease_timeout=0.1)["shards"]
     assert here_too.keys() == row.keys()
@@ -130,8 +129,7 @@ def test_lag_is_an_upper_bound_without_permission(cli: Cli, here: Here) -> None:
     assert 0 <= row["secondsBehind"] < 60
     assert "an upper bound: AccessDeniedException" in found.err
     cli.refuse("GetMetricData")
-    unasked = here.run("lag", "--count", "0", "--json")
-    assert not _shards(unasked)["orders:0"]["secondsExact"]
+    assert not _shards(here.run("lag", "--count", "0", "--json"))["orders:0"]["secondsExact"]
 
 
 def test_threshold_sets_the_exit_code(here: Here) -> None:
@@ -174,15 +172,13 @@ def test_lag_in_the_rows_of_runs_is_shown(cli: Cli) -> None:
 
 def test_maximum_of_cloudwatch_is_shown(here: Here) -> None:
     here.measured("SubscribeToShardEvent.MillisBehindLatest", 4_200)
-    found = here.run("lag", "--json")
-    assert found.data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}
+    assert here.run("lag", "--json").data["applications"][0]["cloudWatchMillisBehindLatest"] == {"orders": 4_200}
     assert "CloudWatch saw at most orders 4.2 s" in here.run("lag").out
 
 
 def test_several_applications_are_shown(cli: Cli) -> None:
     one, two = cli.world(), cli.world()
-    found = one.run("lag", "--manifest", two.manifest, "--json")
-    assert len(found.data["applications"]) == 2
+    assert len(one.run("lag", "--manifest", two.manifest, "--json").data["applications"]) == 2
 
 
 def test_missing_stream_does_not_hide_others(cli: Cli) -> None:

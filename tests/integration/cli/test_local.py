@@ -87,8 +87,7 @@ def test_a_first_hour_in_the_background(
     assert manifest.read_text() == first
     monkeypatch.setenv("AWS_ENDPOINT_URL", exports(again.stdout)["AWS_ENDPOINT_URL"])
     assert run("manifest", "check").code == 0
-    kept = run("tail", "-s", "flights", "--from", "TRIM_HORIZON", "--limit", 1)
-    assert kept.out == '{"hello": "world"}\n'
+    assert run("tail", "-s", "flights", "--from", "TRIM_HORIZON", "--limit", 1).out == '{"hello": "world"}\n'
     assert shell.run("local stop --all").returncode == 0
 
 

@@ -19,8 +19,7 @@ def test_show_prints_the_manifest(cli: Cli, tmp_path: Path) -> None:
     assert here.lease_table in shown.out
     copy.write_text(found.out)
     assert parse_manifest(copy.read_bytes(), "") == parse_manifest(here.manifest.read_bytes(), "")
-    again = cli.run("manifest", "show", "--manifest", copy, "--json")
-    assert again.data == {**found.data, "source": str(copy)}
+    assert cli.run("manifest", "show", "--manifest", copy, "--json").data == {**found.data, "source": str(copy)}
     assert cli.run("manifest", "check", "--manifest", copy).code == 0
 
 

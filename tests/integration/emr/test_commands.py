@@ -216,8 +216,7 @@ def test_files_of_an_unchanged_job_do_not_expire(
             return now.astimezone(tz) + timedelta(days=days)
 
     monkeypatch.setattr("kinesis_efo_tools.emr.artifacts.datetime", Later)
-    again = cli.submit(SERVERLESS, "--no-follow", "--if-changed")
-    assert again["submitted"] is False
+    assert cli.submit(SERVERLESS, "--no-follow", "--if-changed")["submitted"] is False
     assert cli.err.count("uploaded s3://artifacts/jobs/") == 2 * renewed
     assert cli.err.count("is there already: s3://artifacts/jobs/") == 2 * (not renewed)
 
@@ -312,8 +311,7 @@ def test_log_of_a_run_ends_with_the_reason(cli: Cli, target: str, folder: str) -
     answer = cli.json("logs", *_named(target))
     assert answer["reason"] == reason
     assert answer["lines"][-1] == "ERROR over: stopped"
-    shown = cli("logs", *_named(target), "--run", run["id"], "--lines", "2")
-    assert shown == f"{reason}\nERROR over: stopped\n"
+    assert cli("logs", *_named(target), "--run", run["id"], "--lines", "2") == f"{reason}\nERROR over: stopped\n"
     assert cli.err.splitlines()[-1] == f"the driver: {reason}"
 
 
@@ -415,8 +413,7 @@ def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:
     cli.submit(SERVERLESS, "--no-follow")
     cli.place.emr.only().state = "RUNNING"
     cli.place.emr.on_look = lambda run: setattr(run, "state", "CANCELLED" if run.cancelled else run.state)
-    answer = cli.json("stop", *_named(SERVERLESS), "--grace", "0")
-    assert [each["graceful"] for each in answer["stopped"]] == [False]
+    assert [each["graceful"] for each in cli.json("stop", *_named(SERVERLESS), "--grace", "0")["stopped"]] == [False]
     assert cli.place.emr.only().cancelled == [{"applicationId": APPLICATION, "shutdownGracePeriodInSeconds": "0"}]
     said = cli("stop", *_named(SERVERLESS))
     assert f"nothing runs on {SERVERLESS} for lake" in cli.err
@@ -426,8 +423,7 @@ def test_stopping_at_once_is_emrs_business(cli: Cli) -> None:
 def test_reader_after_the_stop_is_named(cli: Cli) -> None:
     cli.place.deploy(target=SERVERLESS, arguments=["--option", "leaseTimeout=1s"])
     with leased(cli.place):
-        answer = cli.json("stop", "-e", "test", "-a", "lake", code=1)
-        assert answer["leaseOwners"] == ["host:1:ab"]
+        assert cli.json("stop", "-e", "test", "-a", "lake", code=1)["leaseOwners"] == ["host:1:ab"]
         assert "host:1:ab still renews leases of lake" in cli.err
         # Its leases are in the manifest's region.
         elsewhere = ["--manifest", str(cli.place.world.manifest), "--target", SERVERLESS, "--region", "eu-west-1"]

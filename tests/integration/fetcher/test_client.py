@@ -31,8 +31,7 @@ HERE = "this namespace"
 
 
 def send(call: Call, *payloads: bytes) -> None:
-    head = [(0, [len(payload) for payload in payloads])]
-    call.send(Kind.EVENTS, msgspec.json.encode(head), payloads)
+    call.send(Kind.EVENTS, msgspec.json.encode([(0, [len(payload) for payload in payloads])]), payloads)
 
 
 class Ending(Service):

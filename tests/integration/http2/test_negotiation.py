@@ -80,8 +80,7 @@ async def test_http2_is_offered_again_after_five_minutes(tmp_path: Path, said: C
         async with client(where, "auto", clock=clock, verify=authority.path) as aws:
             for seconds, connections in [(0, 2), (299, 3), (1.5, 5), (100, 6)]:
                 clock.pass_by(seconds)
-                stream = await aws.subscribe()
-                assert await read(stream, 1) == [1]
+                assert await read(await aws.subscribe(), 1) == [1]
                 assert server.connections == connections, "one more if it is asked for HTTP/2"
     assert len(said()) == 1
 

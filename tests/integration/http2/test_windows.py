@@ -52,7 +52,6 @@ async def test_more_than_the_window_ends_the_connection() -> None:
         for size in (8192 - len(event()), 1):
             peer.write(size.to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + event(2, 20_000)[:size])
         assert await read(stream, 1) == [1]
-        fault = await fault_of(stream, "violates HTTP/2: 1 bytes where 0 were allowed")
-        assert isinstance(fault, ConnectionLost)
+        assert isinstance(await fault_of(stream, "violates HTTP/2: 1 bytes where 0 were allowed"), ConnectionLost)
         await until(peer.gone.is_set)
         assert peer.errors == [ErrorCodes.FLOW_CONTROL_ERROR]

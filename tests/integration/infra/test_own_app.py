@@ -54,5 +54,4 @@ def test_library_reads_the_manifest_that_terraform_applied(tmp_path: Path, provi
     # What only Terraform knows is in the literal ARN of the parameter, which does not make the policy wait for it.
     assert statements["LoadManifest"]["Resource"].endswith(":parameter/kinesis-efo/streaming-dev/lake")
     assert "${" not in policy["policy"]
-    shown = json.loads(terraform.run("output", "-json"))
-    assert shown["manifest"]["value"] == f"ssm://{parameter['name']}"
+    assert json.loads(terraform.run("output", "-json"))["manifest"]["value"] == f"ssm://{parameter['name']}"

@@ -8,7 +8,8 @@ import json
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -18,6 +19,7 @@ from botocore.exceptions import ClientError, EventStreamError
 from kinesis_efo.errors import FrameError
 from kinesis_efo.kinesis.faults import Verdict, classify
 from kinesis_efo.kinesis.transport import BotoTransport, EventStream, Unlimited, starting_position
+from kinesis_efo.manifest import StreamRef
 from kinesis_efo.positions import SHARD_END, TRIM_HORIZON, Position, ShardKey
 from kinesis_efo.records.decoder import decode
 from kinesis_efo.records.frames import encode_frame
@@ -39,6 +41,15 @@ class Frames(NoFaults):
 
     def frame(self, subscription: Any, frame: bytes) -> Iterable[Any]:
         return self.change(frame) if subscription.events == 1 else [frame]
+
+
+@asynccontextmanager
+async def subscribed(bench: Bench, stream: StreamRef, **config: Any) -> AsyncIterator[EventStream]:
+    """The events of the first shard, from its horizon on."""
+    async with bench.client(**config) as client:
+        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+        yield events
+        events.close()
 
 
 async def read(stream: EventStream, events: int) -> list[bytes]:
@@ -64,11 +75,9 @@ async def test_payloads_are_the_events_json_as_it_came(local: Local) -> None:
     bench = local(max_event_records=2)
     stream = bench.stream()
     bench.put(*"abcde")
-    async with bench.client() as client:
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    async with subscribed(bench, stream) as events:
         payloads = await read(events, 3)
         assert events.received > sum(map(len, payloads))
-        events.close()
     assert keys(payloads) == list("abcde")
     assert all(type(payload) is bytes for payload in payloads)
     assert set(json.loads(payloads[0])) >= {"ContinuationSequenceNumber", "MillisBehindLatest", "Records"}
@@ -106,13 +115,11 @@ async def test_records_of_every_size(local: Local, size: int) -> None:
     bench.kinesis.update_max_record_size(StreamARN=stream.stream_arn, MaxRecordSizeInKiB=10240)
     data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
     bench.put("k", data=data)
-    async with bench.client() as client:
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    async with subscribed(bench, stream) as events:
         begin = time.process_time()
         (payload,) = await read(events, 1)
         # botocore's own buffer would take seconds for the largest.
         assert time.process_time() - begin < 1.5
-        events.close()
     (batch,) = decode([payload], ShardKey("orders", SHARD), TRIM_HORIZON, SHARD_END, deaggregate=True)
     assert batch["data"][0].as_py() == data
 
@@ -165,8 +172,7 @@ async def test_what_breaks_a_stream_raises_and_counts_as_transient(
     bench = local(Frames(change), max_event_records=2, idle_event_seconds=60)
     stream = bench.stream()
     bench.put(*"ab")
-    async with bench.client(read_timeout=0.5) as client:
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    async with subscribed(bench, stream, read_timeout=0.5) as events:
         # A RST of TCP also drops what was received and not read yet: the first event is read before the second one breaks.
         seen = await read(events, 1)
         await asyncio.to_thread(bench.put, *"cd")
@@ -174,7 +180,6 @@ async def test_what_breaks_a_stream_raises_and_counts_as_transient(
             await drain(events, seen)
         assert keys(seen) == ["a", "b"]
         assert classify(caught.value).verdict is Verdict.RETRY
-        events.close()
 
 
 @pytest.mark.parametrize(
@@ -191,10 +196,8 @@ async def test_what_is_only_unusual_is_read(
     bench = local(Frames(change), max_event_records=2)
     stream = bench.stream()
     bench.put(*"abcd")
-    async with bench.client() as client:
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    async with subscribed(bench, stream) as events:
         assert keys(await read(events, 2)) == list(expected)
-        events.close()
 
 
 async def test_exception_inside_the_stream_comes_after_its_events(local: Local) -> None:
@@ -202,8 +205,7 @@ async def test_exception_inside_the_stream_comes_after_its_events(local: Local) 
     bench = local(Frames(lambda frame: [frame, taken_over, Finish()]), max_event_records=2)
     stream = bench.stream()
     bench.put(*"abcd")
-    async with bench.client() as client:
-        events = await BotoTransport(client).subscribe(stream, SHARD, TRIM_HORIZON, Unlimited())
+    async with subscribed(bench, stream) as events:
         seen: list[bytes] = []
         with pytest.raises(EventStreamError, match="because") as caught:
             await drain(events, seen)
@@ -212,7 +214,6 @@ async def test_exception_inside_the_stream_comes_after_its_events(local: Local) 
         assert classify(caught.value).verdict is Verdict.TAKEN_OVER
         with pytest.raises(EventStreamError):
             await anext(aiter(events))
-        events.close()
 
 
 # -- what Kinesis refuses

@@ -45,27 +45,24 @@ class TestLeaseTable(LeaseStoreContract):
         return item
 
     # Shows 68.
-    def test_all_pages_are_scanned(self) -> None:
-        async def scenario(store: LeaseStore) -> None:
-            pages = 0
+    async def test_all_pages_are_scanned(self, store: LeaseStore) -> None:
+        pages = 0
 
-            class SmallPages:
-                meta = self.client.meta
+        class SmallPages:
+            meta = self.client.meta
 
-                async def scan(self, **request: Any) -> Any:
-                    nonlocal pages
-                    pages += 1
-                    assert request["ConsistentRead"] is True
-                    return await client.scan(**request, Limit=3)
+            async def scan(self, **request: Any) -> Any:
+                nonlocal pages
+                pages += 1
+                assert request["ConsistentRead"] is True
+                return await client.scan(**request, Limit=3)
 
-            client = self.client
-            keys = {f"shardId-{i:012d}" for i in range(10)}
-            await asyncio.gather(*(store.create(Lease.new(key, LeaseInfo())) for key in keys))
-            scan = await LeaseTable(SmallPages(), self.name, declared_by=DECLARED_BY).scan()  # type: ignore[arg-type]
-            assert scan.leases.keys() == keys
-            assert pages >= 4
-
-        self.run(scenario)
+        client = self.client
+        keys = {f"shardId-{i:012d}" for i in range(10)}
+        await asyncio.gather(*(store.create(Lease.new(key, LeaseInfo())) for key in keys))
+        scan = await LeaseTable(SmallPages(), self.name, declared_by=DECLARED_BY).scan()  # type: ignore[arg-type]
+        assert scan.leases.keys() == keys
+        assert pages >= 4
 
 
 def check(url: str, name: str | None = None, keys: tuple[tuple[str, str, str], ...] = ()) -> None:

@@ -69,8 +69,7 @@ class Bench:
         return arn
 
     def consumer_status(self, arn: str) -> str:
-        described = self.client.describe_stream_consumer(ConsumerARN=arn)
-        return str(described["ConsumerDescription"]["ConsumerStatus"])
+        return str(self.client.describe_stream_consumer(ConsumerARN=arn)["ConsumerDescription"]["ConsumerStatus"])
 
     def put(self, *keys: str, data: bytes = b"x", name: str = "orders") -> list[str]:
         answer = self.client.put_records(StreamName=name, Records=[{"Data": data, "PartitionKey": key} for key in keys])

@@ -58,12 +58,12 @@ def put(bench: Bench, shard: int, key: str, shards: int = 3, data: bytes = b"x")
     bench.client.put_record(StreamName="orders", Data=data, PartitionKey=key, ExplicitHashKey=where)
 
 
-def spread(bench: Bench, shards: int) -> str:
+def spread(bench: Bench, shards: int) -> tuple[Bench, str]:
     """A consumer of a stream, each shard of which has a record with the shard's number as its key."""
     consumer = bench.consumer(bench.stream(shards))
     for shard in range(shards):
         put(bench, shard, str(shard), shards)
-    return consumer
+    return bench, consumer
 
 
 def fill(bench: Bench, megabytes: int, shard: int = 0, shards: int = 1) -> None:
@@ -96,8 +96,7 @@ def secured(bench: Bench, name: str = "localhost", *protocols: str, version: Any
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_one_connection_carries_calls_and_subscriptions(run: Run, tls: bool) -> None:
-    bench = run(tls_port=0)
-    consumer = spread(bench, 2)
+    bench, consumer = spread(run(tls_port=0), 2)
     with bench.http2(tls=tls) as client:
         streams = [subscribe(client, consumer, shard) for shard in range(2)]
         for shard, stream in enumerate(streams):
@@ -114,7 +113,7 @@ def test_one_connection_carries_calls_and_subscriptions(run: Run, tls: bool) -> 
 
 
 def test_http11_connection_is_upgraded_and_answered(bench: Bench) -> None:
-    consumer = spread(bench, 1)
+    _, consumer = spread(bench, 1)
     params = {"ConsumerARN": consumer, "ShardId": SHARD.format(0), "StartingPosition": {"Type": "TRIM_HORIZON"}}
     body = json.dumps(params).encode()
     request = (
@@ -205,8 +204,7 @@ def test_large_requests_arrive_and_larger_ones_are_refused(run: Run) -> None:
 
 
 def test_stream_above_the_limit_is_refused(run: Run) -> None:
-    bench = run(max_concurrent_streams=3)
-    consumer = spread(bench, 5)
+    bench, consumer = spread(run(max_concurrent_streams=3), 5)
     with bench.http2() as client:
         streams = [subscribe(client, consumer, shard) for shard in range(5)]
         client.until(lambda: len(client.resets) == 2)
@@ -227,8 +225,7 @@ def test_stream_above_the_limit_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_reset_or_lost_connection_ends_its_subscriptions(run: Run, tls: bool) -> None:
-    bench = run(idle_event_seconds=60, tls_port=0)
-    consumer = spread(bench, 2)
+    bench, consumer = spread(run(idle_event_seconds=60, tls_port=0), 2)
     with bench.http2(tls=tls) as client:
         first, second = all_begun(client, consumer, range(2))
         client.reset(first)
@@ -239,8 +236,7 @@ def test_reset_or_lost_connection_ends_its_subscriptions(run: Run, tls: bool) ->
 
 
 def test_goaway_of_the_client_leaves_open_streams(run: Run) -> None:
-    bench = run(resubscribe_seconds=0)
-    consumer = spread(bench, 1)
+    bench, consumer = spread(run(resubscribe_seconds=0), 1)
     with bench.http2() as client:
         stream = subscribe(client, consumer)
         client.until(lambda: keys(client.bodies[stream]) == ["0"])
@@ -263,7 +259,7 @@ def test_goaway_of_the_client_leaves_open_streams(run: Run) -> None:
 
 
 def test_window_of_a_stream_limits_it_alone(bench: Bench) -> None:
-    consumer = spread(bench, 2)
+    _, consumer = spread(bench, 2)
     fill(bench, 3)
     with bench.http2(window=10_000, consume=False) as client:
         full = subscribe(client, consumer, 0)
@@ -281,12 +277,10 @@ def test_window_of_a_stream_limits_it_alone(bench: Bench) -> None:
 
 
 def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:
-    bench = run(subscription_seconds=0.5, resubscribe_seconds=0)
-    consumer = spread(bench, 1)
+    bench, consumer = spread(run(subscription_seconds=0.5, resubscribe_seconds=0), 1)
     fill(bench, 1)
     with bench.http2() as client:
-        read = subscribe(client, consumer)
-        assert keys(client.answer(read)[1]) == ["0", "big"]
+        assert keys(client.answer(subscribe(client, consumer))[1]) == ["0", "big"]
     wait_until(lambda: open_shards(bench) == [])
     with bench.http2(consume=False) as client:
         stream = subscribe(client, consumer)
@@ -298,7 +292,7 @@ def test_stream_ends_cleanly_if_read_and_is_reset_otherwise(run: Run) -> None:
 
 
 def test_unread_socket_stops_the_push(bench: Bench) -> None:
-    consumer = spread(bench, 1)
+    _, consumer = spread(bench, 1)
     fill(bench, 40)
     with bench.http2(window=(1 << 31) - 1) as client:
         client.h2.increment_flow_control_window((1 << 31) - 1 - 65_535)
@@ -333,8 +327,7 @@ class Second(NoFaults):
 
 def faulty(run: Run, *steps: Any, shards: int = 3) -> tuple[Bench, H2Client, list[int]]:
     """Subscriptions to all shards on one connection, each of which has had its first event."""
-    bench = run(faults=Second(*steps), idle_event_seconds=60)
-    consumer = spread(bench, shards)
+    bench, consumer = spread(run(faults=Second(*steps), idle_event_seconds=60), shards)
     client = bench.http2()
     # The first shard's stream is in the middle.
     order = [1, 0, *range(2, shards)][-shards:]
@@ -419,8 +412,7 @@ def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
 def test_garbage_ends_the_connection_with_a_goaway(
     run: Run, wrong: bytes, tls: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = run(tls_port=0)
-    consumer = spread(bench, 1)
+    bench, consumer = spread(run(tls_port=0), 1)
     with bench.http2(tls=tls) as client:
         first = subscribe(client, consumer)
         client.until(lambda: keys(client.bodies[first]))
@@ -448,8 +440,7 @@ def test_connection_without_tls_or_preface_is_closed(run: Run, caplog: pytest.Lo
 
 def test_stopping_ends_every_connection_and_leaves_nothing_behind(run: Run) -> None:
     before = set(threading.enumerate())
-    bench = run(idle_event_seconds=60, tls_port=0)
-    consumer = spread(bench, 4)
+    bench, consumer = spread(run(idle_event_seconds=60, tls_port=0), 4)
     fill(bench, 30, 0, 4)
     port, folder = int(bench.aws.tls_endpoint_url.rpartition(":")[2]), Path(bench.aws.ca_path).parent
     clients = [bench.http2(tls=tls) for tls in (False, True)]

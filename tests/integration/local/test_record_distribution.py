@@ -101,8 +101,7 @@ def consumer_status(kinesis: Any, arn: str) -> str:
 
 
 def test_warm_throughput_is_reached_after_an_update(run: Any) -> None:
-    bench = run(reshard_seconds=0.2)
-    kinesis = RawKinesis(bench.aws)
+    kinesis = RawKinesis(run(reshard_seconds=0.2).aws)
     assert kinesis.describe_account_settings()["MinimumThroughputBillingCommitment"] == {"Status": "ENABLED"}
     kinesis.create_stream(StreamName="orders", StreamModeDetails=ON_DEMAND, WarmThroughputMiBps=100)
     arn = arn_of(kinesis)

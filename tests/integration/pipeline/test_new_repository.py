@@ -69,8 +69,7 @@ def test_new_repository_deploys_a_stack(
     shown = succeeds(repository("comment", "ONLY=streaming-dev"))
     assert "| `streaming-dev` | 11 | 0 | 0 | 0 |" in shown
     assert "**The bill of `streaming-dev`:**" in shown
-    applied = repository("apply", "COMMIT=one", handed)
-    succeeds(applied)
+    succeeds(repository("apply", "COMMIT=one", handed))
     assert aws.client("kinesis").describe_stream_summary(StreamName="streaming-dev-orders")
     parameter = aws.client("ssm").get_parameter(Name="/kinesis-efo/streaming-dev/lake", WithDecryption=True)
     manifest = parse_manifest(parameter["Parameter"]["Value"], "ssm:///kinesis-efo/streaming-dev/lake")

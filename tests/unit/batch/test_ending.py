@@ -74,8 +74,7 @@ def test_range_ends_at_its_number_or_tip() -> None:
 
 
 def test_endless_lag_ends_a_range() -> None:
-    behind = [event(behind=5_000 + 1_000 * number) for number in range(3)]
-    assert is_complete(UPTO, *behind)
+    assert is_complete(UPTO, *[event(behind=5_000 + 1_000 * number) for number in range(3)])
     shrinking = [event(behind=5_000 - number) for number in range(40)]
     assert not is_complete(UPTO, *shrinking), "it goes through a time without records"
     assert is_complete(UPTO, event(behind=0), event(behind=9_000), event(behind=0)), "whatever it says in between"

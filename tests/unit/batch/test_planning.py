@@ -174,8 +174,7 @@ def test_strict_needs_streams_distributed_by_key(
 ) -> None:
     kinesis = Kinesis()
     kinesis.distributes = distributes
-    found = plan(kinesis, deaggregate=option)
-    assert {part.strict for part in found.values()} == {strict}
+    assert {part.strict for part in plan(kinesis, deaggregate=option).values()} == {strict}
     assert kinesis.distributions_asked == (option == "strict")
     warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == (option == "strict" and not strict)

@@ -73,8 +73,7 @@ def test_foreign_manifest_is_not_overwritten(tmp_path: Path) -> None:
     ):
         wanted(["flights"], "lake", None, out)
     assert out.read_text() == before
-    ours = manifest(tmp_path / "ours.json", environment="local")
-    assert wanted(["flights"], "lake", None, ours) is not None
+    assert wanted(["flights"], "lake", None, manifest(tmp_path / "ours.json", environment="local")) is not None
 
 
 def test_two_streams_of_one_name_are_refused(tmp_path: Path) -> None:

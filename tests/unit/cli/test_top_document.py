@@ -42,8 +42,7 @@ def test_page_has_state_charts_and_bounded_rows() -> None:
 
 
 def test_before_a_run_has_answered_its_row_is_shown() -> None:
-    runs = look(5).runs
-    found = shown(Observation(NOW, runs, None, None, "nobody answers"))
+    found = shown(Observation(NOW, look(5).runs, None, None, "nobody answers"))
     assert found["rows"] == ["orders0: ip-10-0-0-7:4711, 5 shards"]
     assert (found["trouble"], found["streams"], found["title"]) == ("nobody answers", [], "lake: no answer")
 

@@ -1,6 +1,10 @@
 """Lineage: on any history of splits and merges, every shard is read once, parents first, and nothing falls through."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +16,7 @@ from kinesis_efo.records.events import ChildShard
 from tests.support.examples import EXAMPLES
 
 TOP = 2**10
+Steps = list[tuple[Callable[[Any, int], None], int]]
 
 
 class World:
@@ -113,6 +118,14 @@ class World:
                 self.read_to_end(0)
         self.plan()
 
+    def read(self, positions: dict[str, Position], during: Steps) -> None:
+        """Start at positions, and read all that comes."""
+        self.positions, self.started = positions, list(positions)
+        for step, choice in during:
+            step(self, choice)
+            self.check()
+        self.drain()
+
 
 class StaleWorld(World):
     """The query's run lists the shards now and then. In between, and after an old list, it knows what the ends of shards announced."""
@@ -169,20 +182,21 @@ STEPS = (World.split, World.merge, World.read_to_end, World.read_a_bit, World.tr
 steps = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 20)), max_size=60)
 
 
-# Shows 53, 59.
-@settings(max_examples=4 * EXAMPLES)
-@given(st.integers(1, 4), steps, steps)
-def test_start_at_the_horizon_reads_each_shard_after_parents(shards, before, during) -> None:  # type: ignore[no-untyped-def]
+def resharded(shards: int, before: Steps) -> World:
+    """A stream after its splits and merges among some steps."""
     world = World(shards)
     for step, choice in before:
         if step in (World.split, World.merge):
             step(world, choice)
-    world.positions = dict.fromkeys(Lineage(world.listed.values()).roots(), TRIM_HORIZON)
-    world.started = list(world.positions)
-    for step, choice in during:
-        step(world, choice)
-        world.check()
-    world.drain()
+    return world
+
+
+# Shows 53, 59.
+@settings(max_examples=4 * EXAMPLES)
+@given(st.integers(1, 4), steps, steps)
+def test_start_at_the_horizon_reads_each_shard_after_parents(shards: int, before: Steps, during: Steps) -> None:
+    world = resharded(shards, before)
+    world.read(dict.fromkeys(Lineage(world.listed.values()).roots(), TRIM_HORIZON), during)
     assert sorted(world.started) == sorted(world.all)
     assert sorted(world.positions) == [
         shard.shard_id for shard in sorted(world.open(), key=lambda shard: shard.shard_id)
@@ -203,32 +217,20 @@ stale_steps = st.lists(
 # Shows 54, 59.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), stale_steps)
-def test_outdated_list_starts_nothing_early_and_drops_nothing(shards, during) -> None:  # type: ignore[no-untyped-def]
+def test_outdated_list_starts_nothing_early_and_drops_nothing(shards: int, during: Steps) -> None:
     world = StaleWorld(shards)
-    world.positions = dict.fromkeys(world.lineage().roots(), TRIM_HORIZON)
-    world.started = list(world.positions)
-    for step, choice in during:
-        step(world, choice)
-        world.check()
-    world.drain()
+    world.read(dict.fromkeys(world.lineage().roots(), TRIM_HORIZON), during)
     assert sorted(world.started) == sorted(world.all)
 
 
 # Shows 58.
 @settings(max_examples=4 * EXAMPLES)
 @given(st.integers(1, 4), steps, steps)
-def test_start_at_a_time_skips_shards_closed_before(shards, before, during) -> None:  # type: ignore[no-untyped-def]
-    world = World(shards)
-    for step, choice in before:
-        if step in (World.split, World.merge):
-            step(world, choice)
-    world.positions = {shard.shard_id: Position.at_timestamp(1) for shard in world.open()}
-    world.started = list(world.positions)
-    world.skipped = frozenset(world.all) - frozenset(world.positions)
-    for step, choice in during:
-        step(world, choice)
-        world.check()
-    world.drain()
+def test_start_at_a_time_skips_shards_closed_before(shards: int, before: Steps, during: Steps) -> None:
+    world = resharded(shards, before)
+    starts = {shard.shard_id: Position.at_timestamp(1) for shard in world.open()}
+    world.skipped = frozenset(world.all) - frozenset(starts)
+    world.read(starts, during)
     assert sorted(world.started) == sorted(set(world.all) - world.skipped)
 
 

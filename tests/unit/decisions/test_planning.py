@@ -36,8 +36,7 @@ def test_unused_share_goes_to_the_longest_waiting_shard() -> None:
     late, early, quiet = buffer(number=0), buffer(number=1), buffer(number=2)
     fill(late, *(event(end) for end in range(10, 110, 10)), at=2.0)
     fill(early, *(event(end) for end in range(10, 110, 10)), at=1.0)
-    shares = planned(late, early, quiet, max_records=9)
-    assert [portion.records for portion in shares] == [3, 6, 0]
+    assert [portion.records for portion in planned(late, early, quiet, max_records=9)] == [3, 6, 0]
 
 
 def test_longest_waiting_shard_gets_an_event_beyond_the_limit() -> None:
@@ -52,8 +51,7 @@ def test_idle_shards_advance_when_a_busy_one_exhausts_limits() -> None:
     fill(busy, *(event(end) for end in range(10, 1000, 10)))
     for b in quiet:
         fill(b, idle(500))
-    shares = planned(busy, *quiet, max_bytes=2 * SIZE)
-    assert [portion.through for portion in shares[1:]] == [after(500)] * 63
+    assert [portion.through for portion in planned(busy, *quiet, max_bytes=2 * SIZE)[1:]] == [after(500)] * 63
 
 
 def test_end_of_a_shard_needs_no_room() -> None:

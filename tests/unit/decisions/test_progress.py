@@ -131,19 +131,22 @@ class Table:
         self.parents = {CHILD: [PARENT]}
         self.queries: dict[str, Offset] = {}
 
-    def begin(self, query: str, **positions: int | Position) -> None:
+    def begin(self, *queries: str, **positions: int | Position) -> None:
+        self.queries |= dict.fromkeys(queries, offset(positions))
+
+    def commit(self, query: str, **positions: int | Position) -> dict[ShardKey, Position]:
+        """The rows once a query has committed."""
         self.queries[query] = offset(positions)
+        return self.move(self.queries[query])
 
-    def commit(self, query: str, **positions: int | Position) -> None:
-        self.queries[query] = offset(positions)
-        self.move(self.queries[query])
+    def leave(self, query: str) -> dict[ShardKey, Position]:
+        """The rows once a query has left."""
+        return self.move(self.queries.pop(query, ()))
 
-    def leave(self, query: str) -> None:
-        self.move(self.queries.pop(query, ()))
-
-    def move(self, shards: Iterable[ShardKey]) -> None:
+    def move(self, shards: Iterable[ShardKey]) -> dict[ShardKey, Position]:
         queries = self.queries.values()
         self.rows |= lease_positions(shards, queries, self.rows.get, lambda key: self.parents.get(key, []))
+        return self.rows
 
 
 def offset(positions: dict[str, int | Position]) -> Offset:
@@ -155,49 +158,36 @@ def offset(positions: dict[str, int | Position]) -> Offset:
 
 def test_a_row_is_where_the_slowest_query_is() -> None:
     table = Table()
-    table.begin("one", a=10, c=10)
-    table.begin("two", a=10, c=10)
-    table.commit("one", a=30, c=40)
-    assert table.rows == offset({"a": 10, "c": 10})
-    table.commit("two", a=20, c=10)
-    assert table.rows == offset({"a": 20, "c": 10})
-    table.commit("two", a=50, c=10)
-    assert table.rows == offset({"a": 30, "c": 10})
-    table.leave("two")
-    assert table.rows == offset({"a": 30, "c": 40})
-    table.commit("one", a=60, c=40)
-    assert table.rows == offset({"a": 60, "c": 40})
+    table.begin("one", "two", a=10, c=10)
+    assert table.commit("one", a=30, c=40) == offset({"a": 10, "c": 10})
+    assert table.commit("two", a=20, c=10) == offset({"a": 20, "c": 10})
+    assert table.commit("two", a=50, c=10) == offset({"a": 30, "c": 10})
+    assert table.leave("two") == offset({"a": 30, "c": 40})
+    assert table.commit("one", a=60, c=40) == offset({"a": 60, "c": 40})
 
 
 def test_query_behind_a_row_holds_it_after_reaching_it() -> None:
     table = Table(a=100)
     table.begin("one", a=100)
     table.begin("two", a=10)
-    table.commit("one", a=120)
-    assert table.rows == offset({"a": 120})
-    table.commit("two", a=110)
-    assert table.rows == offset({"a": 120})
+    assert table.commit("one", a=120) == offset({"a": 120})
+    assert table.commit("two", a=110) == offset({"a": 120})
     table.commit("two", a=120)
-    table.commit("one", a=150)
-    assert table.rows == offset({"a": 120})
+    assert table.commit("one", a=150) == offset({"a": 120})
 
 
 def test_child_does_not_begin_while_its_parent_is_read() -> None:
     table = Table()
-    table.begin("one", a=10)
-    table.begin("two", a=10)
+    table.begin("one", "two", a=10)
     table.commit("one", a=SHARD_END)
-    table.commit("one", b=20)
-    assert table.rows == offset({"a": 10, "b": TRIM_HORIZON})
+    assert table.commit("one", b=20) == offset({"a": 10, "b": TRIM_HORIZON})
     table.commit("two", a=SHARD_END)
-    table.commit("two", b=5)
-    assert table.rows == offset({"a": SHARD_END, "b": 5})
+    assert table.commit("two", b=5) == offset({"a": SHARD_END, "b": 5})
 
 
 def test_child_waits_although_its_grandparent_is_forgotten() -> None:
     table = Table()
-    table.begin("one", a=10)
-    table.begin("two", a=10)
+    table.begin("one", "two", a=10)
     for query in ("one", "two"):
         table.commit(query, a=SHARD_END)
         table.commit(query, b=20)
@@ -222,20 +212,16 @@ def test_a_query_that_reads_other_shards_holds_none_up() -> None:
     table.begin("two", c=10)
     table.commit("one", a=20)
     table.commit("two", c=30)
-    table.leave("one")
-    assert table.rows == offset({"a": 20, "c": 30})
+    assert table.leave("one") == offset({"a": 20, "c": 30})
 
 
 def test_row_waits_for_all_queries_that_begin_at_times() -> None:
     table = Table()
     table.begin("one", a=Position.at_timestamp(1_000))
     table.begin("two", a=Position.at_timestamp(2_000))
-    table.commit("two", a=Position.at_timestamp(2_000))
-    assert table.rows == offset({"a": Position.at_timestamp(1_000)})
-    table.commit("one", a=30)
-    assert table.rows == offset({"a": Position.at_timestamp(2_000)})
-    table.commit("two", a=20)
-    assert table.rows == offset({"a": 20})
+    assert table.commit("two", a=Position.at_timestamp(2_000)) == offset({"a": Position.at_timestamp(1_000)})
+    assert table.commit("one", a=30) == offset({"a": Position.at_timestamp(2_000)})
+    assert table.commit("two", a=20) == offset({"a": 20})
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("ab"), st.integers(0, 12)), max_size=30))
@@ -260,13 +246,10 @@ def test_rows_only_move_forward_and_wait_for_counted_queries(steps: list[tuple[s
 
 def test_a_query_that_has_left_is_not_counted_again() -> None:
     table = Table()
-    table.begin("one", a=10)
-    table.begin("two", a=10)
+    table.begin("one", "two", a=10)
     table.commit("two", a=20)
-    table.leave("one")
-    assert table.rows == offset({"a": 20})
-    table.leave("one")
-    assert table.rows == offset({"a": 20})
+    assert table.leave("one") == offset({"a": 20})
+    assert table.leave("one") == offset({"a": 20})
 
 
 def test_position_within_an_aggregate_is_before_its_end() -> None:

@@ -43,8 +43,7 @@ def own(notes: Path) -> Iterator[FakeRun]:
 
 
 def begun(notes: Path, address: Any, secret: str, jvm: Process = JVM) -> OwnFile:
-    program = Program.locate(notes, jvm, "lake")
-    return program.begin(RunEntry(address, secret, {}))
+    return Program.locate(notes, jvm, "lake").begin(RunEntry(address, secret, {}))
 
 
 def finish(notes: Path, *ends: str | None, name: str | None = "archive") -> None:

@@ -100,8 +100,7 @@ async def test_run_without_marker_is_ended_by_emr(seconds: float, graceful: bool
 
 async def test_job_that_ignores_its_marker_is_ended() -> None:
     deaf = Scripted(lambda self: JobRunState.STOPPED if self.cancelled else JobRunState.RUNNING, MARKER)
-    stopped = await _stopped(deaf, 60)
-    assert not stopped.graceful
+    assert not (await _stopped(deaf, 60)).graceful
     assert [(pytest.approx(65, abs=5), 0)] == deaf.cancelled
 
 

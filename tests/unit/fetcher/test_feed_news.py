@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import Mock
 
-from kinesis_efo.clock import Clock, SystemClock
+from kinesis_efo.clock import SystemClock
 from kinesis_efo.errors import DataLossError, KinesisEfoError
 from kinesis_efo.fetcher.budget import Budget
 from kinesis_efo.fetcher.feed import FetchCounts, ShardFeed
@@ -24,11 +24,7 @@ async def unexpected(cause: str) -> None:
     raise AssertionError(cause)
 
 
-def feed_by(
-    subscribe: Any,
-    clock: Clock,
-    lost: Callable[[str], Awaitable[None]] | None = None,
-) -> ShardFeed:
+def feed_by(subscribe: Any, lost: Callable[[str], Awaitable[None]] | None = None) -> ShardFeed:
     return ShardFeed(
         KEY,
         subscribe,
@@ -37,7 +33,7 @@ def feed_by(
         lambda _children: None,
         raised,
         FetchCounts(),
-        clock,
+        SystemClock(),
         fail_on_data_loss=lost is None,
         lost=lost or unexpected,
     )
@@ -55,7 +51,7 @@ async def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
     async def lost(cause: str) -> None:
         told.append((cause, buffer.ended))
 
-    feed = feed_by(lambda *_: Gone(), SystemClock(), lost=lost)
+    feed = feed_by(lambda *_: Gone(), lost)
     feed.begin(TRIM_HORIZON)
     buffer = feed.buffer
     assert buffer is not None
@@ -64,15 +60,15 @@ async def test_accepted_loss_is_logged_before_the_shard_ends() -> None:
     assert told == [("it is gone", False)]
 
 
-def test_order_outside_the_buffer_commits_nothing() -> None:
+async def test_order_outside_the_buffer_commits_nothing() -> None:
     class Waiting:
         async def run(self) -> None:
             await asyncio.Event().wait()
 
-    async def run() -> None:
-        feed = feed_by(lambda *_: Waiting(), SystemClock())
-        feed.apply_order(Order(1, TRIM_HORIZON, Position.after(5), []))
-        assert feed.buffer is not None
-        assert feed.buffer.committed is None
-
-    asyncio.run(run())
+    feed = feed_by(lambda *_: Waiting())
+    feed.apply_order(Order(1, TRIM_HORIZON, Position.after(5), []))
+    assert feed.buffer is not None
+    assert feed.buffer.committed is None
+    closing = feed.close()
+    assert closing is not None
+    await asyncio.wait({closing})

@@ -25,13 +25,16 @@ def polled(stream: ModelStream, **wrong: Any) -> PolledClient:
     return client
 
 
-async def planned_by(stream: ModelStream, store: MemoryLeaseStore, *, polls: bool) -> list[ShardRange]:
-    """The ranges of a micro-batch that a run planned and did not finish."""
-    async with Query(stream, store, polled=polled(stream) if polls else None) as query:
+async def planned() -> tuple[ModelStream, MemoryLeaseStore, ShardRange]:
+    """A stream of three records, a table, and the range of a micro-batch that a run planned and did not finish."""
+    stream, store = ModelStream(shards=1), MemoryLeaseStore()
+    stream.put(0, 30, 30, 30)
+    async with Query(stream, store, polled=polled(stream)) as query:
         begin = end = horizon(stream)
         while begin == end:
             end = await query.poll(begin)
-        return begin.ranges_to(end)
+    [wanted] = begin.ranges_to(end)
+    return stream, store, wanted
 
 
 async def timed(reading: Any) -> tuple[Any, float]:
@@ -45,9 +48,7 @@ async def timed(reading: Any) -> tuple[Any, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("behind", [0, 5_000])
 async def test_missing_last_record_is_awaited_and_then_lost(behind: int) -> None:
-    stream, store = ModelStream(shards=1), MemoryLeaseStore()
-    stream.put(0, 30, 30, 30)
-    [wanted] = await planned_by(stream, store, polls=True)
+    stream, store, wanted = await planned()
     last = stream[0].records[-1][0]
     client = polled(stream, gone={last}, lag=[behind])
     async with Query(stream, store, polled=client) as query:
@@ -110,9 +111,7 @@ async def test_no_range_waits_for_ever() -> None:
 
 
 async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
-    stream, store = ModelStream(shards=1), MemoryLeaseStore()
-    stream.put(0, 30, 30, 30)
-    [wanted] = await planned_by(stream, store, polls=True)
+    stream, store, wanted = await planned()
     client = polled(stream, gone={number for number, _ in stream[0].records})
     async with Query(stream, store, polled=client, fail_on_data_loss=False) as query:
 
@@ -126,9 +125,7 @@ async def test_accepted_loss_of_a_trimmed_record_is_awaited_briefly() -> None:
 
 
 async def test_skipped_record_loses_no_other_record() -> None:
-    stream, store = ModelStream(shards=1), MemoryLeaseStore()
-    stream.put(0, 30, 30, 30)
-    [wanted] = await planned_by(stream, store, polls=True)
+    stream, store, wanted = await planned()
     stream.put(0, 30)  # behind the range: the answer that lacks the last record goes on
     numbers = [number for number, _ in stream[0].records]
     client = polled(stream, gone={numbers[2]})

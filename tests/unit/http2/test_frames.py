@@ -138,8 +138,7 @@ def test_what_no_peer_may_send(wire: bytes, text: str, cut: int) -> None:
 
 
 def test_largest_frame_with_a_reserved_bit_is_allowed() -> None:
-    wire = header(LARGEST, 0, 0, 0x80000001) + bytes(LARGEST)
-    assert split(wire, 4, 5000) == [("data", 1, bytes(LARGEST))]
+    assert split(header(LARGEST, 0, 0, 0x80000001) + bytes(LARGEST), 4, 5000) == [("data", 1, bytes(LARGEST))]
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32))

@@ -309,7 +309,6 @@ def test_emr_on_eks_needs_a_known_role_name() -> None:
 
 
 def test_local_aws_gets_no_associations(load: Load, synth: Synth) -> None:
-    local = without_associations(load(POD))
-    assert "aws_eks_pod_identity_association" not in synth(local)["resource"]
+    assert "aws_eks_pod_identity_association" not in synth(without_associations(load(POD)))["resource"]
     others = load("applications.lake.access: SERVERLESS")
     assert without_associations(others) == others

@@ -100,13 +100,19 @@ def stream(
     return Stream(ref, transport, lister, settings, "manifest.json", LoopClock(), fail_on_data_loss=fail)  # type: ignore[arg-type]
 
 
+async def listed(*shards: Shard) -> tuple[Lister, Stream]:
+    """A stream that knows the list of its shards."""
+    lister = Lister(*shards)
+    await (made := stream(lister)).refresh()
+    return lister, made
+
+
 # -- what it lists
 
 
 async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
-    lister = Lister(shard(0), shard(2))
-    made, clock = stream(lister), LoopClock()
-    await made.refresh()
+    lister, made = await listed(shard(0), shard(2))
+    clock = LoopClock()
     asking = asyncio.create_task(made.hash_ranges([name(0), name(1), name(3)]))
     await asyncio.sleep(60)
     assert not asking.done()
@@ -116,12 +122,10 @@ async def test_hash_range_of_a_new_shard_is_waited_for() -> None:
     assert clock.monotonic() < 1080
 
 
-@pytest.mark.parametrize("listed", [shard(0), shard(5, created=9)])
-async def test_wait_for_a_shard_ends_if_the_stream_is_created_again(listed: Shard) -> None:
-    lister = Lister(shard(5))
-    made = stream(lister)
-    await made.refresh()
-    lister.listed = [listed]
+@pytest.mark.parametrize("later", [shard(0), shard(5, created=9)])
+async def test_wait_for_a_shard_ends_if_the_stream_is_created_again(later: Shard) -> None:
+    lister, made = await listed(shard(5))
+    lister.listed = [later]
     with pytest.raises(StreamReplacedError, match="deleted and created again since"):
         await made.hash_ranges([name(7)])
 
@@ -152,8 +156,7 @@ CHILDREN = (ChildShard(name(1), (name(0),), 10, 14), ChildShard(name(2), (name(0
 
 
 async def test_announced_children_stay_until_they_are_listed() -> None:
-    made = stream(Lister(shard(0)))
-    await made.refresh()
+    _, made = await listed(shard(0))
     made.add_children(name(0), CHILDREN)
     for _ in range(2):
         assert await made.hash_ranges([name(1)]) == {name(1): (10, 14)}
@@ -184,8 +187,7 @@ async def test_start_before_retention_keeps_its_time() -> None:
 # Shows invariant 8.
 async def test_announced_generations_outlast_an_old_list() -> None:
     """Otherwise, the merged shard would start again once the list shows its parents."""
-    made = stream(Lister(shard(0)))
-    await made.refresh()
+    _, made = await listed(shard(0))
     made.add_children(name(0), CHILDREN)
     for parent in (1, 2):
         made.add_children(name(parent), (ChildShard(name(3), (name(1), name(2)), 10, 19),))
@@ -195,18 +197,14 @@ async def test_announced_generations_outlast_an_old_list() -> None:
 
 # Shows shards vanish or appear.
 async def test_unlisted_shard_is_lost_after_a_second_list() -> None:
-    lister = Lister(shard(5))
-    made = stream(lister)
-    await made.refresh()
+    lister, made = await listed(shard(5))
     with pytest.raises(DataLossError, match=f"{name(3)} does not exist any more"):
         await made.check_loss({name(3): after(3), name(5): TRIM_HORIZON}, nothing_known, set())
     assert lister.asked == ["shards", "shards"]
 
 
 async def test_accepted_loss_of_a_shard_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    lister = Lister(shard(5))
-    made = stream(lister)
-    await made.refresh()
+    lister, made = await listed(shard(5))
     reported: set[str] = set()
     for _ in range(3):
         await made.check_loss({name(3): after(3)}, lambda _shard, position: Facts(accepted=position), reported)
@@ -227,8 +225,7 @@ async def test_unknown_distribution_is_no_error() -> None:
 
 
 async def test_position_older_than_its_shard_is_refused() -> None:
-    made = stream(Lister(shard(0, created=NOW - 3600)))
-    await made.refresh()
+    _, made = await listed(shard(0, created=NOW - 3600))
     old = Position.after(number(0, 2 * 3600, AGES_AGO))
     with pytest.raises(StreamReplacedError, match="deleted and created again since"):
         await made.check_loss({name(0): old}, nothing_known, set())
@@ -301,8 +298,7 @@ async def test_search_without_a_tip_hides_no_loss() -> None:
 async def test_tip_of_a_parent_after_a_split(ref: StreamRef) -> None:
     missing = refused("ResourceNotFoundException", "Shard does not exist")
     transport = ScriptedTransport(LoopClock(), missing, missing, LAST)
-    lister = Lister(shard(0))
-    assert await stream(lister, transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
+    assert await stream(Lister(shard(0)), transport, ref=ref).tip(name(0), TRIM_HORIZON) == End(Position.after(7), 6)
 
 
 def end_before(*scripts: Any, position: Position = TRIM_HORIZON) -> tuple[End, list[str], list[float]]:

@@ -309,8 +309,7 @@ async def test_unusable_key_is_named() -> None:
 
 async def test_unexpected_errors_are_not_retried() -> None:
     bug = KeyError("EventStream")
-    error = await ScriptedWorld(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")
-    assert error.__cause__ is bug
+    assert (await ScriptedWorld(bug).fails(SubscriptionError, "unexpected KeyError: 'EventStream'")).__cause__ is bug
 
 
 # -- ResourceNotFound
@@ -522,11 +521,18 @@ class NarrowSink(Sink):
         await super().admit(event)
 
 
+def narrow(world: ScriptedWorld) -> NarrowSink:
+    """Let the subscription have such a sink."""
+    world.sink = sink = NarrowSink(world.clock)
+    world.subscription = world.subscribe()
+    return sink
+
+
 async def test_cancelled_subscription_stops_waiting_for_room() -> None:
     for seconds in (5, 100):
         world = ScriptedWorld([Large(payload(1))])
-        world.sink = sink = NarrowSink(world.clock)
-        running = asyncio.ensure_future(world.subscribe().run())
+        sink = narrow(world)
+        running = asyncio.ensure_future(world.subscription.run())
         await asyncio.sleep(seconds)
         assert sink.waiting == 1
         running.cancel()
@@ -562,8 +568,7 @@ async def test_state_shows_what_is_waited_for() -> None:
     assert await state_after(ScriptedWorld([Silence()], start=ahead), 30) is State.WAITING
     assert await state_after(ScriptedWorld([Silence()], start=ahead), 61) is State.STREAMING
     world = ScriptedWorld([Large(payload(1))])
-    world.sink = NarrowSink(world.clock)
-    world.subscription = world.subscribe()
+    narrow(world)
     assert await state_after(world, 100) is State.PAUSED
 
 
@@ -585,8 +590,7 @@ async def test_silence_begins_with_each_admitted_event() -> None:
 
 async def test_waiting_for_room_is_no_silence() -> None:
     world = ScriptedWorld([Wait(20), Large(payload(1)), END])
-    world.sink = sink = NarrowSink(world.clock)
-    world.subscription = world.subscribe()
+    sink = narrow(world)
     running = asyncio.ensure_future(world.subscription.run())
     await asyncio.sleep(38)
     sink.open.set()
@@ -598,8 +602,7 @@ async def test_waiting_for_room_is_no_silence() -> None:
 async def test_waiting_for_room_between_failures_is_no_failing() -> None:
     retry = RetrySettings(base_ms=1, max_ms=1, timeout=120)
     world = ScriptedWorld([Silence()], [Large(payload(1))], [Silence()], [payload(1), END], retry=retry)
-    world.sink = sink = NarrowSink(world.clock)
-    world.subscription = world.subscribe()
+    sink = narrow(world)
     running = asyncio.ensure_future(world.subscription.run())
     await asyncio.sleep(200)
     sink.open.set()

@@ -163,8 +163,7 @@ async def test_stop_writes_everything_at_once(f: Fixture) -> None:
 
 async def test_nothing_is_written_without_the_lease(f: Fixture) -> None:
     each = f.run(epoch=None)
-    checkpoints = await each.begin()
-    checkpoints.request(infos("p"))
+    await each.begin("p")
     await asyncio.sleep(30)
     assert f.store.items == {}
     each.epoch = 4
@@ -181,13 +180,12 @@ async def test_row_acquired_by_a_kcl_ends_the_run(f: Fixture) -> None:
     checkpoints.update(shard("p"), Position.after(6))
     await asyncio.sleep(10)
     assert f.at() == TRIM_HORIZON
-    assert each.failure.error
     with raises(
         LeaseLostError,
         "kcl-worker-3 took lease s:p while this query was reading: a KCL application uses lease table memory, too. "
         "Nothing was lost; stop it, or use a separate application for this query",
     ):
-        raise each.failure.error
+        each.failure.raise_if_set()
 
 
 async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
@@ -200,12 +198,10 @@ async def test_row_that_is_no_lease_ends_the_run(f: Fixture) -> None:
 
     each = f.run()
     f.store.create = refuse  # type: ignore[method-assign,assignment]
-    checkpoints = await each.begin()
-    checkpoints.request(infos("p"))
+    await each.begin("p")
     await asyncio.sleep(10)
-    assert each.failure.error
     with raises(LeaseTableError, "lease table memory: row s:p exists and is not a lease; delete it"):
-        raise each.failure.error
+        each.failure.raise_if_set()
     assert calls == ["s:p"]
     del f.store.create
 
@@ -241,8 +237,7 @@ async def test_stored_position_is_pending_or_written(f: Fixture) -> None:
 async def test_row_has_the_time_until_which_it_was_read(f: Fixture) -> None:
     each = f.run()
     each.known[shard("p"), TRIM_HORIZON] = 111.0
-    checkpoints = await each.begin()
-    checkpoints.request(infos("pq"))
+    checkpoints = await each.begin("pq")
     await asyncio.sleep(1)
     assert [f.row(name).read_until for name in "pq"] == [111, None]
     assert checkpoints.read_until(shard("p"), TRIM_HORIZON) == 111
@@ -334,8 +329,7 @@ def test_checkpoint_never_goes_back_and_the_last_is_written(data: st.DataObject)
         position = 0
         current = 0
         for number in (0, 1):
-            checkpoints = await each[number].begin()
-            checkpoints.request(infos("pq"))
+            checkpoints = await each[number].begin("pq")
             current = number
             for _ in range(data.draw(st.integers(1, 6))):
                 position += 1
@@ -390,9 +384,8 @@ async def test_unexpected_error_ends_the_run(f: Fixture) -> None:
     run.identities = {}
     await run.begin("p")
     await asyncio.sleep(5)
-    assert run.failure.error
     with raises(LeaseError, "lease table memory: writing checkpoints failed: KeyError('s')"):
-        raise run.failure.error
+        run.failure.raise_if_set()
     run.identities = {"s": STREAM}
 
 
@@ -416,12 +409,18 @@ async def test_each_outage_is_logged_once_and_retried_slowly(f: Fixture, caplog:
     ] * 2
 
 
-async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> None:
-    checkpoints = await f.begin("p")
+async def with_a_child(run: Run) -> Checkpoints:
+    """A shard has ended, and its child is read."""
+    checkpoints = await run.begin("p")
     await asyncio.sleep(1)
     checkpoints.finish(shard("p"), {"c"})
     checkpoints.request(infos("c", c=frozenset("p")))
     checkpoints.update(shard("c"), Position.after(5))
+    return checkpoints
+
+
+async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> None:
+    await with_a_child(f.run())
     await asyncio.sleep(20)
     f.put(replace(f.row("p"), counter=f.row("p").counter + 7))
     await asyncio.sleep(60)
@@ -432,12 +431,7 @@ async def test_row_changed_before_its_deletion_is_deleted_later(f: Fixture) -> N
 
 @pytest.mark.slow
 async def test_shard_read_again_during_deletion_gets_a_new_row(f: Fixture) -> None:
-    run = f.run()
-    checkpoints = await run.begin("p")
-    await asyncio.sleep(1)
-    checkpoints.finish(shard("p"), {"c"})
-    checkpoints.request(infos("c", c=frozenset("p")))
-    checkpoints.update(shard("c"), Position.after(5))
+    checkpoints = await with_a_child(run := f.run())
     give_up_at = asyncio.get_running_loop().time() + 130
     while "delete" not in run.network.requests:
         assert asyncio.get_running_loop().time() < give_up_at

@@ -48,16 +48,13 @@ class TestHostTable(LeaseStoreContract):
             (text,) = rows.execute("SELECT item FROM leases WHERE key = ?", (key,)).fetchone()
         return msgspec.json.decode(text, type=Item)
 
-    def test_programs_share_the_rows_of_one_reader(self) -> None:
-        async def scenario(_: LeaseStore) -> None:
-            one, other = self.table(orders="consumer x"), self.table(orders="consumer x")
-            taken = RUN.taken("a", "", 1)
-            assert await one.create(taken) == taken
-            assert await other.create(RUN.taken("b", "", 1)) == Conflict(taken)
-            assert (await other.scan()).leases == {RUN.key: taken}
-            assert (await self.table(orders="consumer y").scan()).leases == {}
-
-        self.run(scenario)
+    async def test_programs_share_the_rows_of_one_reader(self, store: LeaseStore) -> None:
+        one, other = self.table(orders="consumer x"), self.table(orders="consumer x")
+        taken = RUN.taken("a", "", 1)
+        assert await one.create(taken) == taken
+        assert await other.create(RUN.taken("b", "", 1)) == Conflict(taken)
+        assert (await other.scan()).leases == {RUN.key: taken}
+        assert (await self.table(orders="consumer y").scan()).leases == {}
 
     def test_damaged_file_is_an_error(self) -> None:
         self.directory.mkdir(mode=0o700)
@@ -73,23 +70,17 @@ class TestHostTable(LeaseStoreContract):
         ):
             asyncio.run(self.table().check())
 
-    def test_file_locked_by_a_suspended_process_is_an_error(self) -> None:
-        async def scenario(store: LeaseStore) -> None:
-            await store.create(RUN)
-            with self.opened() as rows:
-                rows.execute("BEGIN IMMEDIATE")
-                with pytest.raises(TableUnavailableError, match="locked"):
-                    await store.scan()
-            assert (await store.scan()).leases == {RUN.key: RUN}
+    async def test_file_locked_by_a_suspended_process_is_an_error(self, store: LeaseStore) -> None:
+        await store.create(RUN)
+        with self.opened() as rows:
+            rows.execute("BEGIN IMMEDIATE")
+            with pytest.raises(TableUnavailableError, match="locked"):
+                await store.scan()
+        assert (await store.scan()).leases == {RUN.key: RUN}
 
-        self.run(scenario)
-
-    def test_interrupted_write_leaves_the_row(self) -> None:
-        async def scenario(store: LeaseStore) -> None:
-            await store.create(RUN)
-            with self.opened() as rows:
-                rows.execute("BEGIN IMMEDIATE")
-                rows.execute("UPDATE leases SET item = '{}'")
-            assert (await store.scan()).leases == {RUN.key: RUN}
-
-        self.run(scenario)
+    async def test_interrupted_write_leaves_the_row(self, store: LeaseStore) -> None:
+        await store.create(RUN)
+        with self.opened() as rows:
+            rows.execute("BEGIN IMMEDIATE")
+            rows.execute("UPDATE leases SET item = '{}'")
+        assert (await store.scan()).leases == {RUN.key: RUN}

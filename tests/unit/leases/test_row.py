@@ -215,8 +215,7 @@ def test_rows_only_move_forward(stored: Position | None, noted: Position, forwar
 
 
 def test_row_has_the_last_record_and_the_position_read() -> None:
-    row = Lease.new("k", LeaseInfo(Position.at_timestamp(5)))
-    idle = row.checkpointed(Position.after(40))
+    idle = Lease.new("k", LeaseInfo(Position.at_timestamp(5))).checkpointed(Position.after(40))
     assert (idle.checkpoint, idle.record, idle.position) == (Position.at_timestamp(5), None, Position.after(40))
     read = idle.checkpointed(Position.after(50), record=LastRecord(47, 6))
     assert (read.checkpoint, read.record, read.sub, read.position) == (Position.after(47), 47, 6, Position.after(50))

@@ -267,8 +267,7 @@ async def test_distribution_by_kinesis_is_stored_for_later_runs(f: Fixture) -> N
     first.notes.distributed.add("q")
     await first.stop()
     assert (f.row("p").distributed, f.row("q").distributed) == (True, True), "also where the next renewal never came"
-    second = await f.held("b", "pq")
-    assert "p" in second.notes.distributed
+    assert "p" in (await f.held("b", "pq")).notes.distributed
     await asyncio.sleep(2 * TIMEOUT)
     assert f.row("p").distributed
     assert "distribution" not in Lease(run_key("q")).to_item(), "absent where it was not seen"

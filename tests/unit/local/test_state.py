@@ -30,8 +30,7 @@ def test_creating_stream_refuses_records() -> None:
     ("region", "partition"), [("eusc-de-east-1", "aws-eusc"), ("cn-north-1", "aws-cn"), ("us-iso-east-1", "aws-iso")]
 )
 def test_arns_are_of_the_partition_of_the_region(region: str, partition: str) -> None:
-    bench = Bench(region=region)
-    assert bench.create().arn == f"arn:{partition}:kinesis:{region}:123456789012:stream/orders"
+    assert Bench(region=region).create().arn == f"arn:{partition}:kinesis:{region}:123456789012:stream/orders"
 
 
 def test_limits_of_the_account_are_enforced() -> None:

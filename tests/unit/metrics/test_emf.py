@@ -73,8 +73,7 @@ def test_the_shard_is_a_member_but_no_dimension() -> None:
     )
 )
 def test_any_values_make_valid_documents(values: Values) -> None:
-    documents = lines(values)
-    assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in documents) == len(values)
+    assert sum(len(d["_aws"]["CloudWatchMetrics"][0]["Metrics"]) for d in lines(values)) == len(values)
 
 
 class Counting:

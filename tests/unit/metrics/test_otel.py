@@ -21,8 +21,7 @@ def test_every_metric_has_its_unit_and_kind() -> None:
     reader, registry = InMemoryMetricReader(), MetricsRegistry()
     publish(registry, MeterProvider([reader]).get_meter(METER))
     registry.add(lambda: [Sample(metric, 1, ()) for metric in METRICS])
-    data = reader.get_metrics_data()
-    ((scope,),) = [resource.scope_metrics for resource in data.resource_metrics]
+    ((scope,),) = [resource.scope_metrics for resource in reader.get_metrics_data().resource_metrics]
     found = {metric.name: metric for metric in scope.metrics}
     assert found.keys() == {metric.name for metric in METRICS}
     for metric in METRICS:

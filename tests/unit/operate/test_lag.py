@@ -161,8 +161,7 @@ class Pages:
     ],
 )
 def test_what_lies_behind_a_position(pages: Pages, most: int, expected: Backlog, calls: int) -> None:
-    found = run(backlog(pages, LoopClock(), "arn", "shard", TRIM_HORIZON, most))
-    assert found == expected
+    assert run(backlog(pages, LoopClock(), "arn", "shard", TRIM_HORIZON, most)) == expected
     assert len(pages.limits) == calls
     assert max(pages.limits) <= most
 

@@ -92,8 +92,7 @@ def test_import_has_the_positions_of_the_source(
     assert {str(shard).partition(":")[2] for shard in found.begun} == {
         key for key, lease in source.items() if lease.checkpoint is None
     }
-    again = imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), after, keys, initial)
-    assert again.edits == []
+    assert imported(list(source.values()), LeaseKeys({"orders": "dev-orders"}), after, keys, initial).edits == []
 
 
 def test_import_reads_keys_of_kcl_only_of_its_streams() -> None:

@@ -52,8 +52,7 @@ def test_rates_need_two_looks_at_one_fetcher_and_run() -> None:
     (one,) = after((0, [shard(behind=None)])).shards
     assert (one.incoming, one.processed, one.trend, one.seconds, one.cause) == (None,) * 5
     # The few records of a new fetcher may have more bytes than those before.
-    view = after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)]))
-    assert view.total()[-2:] == (None, None)
+    assert after((0, [shard(came=100)]), (10, [shard(arrived=MB, came=30)])).total()[-2:] == (None, None)
     (one,) = after((0, [shard(arrived=50)]), (1, [shard(arrived=10, fetcher="1 on b")])).shards
     assert one.incoming is None
     pulse = Pulse()

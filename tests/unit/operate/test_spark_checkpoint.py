@@ -61,8 +61,7 @@ def look(location: object) -> PlannedBatch | None:
 def test_other_sources_of_the_query_are_left_out(
     tmp_path: Path, version: str, lines: list[tuple[str, ...]], ends: list[tuple[Offset | None, Offset]]
 ) -> None:
-    found = written(tmp_path, *lines, commits=1, version=version)
-    assert [(end.begin, end.offset) for end in found.ends] == ends
+    assert [(end.begin, end.offset) for end in written(tmp_path, *lines, commits=1, version=version).ends] == ends
 
 
 def test_location_without_a_micro_batch_is_empty(tmp_path: Path) -> None:

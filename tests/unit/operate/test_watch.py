@@ -95,8 +95,7 @@ def test_run_that_begins_meanwhile_is_alive() -> None:
 
 
 def test_moved_positions_are_found() -> None:
-    seen = _watch(_renew("a", 2.0, checkpoint=Position.after(9)), ALIVE, DEAD)
-    assert seen.moved == {"a"}
+    assert _watch(_renew("a", 2.0, checkpoint=Position.after(9)), ALIVE, DEAD).moved == {"a"}
 
 
 def test_waiting_is_announced_once() -> None:

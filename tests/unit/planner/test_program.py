@@ -7,7 +7,7 @@ import pytest
 
 from kinesis_efo.calls.address import FetcherAddress
 from kinesis_efo.planner import program
-from kinesis_efo.planner.program import Program, RunEntry
+from kinesis_efo.planner.program import OwnFile, Program, RunEntry, RunFile
 from kinesis_efo.processes import Process
 
 ADDRESS = FetcherAddress("here", 4711)
@@ -17,6 +17,14 @@ JVM = Process.of(os.getpid())
 
 def found(directory: Path, about: str = "lake", jvm: Process = JVM) -> Program:
     return Program.locate(directory / "notes", jvm, about)
+
+
+def hosted(directory: Path) -> tuple[Program, OwnFile, RunFile]:
+    """A program, the file of its run, and the run as it is found."""
+    here = found(directory)
+    file = here.begin(ENTRY)
+    (run,) = here.runs()
+    return here, file, run
 
 
 def path(directory: Path) -> Path:
@@ -37,9 +45,7 @@ def streams(of: Program) -> list[dict[str, str]]:
 
 
 def test_concurrent_searches_find_no_false_host(tmp_path: Path) -> None:
-    here = found(tmp_path)
-    file = here.begin(ENTRY)
-    (run,) = here.runs()
+    _, file, run = hosted(tmp_path)
     with path(tmp_path).open("r+b") as other:
         file.close()
         program.fcntl.flock(other, program.fcntl.LOCK_SH)
@@ -51,9 +57,7 @@ def test_concurrent_searches_find_no_false_host(tmp_path: Path) -> None:
 
 
 def test_removed_file_of_a_run_is_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    here = found(tmp_path)
-    file = here.begin(ENTRY)
-    (joined,) = here.runs()
+    here, file, joined = hosted(tmp_path)
     file.restore()
     assert caplog.messages == []
     there = path(tmp_path)
@@ -87,9 +91,7 @@ def test_files_of_pids_that_cannot_exist_are_removed(tmp_path: Path) -> None:
     "content", [b"\xff\xfe{", b'{"x":' + b"[" * 100_000, b"{" + bytes(100), b'"x"', b'{"secret": "\xff"}']
 )
 def test_odd_content_is_of_no_run(content: bytes, tmp_path: Path) -> None:
-    here = found(tmp_path)
-    file = here.begin(ENTRY)
-    (run,) = here.runs()
+    here, file, run = hosted(tmp_path)
     path(tmp_path).write_bytes(content)
     assert streams(here) == []
     assert run.again() == ENTRY

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from kinesis_efo.errors import ProducerClosedError
-from kinesis_efo.producer import AsyncProducer, Producer, ProducerSettings
+from kinesis_efo.producer import AsyncProducer, Producer
 from tests.support.messages import raises
-from tests.support.producers import Opened, with_parts
+from tests.support.producers import Opened, made, with_parts
 from tests.unit.producer.test_producer import SOON, blocking, until
 
 
@@ -105,27 +105,21 @@ def test_close_after_an_abort_counts_the_lost_records() -> None:
                 call()
 
 
-def test_waiting_put_raises_when_another_task_closes() -> None:
-    async def main() -> None:
-        opened = Opened()
-        producer = await with_parts(
-            AsyncProducer("orders", settings=ProducerSettings(max_outstanding_records=1)), connect=opened
-        ).open()
-        opened.service.gate.clear()
-        await producer.put(b"first", "k")
-        waiting = asyncio.create_task(producer.put(b"second", "k"))
-        await until(lambda: producer.metrics.backpressure_waits)
-        closing = asyncio.create_task(producer.close())
-        await asyncio.sleep(0)
-        with pytest.raises(ProducerClosedError):
-            await producer.put(b"third", "k")
-        opened.service.gate.set()
-        await closing
-        with pytest.raises(ProducerClosedError):
-            await waiting
-        assert opened.stored == [b"first"]
-
-    asyncio.run(main())
+async def test_waiting_put_raises_when_another_task_closes() -> None:
+    producer = await made(opened := Opened(), max_outstanding_records=1).open()
+    opened.service.gate.clear()
+    await producer.put(b"first", "k")
+    waiting = asyncio.create_task(producer.put(b"second", "k"))
+    await until(lambda: producer.metrics.backpressure_waits)
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    with pytest.raises(ProducerClosedError):
+        await producer.put(b"third", "k")
+    opened.service.gate.set()
+    await closing
+    with pytest.raises(ProducerClosedError):
+        await waiting
+    assert opened.stored == [b"first"]
 
 
 def texts_of(calls: Sequence[Callable[[], object]]) -> list[str]:

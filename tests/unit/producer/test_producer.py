@@ -71,8 +71,7 @@ async def test_put_waits_for_room_and_continues_afterwards() -> None:
         assert not waiting.done()
         assert producer.metrics.outstanding_records == 10
         opened.service.gate.set()
-        async with asyncio.timeout(SOON):
-            await waiting
+        await asyncio.wait_for(waiting, SOON)
         await producer.flush()
         metrics = producer.metrics
         assert (metrics.outstanding_records, metrics.outstanding_bytes) == (0, 0)
@@ -107,8 +106,7 @@ async def test_flush_waits_only_for_records_put_before() -> None:
         await asyncio.sleep(0.01)
         assert not flush.done()
         opened.service.gate.set()
-        async with asyncio.timeout(SOON):
-            await flush
+        await asyncio.wait_for(flush, SOON)
         assert producer.metrics.outstanding_records == 1
         assert opened.stored == [b"first"]
 
@@ -207,32 +205,28 @@ def test_cancelled_program_ends_at_once_and_names_losses(caplog: pytest.LogCaptu
         task = asyncio.create_task(main())
         await until(lambda: opened.service.in_flight)
         task.cancel()
-        async with asyncio.timeout(SOON):
-            with pytest.raises(asyncio.CancelledError):
-                await task
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, SOON)
 
     asyncio.run(outer())
     assert opened.closed
     assert any("closed with 1 records (2 bytes) that were put and not acknowledged" in text for text in caplog.messages)
 
 
-def test_producer_that_is_not_open_names_the_remedy() -> None:
-    async def main() -> None:
-        producer = with_parts(AsyncProducer("orders"), connect=Opened())
-        assert producer.metrics == ProducerMetrics()
-        with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
-            await producer.put(b"x", "k")
-        await producer.close()
+async def test_producer_that_is_not_open_names_the_remedy() -> None:
+    producer = with_parts(AsyncProducer("orders"), connect=Opened())
+    assert producer.metrics == ProducerMetrics()
+    with raises(ProducerClosedError, "the producer for orders is not open: enter its context or call open()"):
+        await producer.put(b"x", "k")
+    await producer.close()
+    await producer.open()
+    with raises(ProducerClosedError, "the producer for orders was opened before; create another one"):
         await producer.open()
-        with raises(ProducerClosedError, "the producer for orders was opened before; create another one"):
-            await producer.open()
-        await producer.close()
-        await producer.close()
-        for call in (producer.put(b"x", "k"), producer.flush()):
-            with raises(ProducerClosedError, "the producer for orders is closed; create another one"):
-                await call
-
-    asyncio.run(main())
+    await producer.close()
+    await producer.close()
+    for call in (producer.put(b"x", "k"), producer.flush()):
+        with raises(ProducerClosedError, "the producer for orders is closed; create another one"):
+            await call
 
 
 async def test_aggregate_that_missed_a_split_is_written_again() -> None:

@@ -290,6 +290,14 @@ def test_refused_record_is_named_without_its_data() -> None:
         raise error
 
 
+def answered(queue: RecordQueue, stream: ModelStream) -> RequestOutcome:
+    """Send a request, which is refused if it has a bad record."""
+    request = send(queue)
+    if any(made.data == b"bad" for made in request.records):
+        return queue.fault(request, REFUSAL, 0.0)
+    return queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
+
+
 @pytest.mark.parametrize("aggregate", [False, True])
 def test_refused_request_is_halved_until_the_record_is_found(aggregate: bool) -> None:
     queue = queue_of(stream := ModelStream(even_shards(3)), aggregate=aggregate)
@@ -298,11 +306,7 @@ def test_refused_request_is_halved_until_the_record_is_found(aggregate: bool) ->
     named: list[int] = []
     requests = 0
     while queue.due_at(eager=True) is not None:
-        request, requests = send(queue), requests + 1
-        if any(made.data == b"bad" for made in request.records):
-            settled = queue.fault(request, REFUSAL, 0.0)
-        else:
-            settled = queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
+        settled, requests = answered(queue, stream), requests + 1
         assert settled.failure is None
         written += positions(settled.acknowledged)
         named += [made.position for made, _ in settled.refused]
@@ -317,12 +321,7 @@ def test_refused_record_is_found_among_busy_shards() -> None:
     queue.add([record(0, data=b"bad", hash_key=0)])
     for _ in range(50):
         queue.add([record(1, f"key-{number}") for number in range(600)])
-        request = send(queue)
-        if any(made.data == b"bad" for made in request.records):
-            settled = queue.fault(request, REFUSAL, 0.0)
-        else:
-            settled = queue.settle(request, [stream.store(parcel) for parcel in request.parcels], 0.0)
-        if settled.refused:
+        if answered(queue, stream).refused:
             return
     pytest.fail("the record is not named after 50 requests")
 
@@ -378,8 +377,7 @@ def test_shard_without_progress_for_the_timeout_fails(events: str, fails: bool) 
     *before, last = [event.split() for event in events.split(", ")]
     for at, event in before:
         assert play(queue, event, float(at)).failure is None
-    failure = play(queue, last[1], float(last[0])).failure
-    assert isinstance(failure, RetriesExhaustedError) is fails
+    assert isinstance(play(queue, last[1], float(last[0])).failure, RetriesExhaustedError) is fails
 
 
 def test_answer_from_before_two_changes_does_not_block() -> None:

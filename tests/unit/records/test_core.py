@@ -264,8 +264,7 @@ def test_a_declined_payload_leaves_nothing_behind(native: Any) -> None:
     assert batch.add(event(record(2))) == (1, 1, False)
     assert batch.add(event(record(3), record(4, Data="%"))) is None
     assert batch.floor == "2"
-    rows = pa.record_batch(batch.take())
-    assert rows["sequenceNumber"].to_pylist() == ["2"]
+    assert pa.record_batch(batch.take())["sequenceNumber"].to_pylist() == ["2"]
     with pytest.raises(ValueError, match="taken before"):
         (taken := batch.take()).__arrow_c_array__() and taken.__arrow_c_array__()
 

@@ -83,8 +83,7 @@ def test_timestamps_keep_their_milliseconds(epoch_ms: int) -> None:
 
 
 def test_optional_fields_that_are_missing_are_null() -> None:
-    bare = {"SequenceNumber": "7", "Data": ""}
-    (row,) = rows([event(bare)])
+    (row,) = rows([event({"SequenceNumber": "7", "Data": ""})])
     assert (row["data"], row["partitionKey"], row["approximateArrivalTimestamp"]) == (b"", None, None)
     (row,) = rows([event(record(7, ApproximateArrivalTimestamp=1700000000, PartitionKey=None))])
     assert row["partitionKey"] is None
@@ -95,8 +94,7 @@ def test_optional_fields_that_are_missing_are_null() -> None:
 def test_data_of_every_size(size: int) -> None:
     # Twice, since how base64 is decoded depends on the event before.
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    found = rows([event(record(1, data)), event(record(2, data))])
-    assert [row["data"] == data for row in found] == [True, True]
+    assert [row["data"] == data for row in rows([event(record(1, data)), event(record(2, data))])] == [True, True]
 
 
 def test_escapes_in_json_strings() -> None:

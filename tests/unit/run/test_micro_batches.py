@@ -267,8 +267,7 @@ async def test_large_event_behind_an_idle_one_is_planned_whole() -> None:
     query = Query(FIRST)
     query.buffers.add(FIRST, 10, records=0)
     query.buffers.add(FIRST, 20, records=5)
-    told = await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1)
-    assert told[FIRST].records == 5
+    assert (await query.poll(Offset({FIRST: TRIM_HORIZON}), max_data=1))[FIRST].records == 5
 
 
 async def test_wait_ends_with_records_at_the_tip_only() -> None:
@@ -292,8 +291,7 @@ async def test_wait_ends_with_records_at_the_tip_only() -> None:
     await waiting
     assert LoopClock().monotonic() == began + 4
     assert THIRD not in query.buffers.asked, "the query has read it whole"
-    told = await query.poll(offset)
-    assert {key: each.records for key, each in told.items()} == {FIRST: 2, SECOND: 1}
+    assert {key: each.records for key, each in (await query.poll(offset)).items()} == {FIRST: 2, SECOND: 1}
 
 
 async def test_a_wait_for_the_tip_learns_what_ended_reading() -> None:

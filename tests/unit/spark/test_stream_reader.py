@@ -61,8 +61,7 @@ def choosing(offset: dict[str, Any] | None, **options: str) -> KinesisStreamRead
 
 
 def test_query_continues_with_its_streams(caplog: pytest.LogCaptureFixture) -> None:
-    reader = choosing(CHECKPOINT)
-    assert list(reader._manifest.streams) == ["orders"]
+    assert list(choosing(CHECKPOINT)._manifest.streams) == ["orders"]
     assert (
         "'streams' is not given: the query continues with the streams of its checkpoint, 'orders'; name them"
         in caplog.text

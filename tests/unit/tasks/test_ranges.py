@@ -129,8 +129,7 @@ def test_range_with_its_last_record_is_not_repeated() -> None:
     """It was planned at a position behind its last record, which the answers do not get to."""
     ranges = [ShardRange(key, Position.after(0), Position.after(30), last=28) for key in KEYS]
     network = Network(fails=[4], cuts=[7])
-    read = network.reader().read(ranges, ONE)
-    assert [wanted.key for wanted, payloads in read if list(payloads)] == KEYS
+    assert [wanted.key for wanted, payloads in network.reader().read(ranges, ONE) if list(payloads)] == KEYS
     assert network.calls == [(ONE, 3), (TWO, 2)]
 
 

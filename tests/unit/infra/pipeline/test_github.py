@@ -79,8 +79,7 @@ class FakeGitHub:
     def download(self, run: int, artifact: str, to: Path) -> None:
         self.downloaded.append((run, artifact))
         to.mkdir(parents=True)
-        made = Meta("test", "head", "", "", "", 0, "", True, Changes())
-        write_meta(to, made)
+        write_meta(to, Meta("test", "head", "", "", "", 0, "", True, Changes()))
 
     def merged(self, head: str, *, into: str = "trunk", **changes: Any) -> Json:
         """Add a pull request that was merged, from branch `feature`."""
@@ -187,8 +186,7 @@ def test_reviewed_plan_alone_is_fetched(
     run, _, warning = fetched.partition(": ")
     plans = tmp_path / "plans"
     deployment = deployment_of(load("pipeline: {repository: acme/lake, branch: trunk}"))
-    reviewed = fetch_plan(github, deployment, "merge", plans)
-    assert reviewed == ("merge" if run == "none" else "head")
+    assert fetch_plan(github, deployment, "merge", plans) == ("merge" if run == "none" else "head")
     assert github.downloaded == ([] if run == "none" else [(int(run), "plan-kinesis-efo-test-head")])
     assert plans.exists() == (run != "none")
     assert warning in caplog.text
@@ -231,8 +229,7 @@ def test_findings_are_packed_for_code_scanning(github: FakeGitHub) -> None:
 def test_gh_gets_its_own_arguments(gh: Calls) -> None:
     body = {"title": "``` $(x) \u20ac\n" * 1000}
     Gh("acme/lake", "acme.ghe.com").call("POST", "issues", body)
-    sent = ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"]
-    assert gh() == [["acme.ghe.com", sent, body]]
+    assert gh() == [["acme.ghe.com", ["api", "--method", "POST", "repos/acme/lake/issues", "--input", "-"], body]]
     assert list(Gh("acme/lake").pages("issues")) == [ENTRY, ENTRY]
 
 

@@ -147,8 +147,7 @@ def test_plan_that_loses_or_stops_is_noted(planned: str, message: str) -> None:
     expected = [] if message == "none" else worded(message).split(" && ")
     assert len(found) == len(expected), found
     assert all(re.search(rf"_\w+\.x.*{each}", note) for each, note in zip(expected, found, strict=True)), found
-    stopped = "EMR changes an application only" in message
-    assert applications_to_stop(plan(planned)) == ["00abc"] * stopped
+    assert applications_to_stop(plan(planned)) == ["00abc"] * ("EMR changes an application only" in message)
     if planned.startswith("JOBS") or " import" in planned:
         assert refusals(plan(planned)) == []
 

@@ -1,8 +1,6 @@
 """Every fault alone: a single one costs nothing but time; one that persists ends the query with the error in the table."""
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -21,10 +19,8 @@ from tests.emulator.faults import ScriptedFaults
 from tests.emulator.memory_world import MemoryWorld
 from tests.emulator.script import BROKEN, EXCEPTIONS, ODD, REFUSALS, SLOW, Fault
 from tests.support.messages import raises
-from tests.support.virtual_time import run
 
 FOR_EVER = 1 << 30
-HOUR = 3600.0
 
 
 def world_with(*script: Fault, **arguments: Any) -> tuple[MemoryWorld, ScriptedFaults]:
@@ -32,16 +28,6 @@ def world_with(*script: Fault, **arguments: Any) -> tuple[MemoryWorld, ScriptedF
     began = asyncio.get_running_loop().time()
     faults = ScriptedFaults(script, lambda: asyncio.get_running_loop().time() - began)
     return MemoryWorld(faults=faults, **{"settings": {"max_event_records": 5}, **arguments}), faults
-
-
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time, for at most three days of it."""
-
-    @functools.wraps(test)
-    def synchronous(**arguments: Any) -> None:
-        run(asyncio.wait_for(test(**arguments), 72 * HOUR))
-
-    return synchronous
 
 
 PASSING = [

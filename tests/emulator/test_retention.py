@@ -15,7 +15,6 @@ from kinesis_efo.run.losses import Losses
 from tests.emulator.loss_oracle import single
 from tests.emulator.memory_world import STREAM, MemoryWorld
 from tests.emulator.query import NO_LIMIT, Query
-from tests.emulator.test_each_fault import virtual
 from tests.emulator.world import Steady
 from tests.support.lease_store import MemoryLeaseStore
 from tests.support.planned import finish
@@ -59,7 +58,6 @@ def rows(w: MemoryWorld) -> int:
 
 
 # Shows start at a moving horizon.
-@virtual
 async def test_slow_sink_at_the_horizon_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
     fill(w, 30)
@@ -76,7 +74,6 @@ async def test_slow_sink_at_the_horizon_is_an_error() -> None:
 
 
 # Shows start at a moving horizon.
-@virtual
 async def test_nine_minute_stall_at_the_horizon_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
     fill(w, 25)
@@ -92,7 +89,6 @@ async def test_nine_minute_stall_at_the_horizon_is_an_error() -> None:
 # Shows start at a moving horizon.
 @pytest.mark.parametrize("polls", [False, True])
 @pytest.mark.parametrize("shards", [1, 20])
-@virtual
 async def test_start_at_the_horizon_of_full_shards_succeeds(
     shards: int, polls: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +113,6 @@ async def split_while(w: MemoryWorld, offset: Offset, query: Query) -> Offset:
 
 
 # Shows beginning of a child trimmed, invariant 14.
-@virtual
 async def test_children_that_expire_during_their_query_are_an_error() -> None:
     w = world()
     async with Query(w.application) as query:
@@ -131,7 +126,6 @@ async def test_children_that_expire_during_their_query_are_an_error() -> None:
 
 
 # Once lost: the query failed although it had these records, and its restart could not read them any more.
-@virtual
 async def test_buffered_shard_that_is_trimmed_is_read_to_its_end() -> None:
     w = world(max_records=10, settings={"max_event_records": 5})
     async with Query(w.application) as query:
@@ -149,7 +143,6 @@ async def test_buffered_shard_that_is_trimmed_is_read_to_its_end() -> None:
     assert "does not exist any more" not in str(error.value)
 
 
-@virtual
 async def test_start_from_leases_skips_parents_of_begun_children(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=7)
     async with Query(w.application) as query:
@@ -180,7 +173,6 @@ async def test_start_from_leases_skips_parents_of_begun_children(caplog: pytest.
     assert line.endswith(", and 2 more")
 
 
-@virtual
 async def test_one_error_names_all_shards_that_lost_records() -> None:
     w = world(shards=3)
     async with Query(w.application) as query:
@@ -196,7 +188,6 @@ async def test_one_error_names_all_shards_that_lost_records() -> None:
     assert len(caught.value.causes) == 3
 
 
-@virtual
 async def test_positions_are_checked_once_rows_and_shards_are_known() -> None:
     w = world(shards=2)
     async with Query(w.application) as query:
@@ -216,7 +207,6 @@ async def test_positions_are_checked_once_rows_and_shards_are_known() -> None:
             await other.check(dict([*offset.items()][:1]), rows=True)
 
 
-@virtual
 async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=8)
     w.application.fail_on_data_loss = False
@@ -235,7 +225,6 @@ async def test_accepted_losses_of_one_check_are_one_line(caplog: pytest.LogCaptu
     assert {re.findall(r"shardId-\d{12}", text)[0] for text in single(line)} == {key.shard for key in offset}
 
 
-@virtual
 async def test_repeated_micro_batch_logs_losses_before_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=8)
     w.application.fail_on_data_loss = False
@@ -263,7 +252,6 @@ async def test_repeated_micro_batch_logs_losses_before_it_ends(caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("hours", [1.0, 26.0])
-@virtual
 async def test_idle_polled_child_without_row_fails_after_retention(hours: float) -> None:
     w = world(shards=2)
     w.application.polls = True
@@ -291,7 +279,6 @@ async def test_idle_polled_child_without_row_fails_after_retention(hours: float)
 
 
 @pytest.mark.parametrize("polls", [False, True])
-@virtual
 async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, caplog: pytest.LogCaptureFixture) -> None:
     w = world(shards=200, buffer_bytes=8 << 20)
     w.application.polls = polls
@@ -311,7 +298,6 @@ async def test_start_at_the_horizon_of_200_full_shards_completes(polls: bool, ca
     assert not [message for message in caplog.messages if "are gone" in message]
 
 
-@virtual
 async def test_shortened_retention_is_an_error() -> None:
     w = world(max_records=8, buffer_bytes=1 << 20, settings={"max_event_records": 1})
     w.kinesis.call("IncreaseStreamRetentionPeriod", StreamName=STREAM, RetentionPeriodHours=72)
@@ -323,7 +309,6 @@ async def test_shortened_retention_is_an_error() -> None:
             await read_on(query, offset, 400)
 
 
-@virtual
 async def test_scans_of_the_first_micro_batch_differ_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     w = world()
     for number in range(120):
@@ -346,7 +331,6 @@ async def test_scans_of_the_first_micro_batch_differ_with_a_warning(caplog: pyte
     assert "Reading began at the trim horizon, which moved" in caplog.text
 
 
-@virtual
 async def test_added_stream_is_opened_once_its_start_is_committed() -> None:
     async with Query(world().application) as query:
         begin, added = await query.begin(), ShardKey("events", "shardId-000000000000")
@@ -361,7 +345,6 @@ async def test_added_stream_is_opened_once_its_start_is_committed() -> None:
         assert added in rows.demands((added,), {added: TRIM_HORIZON})
 
 
-@virtual
 async def test_run_after_a_kill_stores_the_last_record() -> None:
     w = world(shards=1)
     async with Query(w.application) as query:
@@ -380,7 +363,6 @@ async def test_run_after_a_kill_stores_the_last_record() -> None:
     assert lease.record == w.application.rows[-1].sequence, "a KCL that goes on would read it again"
 
 
-@virtual
 async def test_query_waits_until_its_start_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     w = world(shards=1)
     later(w, 40 * HOUR)
@@ -403,7 +385,6 @@ async def test_query_waits_until_its_start_is_checked(monkeypatch: pytest.Monkey
         assert sum(each.records for each in reply.shards) == 5
 
 
-@virtual
 async def test_repeated_micro_batch_waits_until_it_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [False, False, True]
     monkeypatch.setattr(Losses, "check_replay", lambda *_, **__: asyncio.sleep(0, answers.pop(0)))

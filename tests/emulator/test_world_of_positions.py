@@ -99,10 +99,35 @@ def test_stream_created_again_while_only_another_query_ran() -> None:
         w.later(1000)
         w.kinesis.recreate("orders", 1)
         w.put(8, "orders")
-        w.warns("created again", "earlier runs read it as")
+        w.warns("created again", "earlier runs read it as", "is from another stream")
         stopped.start()
         stopped.fails(StreamReplacedError)
         assert stopped.rows == 0
+        assert f"orders:{SHARDS[0]}" in w.kinesis.table.items, "the new stream is not read"
+
+
+# Once a silent loss: the new stream's rows kept the positions of the former one, so that a start from them skipped records.
+def test_stream_created_again_has_rows_of_its_own() -> None:
+    with world(streams=("orders", "events"), retention_seconds=3600.0, options={"readMode": "polling"}) as w:
+        w.warns("is new, without a checkpoint", "is from another stream")
+        reader, _ = w.query(), w.query(["orders"])
+        w.put(4, "orders")
+        w.split("events")
+        w.put(8, "events")
+        reader.reads(12)
+        w.later(30)
+        reader.stop()
+        w.later(10)
+        w.kinesis.recreate("events", 3)
+        w.put(16, "events")
+        after = w.query(["orders", "events"])
+        after.reads(20)
+        w.later(30)
+        after.stop()
+        w.put(16, "events")
+        w.later(10)
+        w.kill_program()
+        w.query(["events"], startingPosition="LEASES").reads(16)
 
 
 # A run that replaced a dead one did not write lease rows before the next micro-batch.

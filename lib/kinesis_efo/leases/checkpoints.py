@@ -71,6 +71,7 @@ class Checkpoints:
         self._read_until = read_until
         self._failure = failure
         self._shards: dict[ShardKey, ShardRow] = {}
+        self._identities: dict[str, StreamIdentity] = {}  # The streams to which the rows in `_shards` belong
         # Streams that queries have begun to read. Rows left by an earlier stream of the same name are deleted only for these streams
         self._begun: set[str] = set()
         self._due: dict[ShardKey, float] = {}  # When to write each shard's row, in monotonic seconds
@@ -84,6 +85,7 @@ class Checkpoints:
 
     def load(self, stream: str, rows: Mapping[str, Lease]) -> None:
         """Set the current rows of a stream's shards, after the run has acquired the stream's lease."""
+        self._identities[stream] = self._identity(stream)
         for shard, each in self._shards.items():
             if shard.stream == stream:
                 each.row = each.stray = None
@@ -97,6 +99,17 @@ class Checkpoints:
                 logger.warning("checkpoint %s is from another stream, %s: it is replaced", row.key, row.stream)
         if rows:
             self._clean_soon()
+
+    def reload(self, stream: str) -> bool:
+        """Replace the rows and pending positions of a stream that was re-created. Returns whether it was. No query may read it now."""
+        if stream not in self._identities or not self._identities[stream].differs(self._identity(stream)):
+            return False
+        shards = [each for shard, each in self._shards.items() if shard.stream == stream]
+        for each in shards:
+            each.pending = None
+        self._begun.discard(stream)
+        self.load(stream, {each.key: each.row for each in shards if each.row is not None})
+        return True
 
     def request(self, shards: Mapping[ShardKey, LeaseInfo]) -> None:
         """Set the shards that queries read. Creates missing rows from `LeaseInfo`, and corrects parents and hash keys in existing rows."""

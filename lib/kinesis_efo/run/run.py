@@ -299,6 +299,11 @@ class Run(LeaseListener):
             logger.info("this run reads stream %s: it owns the lease", stream)
             self._update_orders(stream)
 
+    def reopened(self, stream: str) -> None:
+        """Called when a stream that no query reads was opened again: if it was re-created, its lease rows belong to another stream."""
+        if self._checkpoints.reload(stream):
+            self._rows[stream] = {}
+
     def lease_lost(self, stream: str, owner: str | None) -> None:
         """Stop reading a stream whose lease was lost. This run fails if another run (`owner`) has acquired the lease."""
         self._update_orders(stream)

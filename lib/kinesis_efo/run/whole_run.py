@@ -218,6 +218,8 @@ class WholeRun:
 
     async def _extended(self, names: Collection[str]) -> None:
         await self._streams.ready(names)
+        for name in names:
+            self.run.reopened(name)
         self.run.leases.extend(names)
 
     def new_query(self, name: str, streams: Collection[str], options: SourceOptions) -> QueryPlanner:

@@ -381,8 +381,8 @@ async def test_parent_that_only_left_is_deleted(f: Fixture, leaves_after: float)
 
 async def test_unexpected_error_ends_the_run(f: Fixture) -> None:
     run = f.run()
-    run.identities = {}
     await run.begin("p")
+    run.identities = {}
     await asyncio.sleep(5)
     with raises(LeaseError, "lease table memory: writing checkpoints failed: KeyError('s')"):
         run.failure.raise_if_set()

@@ -66,7 +66,9 @@ class Budget:
         self._shards = 0
         self._queue: dict[Account, _Request] = {}
         self._too_large: Account | None = None
-        self._small_waits = False  # Whether a request may be queued that needs no more than its shard's share
+        self._small: dict[
+            Account, _Request
+        ] = {}  # Those of `_queue` that fit their shard's share: they wait only if the limit is exceeded
         self._waited: dict[ShardKey, float] = {}
         self._waiting: dict[ShardKey, float] = {}
 
@@ -100,15 +102,15 @@ class Budget:
             elif not self._fits(request.size):
                 break
             self._grant(account)
-        if self._small_waits and self.used <= self.limit:
-            # Busy shards ahead in the queue must not block quiet shards: these do not queue unless more than the limit is in use.
-            for account, request in list(self._queue.items()):
-                if account._is_small(request.size):
-                    self._grant(account)
-            self._small_waits = any(each.held + request.size <= self.share for each, request in self._queue.items())
+        while self._small:
+            account, request = next(iter(self._small.items()))
+            if self.used + request.size > self.limit:
+                break
+            self._grant(account)
 
     def _grant(self, account: Account) -> None:
         request = self._queue.pop(account)
+        self._small.pop(account, None)
         if not request.granted.done():
             account._charge(request.size)
             request.granted.set_result(None)
@@ -159,7 +161,7 @@ class Account:
             request.granted.cancel()
         else:
             budget._queue[self] = request
-            budget._small_waits |= self.held + size <= budget.share
+            self._check_small()
             budget._serve_queue()
         return self._granted(request)
 
@@ -171,6 +173,7 @@ class Account:
         except asyncio.CancelledError:
             if budget._queue.get(self) is request:
                 del budget._queue[self]
+                budget._small.pop(self, None)
             elif not request.granted.cancelled():
                 self.release(request.size)
             budget._serve_queue()
@@ -197,8 +200,7 @@ class Account:
         budget.used -= size
         if budget._too_large is not None and (budget.used <= budget.limit or not budget._too_large.held):
             budget._too_large = None
-        request = budget._queue.get(self)
-        budget._small_waits |= request is not None and self.held + request.size <= budget.share
+        self._check_small()
         budget._serve_queue()
 
     def close(self) -> None:
@@ -208,11 +210,18 @@ class Account:
             return
         if (request := budget._queue.pop(self, None)) is not None:
             request.granted.cancel()
+            budget._small.pop(self, None)
         self.release(self.held)
         self.closed = True
         budget._shards -= 1
-        budget._small_waits = True  # the share has grown
+        for account in budget._queue:
+            account._check_small()  # the share has grown
         budget._serve_queue()
+
+    def _check_small(self) -> None:
+        request = self._budget._queue.get(self)
+        if request is not None and self.held + request.size <= self._budget.share:
+            self._budget._small[self] = request
 
     def _is_small(self, size: int) -> bool:
         return self.held + size <= self._budget.share and self._budget.used + size <= self._budget.limit

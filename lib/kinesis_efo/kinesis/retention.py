@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _FRESH_SECONDS: Final = 60.0
 
-_CONFIRM_SECONDS: Final = 300.0
+_CONFIRM_SECONDS: Final = 60.0
 """While a position is older than the minimum retention, the stream's retention is read at this interval, because it may be shortened."""
 
 _MOST_IDLE: Final = 100_000
@@ -213,9 +213,10 @@ class Retention:
 
     async def _repeat_check(self, by: tuple[str, str | None], last: _Check, *, is_last: bool) -> None:
         """Repeat the check `last` after `_CONFIRM_SECONDS`; now if `is_last`. If the retention was shortened, report the missed loss."""
-        if not is_last and self._clock.time() - last.at < _CONFIRM_SECONDS:
+        age = self._clock.time() - last.at
+        if not is_last and age < _CONFIRM_SECONDS:
             return
-        retention = (await self._summary.get(self._clock.monotonic())).retention
+        retention = (await self._summary.get(self._clock.monotonic() - age)).retention  # as of the check, or later
         if self._checks.get(by) is last:
             del self._checks[by]
         if retention < last.retention and (found := gap(last.since, last.at - retention, None)) is not None:

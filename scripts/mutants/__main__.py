@@ -74,9 +74,7 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "kinesis/ends",
         "kinesis/subscription",
         "kinesis/delivery",
-    ): ("tests/unit/kinesis", "tests/unit/records", "tests/unit/decisions", "tests/emulator", "tests/unit/fetcher"),
-    ("fetcher/shortfall",): ("tests/unit/fetcher", "tests/emulator"),
-    (
+        "fetcher/shortfall",
         "cluster/members",
         "run/assignments",
         "run/probe",
@@ -100,7 +98,13 @@ AREAS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "run/serving",
         "run/table",
         "fetcher/fetcher",
-    ): tuple(f"tests/unit/{name}" for name in ("run", "cluster", "decisions", "planner", "tasks", "fetcher")),
+    ): (
+        *(
+            f"tests/unit/{name}"
+            for name in ("kinesis", "records", "decisions", "run", "cluster", "planner", "tasks", "fetcher")
+        ),
+        "tests/emulator",
+    ),
     ("clock", "patience"): ("tests/unit/test_clock.py", "tests/unit/test_patience.py", "tests/unit/test_aws.py"),
     ("batch/ending", "batch/ranges", "batch/reading", "batch/planning"): (
         "tests/unit/batch",

@@ -161,8 +161,8 @@ class Account:
             request.granted.cancel()
         else:
             budget._queue[self] = request
-            self._check_small()
             budget._serve_queue()
+            self._check_small()
         return self._granted(request)
 
     async def _granted(self, request: _Request) -> None:
